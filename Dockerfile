@@ -1,18 +1,25 @@
 # gpudiag's service. `--target slim` (the default) has no torch: it watches, judges and answers. `--target full`
 # has torch too, and runs nccl-test and train. Both want the GPUs of the machine (docker run --gpus all, or the
 # NVIDIA container toolkit under Kubernetes) and the host's process ids (--pid=host) to name processes.
+#
+#   docker build -t gpudiag:slim .                                   of a checkout
+#   docker build -t gpudiag:slim --build-arg SOURCE=./gpudiag-0.1.0-py3-none-any.whl FOLDER
+#                                                                    of what `gpudiag deploy docker` writes into FOLDER,
+#                                                                    with the wheel beside it
 ARG PYTHON=3.11-slim-bookworm
 
 FROM docker.io/library/python:${PYTHON} AS build
+ARG SOURCE=.
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/gpudiag \
- && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve]' \
+ && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve]" \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
 FROM build AS build-full
-RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt '.[serve,torch]'
+ARG SOURCE=.
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,torch]"
 
 FROM docker.io/library/python:${PYTHON} AS base
 RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag

@@ -7,6 +7,9 @@
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
 # make docs   the documentation as a site with search, in build/site
 # make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
+# make pythons the unit tests under every Python from 3.10 on that is here; make lowest: with the lowest versions declared
+# make single-file  gpudiag as one file, build/gpudiag.pex, tried on simulated machines
+# make dist   the sdist, with the page in it, and the wheel of that: dist/
 # make check  formatting, lint, types and the import contracts
 #
 # All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.10 or later).
@@ -17,7 +20,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages docs gpu frameworks test-frameworks check format benchmarks clean
+.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages docs gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -61,6 +64,26 @@ frameworks: $(VENV)/.installed-dev
 test-frameworks: $(VENV)/.installed-dev
 	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks
+
+PYTHONS ?= build/pythons
+LOWEST ?= build/lowest
+
+pythons: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.pythons $(PYTHONS)
+
+lowest: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.install_lowest $(LOWEST)
+
+single-file: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.build_single_file build/gpudiag.pex
+
+# GPUDIAG_DASHBOARD=require: a release has its page. The wheel is built from the sdist, as an index's users do.
+dist: $(VENV)/.installed-dev
+	rm -rf dist build/sdist
+	GPUDIAG_DASHBOARD=require $(BIN)/python -m hatchling build -t sdist -d dist
+	mkdir -p build/sdist
+	tar -xzf dist/gpudiag-*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && GPUDIAG_DASHBOARD=require $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
 @plan_options(BandwidthPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
+@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
 @store_option
 @emit_options()
 @launch_options()

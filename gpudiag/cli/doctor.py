@@ -24,11 +24,11 @@ that this machine does not have, are no error."""
 @click.command("doctor", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.option("--deep", is_flag=True, help="Import torch and start CUDA, which takes seconds.")
 @click.option(
-    "--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its packages are looked at."
+    "--python", type=click.Path(), metavar="PATH", help="Check the packages of your job's interpreter."
 )
 @store_option
 @deadline_option(DEADLINE_SECONDS, "; torch has 30 s")
-@result_options(verbose="What was seen of every part.")
+@result_options(verbose="Show what every part answered.")
 def doctor(deep: bool, python: str | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     """What of gpudiag works on this machine, what is missing, and the command for each.
 

@@ -32,16 +32,16 @@ Examples:
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 @plan_options(HangPlan)
 @click.option(
-    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+    "--native", is_flag=True, help="Show C functions too; pystack stops a blamed rank for about a second."
 )
-@result_options(verbose="Every place, frame and finding.")
+@result_options(verbose="Show every place, frame and finding.")
 @events_option
 def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: that could not
-    be told, with the reason. Under srun or mpirun, one process a machine, it is one look at the whole job.
+    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with
+    the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
@@ -123,5 +123,5 @@ def _hang_together(
     if shared is not None:
         return shared
     status = print_hang(report, wanted)
-    warn("rank 0 took no report, so this one is of this machine alone")
+    warn("rank 0 received no report, so this report covers this machine alone")
     return status if status is ExitStatus.FAIL else ExitStatus.ERROR

@@ -32,9 +32,9 @@ def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _C
         for option in (
             local_rank_option(hidden=hidden_local_rank),
             click.option(
-                "--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it."
+                "--init-method", metavar="URL", help="With --rank: the rendezvous address, as for torch."
             ),
-            click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are."),
+            click.option("--world-size", type=int, metavar="W", help="With --rank: the number of ranks."),
             click.option(
                 "--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK."
             ),
@@ -111,10 +111,10 @@ def emit_job(options: Mapping[str, Any], *, per_machine: bool) -> bool:
         given = [flag for flag, name in _SHAPE_FLAGS.items() if options[name] is not None]
         if given and not (options.get("advise") and given == ["--nodes"]):
             also = " or --advise" if "advise" in options and given[0] == "--nodes" else ""
-            raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher says how many there are")
+            raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher sets the number of ranks")
         return False
     if options["nodes"] is None:
-        raise UsageError("--emit needs --nodes N", hint="how many machines the job is to have")
+        raise UsageError("--emit needs --nodes N", hint="the number of machines of the job")
     if options.get("nproc") is not None:
         raise UsageError("--nproc is for ranks of this machine", hint="--per-node N is for --emit")
     on_cpu = options.get("backend") == "gloo"

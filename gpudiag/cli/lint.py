@@ -27,14 +27,14 @@ statement for the whole file."""
 
 @click.command("lint", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE | FOLDER ...")
-@click.option("--diff", is_flag=True, help="Show the mends that are certain as a diff; change nothing.")
-@click.option("--fix", is_flag=True, help="Show that diff, then write it; what is left is told.")
+@click.option("--diff", is_flag=True, help="Show the certain fixes as a diff; change nothing.")
+@click.option("--fix", is_flag=True, help="Show that diff, then write it; report the rest.")
 @result_options(_FORMATS, verbose="")
 def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitStatus:
-    """The mistakes of distributed training in scripts, notebooks and pages, with the mended line.
+    """The mistakes of distributed training in scripts, notebooks and pages, with the corrected line.
 
-    The files are read and never run. A mistake is told only where the script shows it for certain; a note is what may
-    be meant so, and does not change the exit status.
+    The files are read and never run. A mistake is reported only if the script shows it for certain; a note may be
+    intended, and does not change the exit status.
     """
     from gpudiag.lint.linter import lint_files
 
@@ -75,13 +75,13 @@ def _mend(report: LintReport, paths: list[Path], *, write: bool, aside: bool) ->
     count = sum(file.mended for file in fixed)
     words = "1 mistake" if count == 1 else f"{count} mistakes"
     if not fixed:
-        print("gpudiag: nothing here can be mended for certain", file=sys.stderr)
+        print("gpudiag: no certain fix for these findings", file=sys.stderr)
     elif not write:
-        print(f"gpudiag: --fix would mend {words} so", file=sys.stderr)
+        print(f"gpudiag: --fix would fix {words} like this", file=sys.stderr)
     else:
         stream.flush()
         write_fixes(fixed)
-        print(f"gpudiag: mended {words}", file=sys.stderr)
+        print(f"gpudiag: fixed {words}", file=sys.stderr)
         return lint_files([path for path in paths if path.exists()])
     return report
 

@@ -29,14 +29,14 @@ _MIN_WATCH_SECONDS = 1.0
     shell_complete=offer_list((*SOURCES, "all")),
     help="Ask nvml, gputil, torch or all, side by side.  [default: nvml]",
 )
-@click.option("--wide", is_flag=True, help="Every reading: UUID, slot, clocks, ECC, throttling ...")
+@click.option("--wide", is_flag=True, help="Show every reading: UUID, slot, clocks, ECC, throttling ...")
 @click.option(
     "--free",
     type=click.IntRange(min=1),
     metavar="N",
-    help="N GPUs free to use; exit 1 if fewer are.",
+    help="Choose N free GPUs; exit 1 if fewer are free.",
 )
-@click.option("--ids", is_flag=True, help="With --free: only the UUIDs, for CUDA_VISIBLE_DEVICES.")
+@click.option("--ids", is_flag=True, help="With --free: print only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
     "--watch", type=SecondsRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS."
 )
@@ -55,7 +55,7 @@ def list_devices(
     deadline: float,
     wanted: Wanted,
 ) -> ExitStatus:
-    """What GPUs are here, who uses them, which are free. It shows and never judges.
+    """List the GPUs, who uses them, and which are free. It shows and never judges.
 
     A GPU counts as free when it answers, no check found a fault on it, no compute process is on it, its load
     and its used memory are both below 10 %, its compute mode allows work, and CUDA_VISIBLE_DEVICES, where
@@ -77,7 +77,7 @@ def list_devices(
 def _refuse_idle(names: tuple[str, ...] | None, *, wide: bool, wanted: Wanted) -> None:
     """Raise for a flag that would do nothing beside the others."""
     if wide and wanted.as_json:
-        raise UsageError("--wide is about text, and the document has every reading", hint="leave one out")
+        raise UsageError("--wide changes text, and the document has every reading", hint="leave one out")
     if wide and names is not None and "nvml" not in names:
         raise UsageError("--wide shows what NVML reads, and --sources leaves it out", hint="add nvml to it")
     if wanted.verbose and not wide:
@@ -87,7 +87,7 @@ def _refuse_idle(names: tuple[str, ...] | None, *, wide: bool, wanted: Wanted) -
 def _refuse_conflicts(wanted: int | None, ids: bool, given: list[str]) -> None:
     """Raise for options that contradict each other; `given` are the others, by name."""
     if ids and wanted is None:
-        raise UsageError("--ids says how to print what --free finds", hint="give both: --free 2 --ids")
+        raise UsageError("--ids prints the GPUs that --free finds", hint="give both: --free 2 --ids")
     if wanted is not None and given:
         raise UsageError(f"--free and {given[0]} do not go together", hint="give one of them")
     if "--watch" in given and "--output" in given:

@@ -14,7 +14,7 @@ Examples:
   gpudiag merge reports/*.json
 A file may hold several reports, one per line. A report that is missing, empty
 or cut short makes the verdict ERROR (exit status 3), unless a machine FAILs.
-A report that is there twice counts once."""
+A report that is given twice counts once."""
 
 
 @click.command("merge", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)

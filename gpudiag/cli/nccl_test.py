@@ -28,7 +28,7 @@ EXIT_STATUSES = {
 
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
 @plan_options(NcclTestPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
+@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
 @emit_options()
 @launch_options()
 @store_option
@@ -45,7 +45,7 @@ def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
 
     plan = plan_from(NcclTestPlan, options)
     if options["all_sizes"] and wanted.form != "text":
-        raise UsageError("--all-sizes is about text, and the document has every size", hint="leave one out")
+        raise UsageError("--all-sizes changes text, and the document has every size", hint="leave one out")
     if emit_job(options, per_machine=False):
         return ExitStatus.PASS
     place = read_place(options)

@@ -47,7 +47,7 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
         hidden=hidden,
         expose_value=False,
         callback=lambda context, parameter, number: _keep_local_rank(context, number),
-        help="As launchers give it; LOCAL_RANK wins.",
+        help="The local rank as some launchers pass it; LOCAL_RANK takes precedence.",
     )
 
 

@@ -68,10 +68,10 @@ def _reports(
     "--expect",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A report or snapshot of a good machine.",
+    help="Compare with this report or snapshot of a good machine.",
 )
 @click.option(
-    "--python", type=click.Path(), metavar="PATH", help="The job's own interpreter: its torch is judged."
+    "--python", type=click.Path(), metavar="PATH", help="Judge the torch of your job's interpreter."
 )
 @click.option(
     "--report",
@@ -80,21 +80,23 @@ def _reports(
     callback=_reports,
     shell_complete=offer_report,
     metavar="FORMAT=FILE",
-    help=f"A report into FILE too: {', '.join(REPORT_FORMATS)}.",
+    help=f"Write a report to FILE too: {', '.join(REPORT_FORMATS)}.",
 )
-@click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
-@click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
+@click.option("--reason", is_flag=True, help="Print one line instead, for Slurm or Kubernetes.")
+@click.option(
+    "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
+)
 @store_option
 @deadline_option(None, " of NVML and the host", default="5; 1.5 at level instant")
 @click.option(
     "--quorum",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Under a launcher: enough machines that pass.  [default: all]",
+    help="Under a launcher: pass if N machines pass.  [default: all]",
 )
 @emit_options()
 @launch_options()
-@result_options(REPORT_FORMATS, verbose="Every finding, and why each check was skipped.")
+@result_options(REPORT_FORMATS, verbose="Show every finding, and why each check was skipped.")
 @events_option
 @click.pass_obj
 def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) -> ExitStatus:
@@ -157,7 +159,7 @@ def _destinations(
         raise UsageError(f"{flags} contradict each other", hint="use --report FORMAT=FILE for the second one")
     form = printed[0][1] if printed else "text"
     if wanted.verbose and form != "text":
-        raise UsageError(f"--verbose is about text, and {printed[0][0]} asks for none", hint="leave one out")
+        raise UsageError(f"--verbose changes text, and {printed[0][0]} prints none", hint="leave one out")
     files = tuple((name, path) for name, path in reports if path != STANDARD_OUTPUT)
     if wanted.output is not None and wanted.output.absolute() in [path.absolute() for _, path in files]:
         raise UsageError(f"two reports into {wanted.output}", hint="name another file for one of them")

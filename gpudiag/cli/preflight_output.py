@@ -124,7 +124,7 @@ def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> N
     """Raise where there are several machines and the format is for one only."""
     if not environment.on_one_machine and form not in ("text", "json"):
         raise UsageError(
-            f"{form} is of one machine, and this launch spans several",
+            f"{form} covers one machine, and this launch spans several",
             hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
         )
 

@@ -46,7 +46,7 @@ class Wanted:
 
 
 def result_options(
-    formats: Sequence[str] = PLAIN_FORMATS, *, verbose: str = "Leave nothing out of the text."
+    formats: Sequence[str] = PLAIN_FORMATS, *, verbose: str = "Print the whole text."
 ) -> Callable[[_Command], _Command]:
     """The four options; the command gets what they ask for as `wanted`. Without words for `verbose` there is none."""
 
@@ -96,11 +96,11 @@ def read_wanted(options: dict[str, Any]) -> Wanted:
     chosen = asked[0][1] if asked else TEXT
     if verbose and chosen != TEXT:
         raise UsageError(
-            f"--verbose is about text, and {asked[0][0]} asks for none", hint="leave one of the two out"
+            f"--verbose changes text, and {asked[0][0]} prints none", hint="leave one of the two out"
         )
     if options.get("events") == STANDARD_OUTPUT and chosen != JSON:
         raise UsageError(
-            "--events - prints a JSON document a line, and the result would be text among them",
+            "--events - prints one JSON document per line, and the result would be text among them",
             hint="add --json: the last line is the result",
         )
     return Wanted(chosen, None if output == STANDARD_OUTPUT else output, verbose)

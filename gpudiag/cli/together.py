@@ -20,7 +20,7 @@ def await_status(launch: MachinesLaunch) -> ExitStatus:
     """The exit status of all processes, in one that does not look at the machine itself."""
     status = launch.await_verdict()
     if status is None:
-        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
+        warn("rank 0 sent no verdict, and this rank did not check the machine itself")
     return ExitStatus.ERROR if status is None else status
 
 
@@ -48,7 +48,7 @@ def share_report(
         return shared
     sys.stdout.write(render())
     sys.stdout.flush()
-    warn("rank 0 took no report, so this one is of this machine alone")
+    warn("rank 0 received no report, so this report covers this machine alone")
     return own if own is ExitStatus.FAIL else ExitStatus.ERROR
 
 
@@ -75,7 +75,7 @@ def _print_all(
         document if wanted.as_json else lambda: _text(gathered.merged, wanted), document, wanted.output
     )
     if gathered.by_quorum:
-        warn(f"exit status 0: {gathered.passed} machines pass, and --quorum {quorum} asks for no more")
+        warn(f"exit status 0: {gathered.passed} machines pass, enough for --quorum {quorum}")
     return status_with_file(gathered.status, kept=kept)
 
 

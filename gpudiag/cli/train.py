@@ -35,20 +35,20 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Run your own training script on the ranks instead, watched; arguments for it after --.",
+    help="Run and watch your own training script on the ranks; its arguments go after --.",
 )
 @click.option(
     "--hang-after",
     type=float,
     default=60.0,
     metavar="SECONDS",
-    help="With --script: no rank moves for so long; 30 times as long where one works and others wait for it.  [default: 60]",
+    help="With --script, end it if no rank moves for SECONDS; 30 times as long if one works and others wait for it.  [default: 60]",
 )
 @click.option(
     "--python",
     multiple=True,
     metavar="PATH",
-    help="The interpreter of the ranks, as your job uses it; tensorflow=PATH for one framework alone.",
+    help="Run the ranks in your job's interpreter; tensorflow=PATH for one framework alone.",
 )
 @click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
@@ -61,7 +61,7 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 @events_option
 @click.argument("script_arguments", nargs=-1, type=click.UNPROCESSED)
 def train(wanted: Wanted, **options: Any) -> ExitStatus:
-    """Train a little under each strategy, and prove that the maths is that of a single process.
+    """Train a little under each strategy, and prove that the results match a single process.
 
     Gradients, parameters, losses, shards, checkpoints: everything is compared. Then it is timed.
     Under a launcher each process runs one rank, and one prints the report.

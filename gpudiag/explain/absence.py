@@ -202,7 +202,7 @@ def _by_count(job: Identities, events: list[Event]) -> Waited | None:
                 ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
                 return Waited(
                     ranks,
-                    f"{came} of {wanted} came to the rendezvous",
+                    f"{came} of {wanted} joined the rendezvous",
                     log.name,
                     absence.line,
                     never_came=True,
@@ -285,7 +285,7 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
         return None
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
     log = next(log for log in job.logs if log.host in silent)
-    how = f"the log of {', '.join(silent[:4])} ends without a word ({log.name}:{log.facts.lines}), the others lost it"
+    how = f"the log of {', '.join(silent[:4])} ends without an error ({log.name}:{log.facts.lines}), the others lost it"
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 
@@ -335,7 +335,7 @@ def _rank_of_record(log: LogOfJob) -> Reading[int]:
     return (
         log.rank
         if log.rank is not None
-        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path says it")
+        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path names the rank")
     )
 
 

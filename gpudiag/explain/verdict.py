@@ -300,7 +300,7 @@ def _still(job: Identities, event: Event) -> list[str]:
     at, _ = max(last)
     stood = event.at - at if at.year == event.at.year else timedelta(0)
     return (
-        [f"no step was told for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
+        [f"no step was reported for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
         if stood > _STILL
         else []
     )
@@ -339,9 +339,9 @@ def _sentence(
     who = name_ranks(ranks) if ranks else "something"
     who = who[0].upper() + who[1:]
     if kind is VerdictKind.STOPPED:
-        return f"The job was ended from outside, not by an error of its own: {what}."
+        return f"The job was ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
-        return f"All ranks failed alike{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
+        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
     if kind is VerdictKind.MACHINE_FAILED:
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."
@@ -366,8 +366,8 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
-        return "Mend the script, its data or its settings: the machines are not at fault."
-    return "Mend that line of the job; if it is right, test the machine: `gpudiag preflight`."
+        return "Fix the script, its data or its settings: the machines are not at fault."
+    return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
 def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -423,15 +423,15 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             "rendezvous.missing_ranks" if waited.never_came else "collective.timed_out",
         )
         what = (
-            f"{who}{on} never came to the rendezvous"
+            f"{who}{on} never joined the rendezvous"
             if waited.never_came
-            else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
+            else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
     if not waited.ranks and not waited.hosts:
         what = (
-            "Not all ranks came to the rendezvous"
+            "Not all ranks joined the rendezvous"
             if "did not answer" not in waited.how
-            else "The host of the rendezvous could not be reached, or went away"
+            else "The host of the rendezvous could not be reached, or left"
         )
     if waited.never_came and not waited.ranks:
         topic = next(
@@ -469,7 +469,7 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
     first = min(bad, key=_order)
     ranks = tuple(sorted({event.rank for event in bad if event.rank is not None}))
     told = (
-        f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost others, or waited for them."
+        f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost other ranks, or waited for them."
         if ranks
         else ""
     )
@@ -495,9 +495,9 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     outlived = sorted(
         {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
     )
-    evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
     steps = [
-        f"the last step told is {step} ({name}:{line})"
+        f"the last step reported is {step} ({name}:{line})"
         for step, name, line, _ in last_steps(job).values()
         if step is not None
     ]

@@ -71,7 +71,7 @@ def noun_type(schema: str) -> type:
         return DOCUMENTS[schema]
     nearest = difflib.get_close_matches(schema, DOCUMENTS, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(DOCUMENTS)}"
-    raise UsageError(f"this gpudiag does not know documents of schema {schema!r}", hint=hint)
+    raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 
 
 # --- their schemas

@@ -170,7 +170,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     results = [result for result in measurement.results if result.op != BARRIER]
     if measurement.results and not results:  # it moves no data
         verified = all(result.verified is True for result in measurement.results)
-        return "no rank left early" if verified else "not verified"
+        return "no rank ended early" if verified else "not verified"
     exact = sum(result.verified is True for result in results)
     one_kind = len({name_group(result) for result in results}) == 1
     what = ("size" if one_kind else "result") + "s" * (len(results) != 1)
@@ -224,7 +224,7 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
             describe_movement(movement)
         )
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
-    return wrapped(f"Moved meanwhile: {told}.", indent="  ")
+    return wrapped(f"Counters that rose during the run: {told}.", indent="  ")
 
 
 def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:

@@ -139,7 +139,7 @@ def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several
     excerpt = wrapped(one_line(sighting.excerpt, 240), first="   | ", indent="   | ")
     lines = [*heading, *excerpt]
     if sighting.went_on:
-        lines += _labelled("But", "the run went on after it")
+        lines += _labelled("But", "the run continued after it")
     if sighting.follows:
         return [*lines, *_labelled("Follows", f"from {sighting.follows}")]
     if brief and not style.verbose:

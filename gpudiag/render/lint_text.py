@@ -60,7 +60,7 @@ def _summary(report: LintReport) -> list[str]:
     mendable = sum(bool(finding.edits) for finding in report.findings)
     if mendable:
         lines += wrapped(
-            f"{_many(mendable, 'of these', plural='of these')} can be mended: gpudiag lint --fix",
+            f"{_many(mendable, 'of these', plural='of these')} can be fixed: gpudiag lint --fix",
             indent=_INDENT,
         )
     codes = sorted({finding.code for finding in report.findings if finding.severity is Severity.FINDING})

@@ -31,7 +31,7 @@ def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
         lines += ["", *_doubtful(doubtful, style)]
     if merged.repeated:
         named = _named(merged.repeated, ", ", style)
-        lines += ["", *wrapped(f"Counted once, though given again: {named}", indent="  ")]
+        lines += ["", *wrapped(f"Given twice, counted once: {named}", indent="  ")]
     if merged.unfit:
         lines += ["", *wrapped(f"To leave out: {_named(merged.unfit, ', ', style)}", indent="  ")]
         if merged.leave_out is not None:
@@ -75,8 +75,7 @@ def _group(group: FindingGroup, machines: int, style: Style) -> list[str]:
     lines += wrapped(one_line(group.remedy, MAX_TEXT_CHARACTERS), first="  Do: ", indent="      ")
     if machines >= _COMMON_MIN_MACHINES and count > _COMMON_SHARE * machines:
         lines += wrapped(
-            "More than half of the machines have it: look for one common cause (image, driver, fabric, "
-            "power) before any of them is drained.",
+            "More than half of the machines have it: look for a common cause (image, driver, fabric, power) before you drain any of them.",
             first="  ",
             indent="  ",
         )
@@ -84,7 +83,7 @@ def _group(group: FindingGroup, machines: int, style: Style) -> list[str]:
 
 
 def _doubtful(machines: list[MachineVerdict], style: Style) -> list[str]:
-    lines = ["Reports that could not be taken as they stand:"]
+    lines = ["Reports that are damaged or contradict themselves:"]
     for machine in machines[: style.most(MAX_MACHINES_NAMED)]:
         words = f"{one_line(machine.name, 120)}: {one_line(machine.reason or '', MAX_TEXT_CHARACTERS)}"
         lines += wrapped(words, first="  ", indent="    ")

@@ -144,7 +144,9 @@ def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
     yield {}, float(device.responding is True)
 
 
-_UP_METRIC = Metric("gpudiag_gpu_up", "gauge", "Whether the GPU answers: 0 is lost or silent.", _responding)
+_UP_METRIC = Metric(
+    "gpudiag_gpu_up", "gauge", "1 if the GPU answers, 0 if it is lost or silent.", _responding
+)
 # Metrics that are not the number of a reading, by the reading that they are made from.
 _MADE: dict[str, tuple[Metric, ...]] = {
     "clocks_event_reasons": (
@@ -284,7 +286,7 @@ METRICS: tuple[Metric, ...] = tuple(_tabulate())
 _MAX_LABEL_CHARACTERS = 200
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
 _XID_EVENTS = ("gpudiag_gpu_xid_events_total", "Xids that NVML reported since the service started.")
-_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
+_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "Time of the last report of that Xid.")
 
 Labels = dict[str, str]
 
@@ -314,11 +316,13 @@ def render_metrics(snapshot: Snapshot, numbers: ServiceNumbers, *, full: bool = 
     build = {"version": __version__, "host": snapshot.host}
     if snapshot.simulated:
         build["simulated"] = snapshot.simulated
-    page.add("gpudiag_build_info", "gauge", "The gpudiag that answers, and where.", [(build, 1.0)])
+    page.add(
+        "gpudiag_build_info", "gauge", "The version of gpudiag that answers, and its host.", [(build, 1.0)]
+    )
     page.add(
         "gpudiag_gpu_info",
         "gauge",
-        "Who each GPU is.",
+        "The identity of each GPU.",
         [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
     )
     whole = [_joined(_device_labels(device)) for device in snapshot.devices]
@@ -467,11 +471,11 @@ def _add_processes(page: _Page, devices: tuple[Device, ...]) -> None:
 def _add_service(page: _Page, numbers: ServiceNumbers) -> None:
     plain = {
         "collect_success": ("1 when the numbers are fresh.", float(numbers.fresh)),
-        "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
-        "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
+        "collect_duration_seconds": ("Duration of the last tick.", numbers.tick_seconds),
+        "collect_last_success_timestamp_seconds": ("Time of NVML's last answer.", numbers.last_good_at),
         "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
         "stream_clients": ("Listeners of the live stream.", float(numbers.stream_clients)),
-        "active_runs": ("Runs that wait or go on.", float(numbers.active_runs)),
+        "active_runs": ("Runs that wait or are running.", float(numbers.active_runs)),
     }
     for name, (text, value) in plain.items():
         if value is not None:

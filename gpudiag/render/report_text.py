@@ -57,13 +57,13 @@ def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, sty
 
 
 def _extent(covered: Coverage, checks: int) -> str:
-    """How much was judged: `9 of 81 checks, 7 could not look`; skipped checks judged nothing."""
+    """How much was judged: `9 of 81 checks, 7 without a result`; skipped checks judged nothing."""
     share = f"{covered.looked} of " if covered.looked < checks else ""
     blind = sum(len(names) for names in covered.errors.values())
     unread = sum(len(names) for reason, names in covered.skipped.items() if reason.startswith(UNREAD))
     return (
         f"{share}{_counted(checks, 'check')}"
-        + (f", {blind} could not look" if blind else "")
+        + (f", {blind} without a result" if blind else "")
         + (f", {unread} not run without {UNREAD}" if unread else "")
     )
 
@@ -94,16 +94,16 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     """What was not looked at: all of it where that is wanted, else only what a person should act on."""
     if verbose:
         lines = wrapped(f"Coverage: {covered.sentence()}")
-        for word, reasons in (("could not look", covered.errors), ("skipped", covered.skipped)):
+        for word, reasons in (("without a result", covered.errors), ("skipped", covered.skipped)):
             lines += _reasons(word, reasons, most_named=None)
         return lines
     errors = dict(covered.errors)
     if report.verdict is Outcome.FAIL:  # what follows from the fault is told by the fault
         errors = {reason: checks for reason, checks in errors.items() if not reason.startswith(NVML_REASONS)}
-    lines = _reasons("could not look", errors, most_named=_MAX_ERRORS_NAMED)
+    lines = _reasons("without a result", errors, most_named=_MAX_ERRORS_NAMED)
     left_out = sum(len(checks) for checks in covered.errors.values()) - sum(map(len, errors.values()))
     if left_out:
-        lines += wrapped(f"{_counted(left_out, 'check')} could not look because of that.", indent="  ")
+        lines += wrapped(f"{_counted(left_out, 'check')} gave no result because of that.", indent="  ")
     unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
     lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
     lines += _reasons("skipped", covered.forbidden, most_named=_MAX_ERRORS_NAMED)

@@ -145,9 +145,9 @@ class Coverage:
     forbidden: dict[str, tuple[str, ...]]  # of the skipped ones, those that this user may not run
 
     def sentence(self) -> str:
-        """The counts in words: `41 looked, 3 skipped, 1 could not look`."""
-        parts = [f"{self.looked} looked"]
-        for word, reasons in (("skipped", self.skipped), ("could not look", self.errors)):
+        """The counts in words: `41 judged, 3 skipped, 1 without a result`."""
+        parts = [f"{self.looked} judged"]
+        for word, reasons in (("skipped", self.skipped), ("without a result", self.errors)):
             count = sum(len(checks) for checks in reasons.values())
             if count:
                 parts.append(f"{count} {word}")

@@ -34,7 +34,7 @@ def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:
     if not echoes:
         return []
     count = sum(echo.count for echo in echoes)
-    lines = ["", f"Echoes, not causes ({count:,} line{'s' if count > 1 else ''}):"]
+    lines = ["", f"Consequences, not causes ({count:,} line{'s' if count > 1 else ''}):"]
     for echo in echoes[: style.most(_MOST_ECHOES)]:
         who = f" by {name_ranks(echo.ranks)}" if echo.ranks else ""
         hosts = (
@@ -46,7 +46,7 @@ def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:
         lines += wrapped(text, first="  ", indent="      ")
     left = len(echoes) - style.most(_MOST_ECHOES)
     if left > 0:
-        lines.append(f"  and {left} more sorts: --verbose has them")
+        lines.append(f"  and {left} more kinds: --verbose has them")
     return lines
 
 

@@ -210,7 +210,7 @@ class Preflight:
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
         history, warning = self._keeper.read(patience)
         if warning:
-            self._warn(f"{warning}; going on without it")
+            self._warn(f"{warning}; gpudiag continues without it")
         measures = self._measure(first)
         self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())

@@ -66,7 +66,7 @@ def test_files_are_written_with_their_rights_and_nothing_else_is_overwritten(tmp
     [
         (["sytemd"], "no files called 'sytemd'"),
         (["slurm/prolog"], "slurm has no file 'prolog'"),
-        (["--output", "x"], "--output needs the name"),
+        (["--output", "x"], "--output needs the NAME"),
         (["slurm", "--output", "/proc/gpudiag/x"], "cannot write to /proc/gpudiag"),
     ],
 )

@@ -224,7 +224,7 @@ def test_what_the_user_set_stays_and_the_rest_is_switched_on(folder: Path) -> No
 
 WRONG = {
     "no command": ([], 2, "there is no command"),
-    "no separator": (["torchrun", "--nproc", "2"], 2, "comes behind `--`"),
+    "no separator": (["torchrun", "--nproc", "2"], 2, "goes after `--`"),
     "no such option": (["--bogus", "--", "true"], 2, "no option --bogus"),
     "no such command": (["--", "no-such-command"], 127, "command not found"),
     "no executable": (["--", str(ROOT)], 126, "Permission denied"),

@@ -1,6 +1,6 @@
 """The files of docs/ci on every FAIL of docs/detection.md: each of them keeps the job off, and says why.
 
-The prolog starts gpudiag itself on the simulated machine. The other files ask for level quick, which would say the same of
+The prolog starts gpudiag itself on the simulated machine. The other files start the same look with other flags, which would say the same of
 these machines and take longer: they are run with a gpudiag that ends as their own flags make of the prolog's report.
 """
 

@@ -93,3 +93,27 @@ def test_the_scan_sees_what_a_function_imports_and_not_what_only_a_type_checker_
         "class One:\n    def two(self):\n        with x:\n            from third import y\n"
     )
     assert modules_of(tree.body) == {"typing", "json", "other", "third"}
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_declared():
+    """`make lowest` proves the lower bounds: constraints-lowest.txt pins each of them."""
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    pinned = dict(
+        re.match(r"([\w.-]+)==([\w.]+)", line).groups() for line in lines if not line.startswith("#")
+    )
+    pinned = {name.lower(): version for name, version in pinned.items()}
+    assert pinned.pop("psycopg-binary") == pinned["psycopg"]
+    bounds = {}
+    for line in (
+        *PROJECT["dependencies"],
+        *(one for extra in ("serve", "postgres", "hang") for one in PROJECT["optional-dependencies"][extra]),
+    ):
+        name, bound = re.match(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", line).groups()
+        bounds[name.lower()] = bound
+    assert set(pinned) == set(bounds)
+    assert {name: pinned[name] for name in bounds if padded(pinned[name]) != padded(bounds[name])} == {}
+
+
+def padded(version: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in version.split(".")]
+    return (*numbers, 0, 0)[:3]

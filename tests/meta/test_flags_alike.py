@@ -98,7 +98,7 @@ def test_two_ways_to_say_what_is_printed_are_refused(capsys: pytest.CaptureFixtu
 def test_a_flag_about_text_is_refused_beside_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     for command in sorted(set(WITH_RESULT) - NOTHING_LEFT_OUT):
         for wanted in (("--json",), ("--format", "json"), ("--output", "-")):
-            named = "--verbose is about text"
+            named = "--verbose changes text"
             assert is_refused(capsys, command, *wanted, "--verbose", *REST.get(command, ()), named=named), (
                 command
             )

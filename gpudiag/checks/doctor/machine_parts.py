@@ -73,7 +73,7 @@ def judge_kernel_log(sight: Sight) -> DoctorPart:
     log, status = sight.snapshot.kernel_log, sight.snapshot.source("kernel_log")
     if not isinstance(log, Missing):
         return DoctorPart("kernel-log", PartState.WORKS, status.reason or "read")
-    words = f"it cannot be read, so no Xid is seen: {explain_missing(log)}"
+    words = f"it cannot be read, so Xids are not seen: {explain_missing(log)}"
     remedy = "sudo gpudiag preflight, or join the group adm (`sudo usermod -aG adm $USER`), or"
     remedy += " `sudo sysctl kernel.dmesg_restrict=0`"
     if sight.snapshot.machine.container is not None:
@@ -98,7 +98,7 @@ def _obstacle(rights: TraceRights) -> tuple[str, str]:
     scope = 0 if isinstance(rights.ptrace_scope, Missing) else rights.ptrace_scope
     if scope == 3:
         return (
-            "kernel.yama.ptrace_scope is 3: no process may look into another",
+            "kernel.yama.ptrace_scope is 3: no process may trace another",
             "boot with another value of kernel.yama.ptrace_scope",
         )
     if rights.is_root:
@@ -109,10 +109,10 @@ def _obstacle(rights: TraceRights) -> tuple[str, str]:
             )
         return "", ""
     if scope == 2:
-        return "kernel.yama.ptrace_scope is 2: only root may look into a process", "sudo gpudiag hang"
+        return "kernel.yama.ptrace_scope is 2: only root may trace a process", "sudo gpudiag hang"
     if scope == 1:
         return (
-            "kernel.yama.ptrace_scope is 1: only a parent may look into a process",
+            "kernel.yama.ptrace_scope is 1: only a parent may trace a process",
             "sudo gpudiag hang, or `sudo sysctl kernel.yama.ptrace_scope=0`",
         )
     return "", ""
@@ -152,7 +152,7 @@ def judge_ports(sight: Sight) -> DoctorPart:
         return DoctorPart("ports", PartState.WORKS, f"{' and '.join(ports)} are free")
     ways = {
         _SERVE_PORT: "gpudiag serve --port 0",
-        _TORCH_PORT: "torchrun --master-port N, for a job of your own",
+        _TORCH_PORT: "torchrun --master-port N, for your own job",
     }
     words = f"{' and '.join(taken)} {'is' if len(taken) == 1 else 'are'} in use on 127.0.0.1"
     return DoctorPart(
@@ -211,7 +211,7 @@ def judge_kubelet(sight: Sight) -> DoctorPart:
         if kubelet.reason is not MissingReason.NO_PERMISSION:
             return unread("kubelet", "the kubelet's socket", kubelet)
     if kubelet is not True:
-        words = "this user may not ask it, so GPUs are not told by their pods"
+        words = "this user may not ask it, so the pods of GPUs are unknown"
         return DoctorPart(
             "kubelet", PartState.LIMITED, words, "run as root, or mount /var/lib/kubelet/pod-resources"
         )

@@ -37,7 +37,7 @@ _MODE_COMPUTE_BASIS = Basis(
     look_also=("nvidia-smi -q -d COMPUTE", "cuda.device_unavailable"),
 )
 _MODE_MIG_BASIS = Basis(
-    reads="nvmlDeviceGetMigMode, now and pending, and the instances that there are.",
+    reads="nvmlDeviceGetMigMode, now and pending, and the instances that exist.",
     limit="the pending mode is the current one; MIG on has instances",
     look_also=("nvidia-smi mig -lgi", "nvidia-smi -L"),
 )

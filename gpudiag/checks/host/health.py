@@ -125,7 +125,7 @@ MEMORY_UNCORRECTED = _kind(
     confirmed=_KERNEL,
 )
 def host_governor(context: Context) -> Judgement:
-    """WARN for another governor than performance, where the machine lets one be chosen."""
+    """WARN for another governor than performance, where the machine offers a choice."""
     layout = host_state(context).processor_layout
     if isinstance(layout, Missing):
         return not_readable("the processors", layout)

@@ -280,7 +280,7 @@ def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
         return TERMINAL, f"waits for input at the terminal {awaited.name}"
     if awaited.kind == "fifo":
         what = "opens" if name.startswith("open") else "writes to" if name.startswith("write") else "reads"
-        return FILE, f"{what} the FIFO {awaited.name}, which has no other end or no writer"
+        return FILE, f"{what} the FIFO {awaited.name} (no writer, or no other end)"
     verb = (
         "opens"
         if name.startswith("open")

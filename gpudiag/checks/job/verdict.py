@@ -124,9 +124,7 @@ def _judge_absent(
     subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
-    message = (
-        f"{name_ranks(absent)} {have} no process, of {len(absent) + len(job.ranks)} that belong here{where}"
-    )
+    message = f"{name_ranks(absent)} no longer {have} a process, of {len(absent) + len(job.ranks)} ranks that belong here{where}"
     kind = kinds.GONE if waited is None or waited >= limits.still else kinds.NOT_YET
     there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
     return [kind.finding(subject, message, there, *waiters.facts())]

@@ -392,7 +392,7 @@ def _raised(incident: Incident) -> str:
         port = _PORT.search(message)
         which = f"port {port[1]}" if port else "the port"
         return f"rank {incident.rank} cannot listen on the rendezvous port: another process has {which}{by}"
-    said = f": {first_line}" if first_line else ", without a word"
+    said = f": {first_line}" if first_line else ", without a message"
     return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{said}"
 
 

@@ -318,7 +318,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
         "fabric",
         "peers",
         _REASONS,
-        "and their like",
+        "and similar ones",
     ),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all known)",
 )

@@ -247,7 +247,7 @@ def torch_build(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions)",
 )
 def torch_driver(context: Context) -> Judgement:
-    """FAIL below the table's driver, unless a context starts anyhow (compat package); WARN for a newer minor."""
+    """FAIL below the table's driver, unless a context starts nevertheless (compat package); WARN for a newer minor."""
     facts, snapshot = _facts(context), context.snapshot
     built, driver, newest = facts.cuda_runtime_version, snapshot.driver_version, snapshot.cuda_driver_version
     if isinstance(built, Missing):

@@ -13,7 +13,7 @@ from gpudiag.probe.job.look import Wanted
 
 _LOOK_SECONDS = 20.0  # for one look at all ranks, on a machine whose load is a hundred
 _LOOKS_AT_KNOWN = 2
-_LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
+_LATE = Missing(MissingReason.TIMED_OUT, "reads of its files in /proc did not return in time")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ _SYS_PTRACE = 19  # include/uapi/linux/capability.h
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 ADD_CAPABILITY = (
     "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add: [SYS_PTRACE]}}`; or look"
-    " from the host: `sudo gpudiag hang PID`, with the pid that the host knows"
+    " from the host: `sudo gpudiag hang PID`, with the host's pid"
 )
 
 
@@ -40,17 +40,17 @@ def _reason(pid: int) -> str:
             return f"it belongs to another user (uid {owner}): `sudo gpudiag hang {pid}`"
         if scope == 1:
             return (
-                "kernel.yama.ptrace_scope is 1, so that only a parent may look into a process: `sudo gpudiag hang"
+                "kernel.yama.ptrace_scope is 1, so only a parent may trace a process: `sudo gpudiag hang"
                 f" {pid}`, or `sudo sysctl kernel.yama.ptrace_scope=0`"
             )
         if scope in (2, 3):
-            return f"kernel.yama.ptrace_scope is {scope}, so that only root may look into a process: `sudo gpudiag hang {pid}`"
-        return f"the kernel refuses it, as of a process with other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
+            return f"kernel.yama.ptrace_scope is {scope}, so only root may trace a process: `sudo gpudiag hang {pid}`"
+        return f"the kernel refuses it, for example because the process has other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
     if scope == 3:
-        return "kernel.yama.ptrace_scope is 3: no process may look into another until the machine is booted with another value"
+        return "kernel.yama.ptrace_scope is 3: no process may trace another until the machine boots with another value"
     if not _has_capability():
         return f"root lacks the capability SYS_PTRACE here, as in most containers: {ADD_CAPABILITY}"
-    return "the kernel refuses it to root, as a security module (SELinux, AppArmor, seccomp) may: look at the kernel log"
+    return "the kernel refuses it even to root, perhaps by a security module (SELinux, AppArmor, seccomp): look at the kernel log"
 
 
 def _scope() -> int | None:

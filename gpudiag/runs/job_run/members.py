@@ -69,7 +69,7 @@ class Member:
             number = os.waitstatus_to_exitcode(code)
             code, name = number, (signal_name(-number) if number < 0 else None)
         return RankRecord(
-            rank=Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank")
+            rank=Missing(MissingReason.NOT_SUPPORTED, "its rank is unknown")
             if self.rank is None
             else self.rank,
             pid=self.pid,

@@ -111,7 +111,7 @@ def _shell_status(code: int | None) -> int:
 
 def _world_size(agent: Agent) -> Reading[int]:
     size = agent.members.world_size
-    return Missing(MissingReason.NOT_SUPPORTED, "no launcher told it") if size is None else size
+    return Missing(MissingReason.NOT_SUPPORTED, "no launcher set it") if size is None else size
 
 
 def _headline(facts: RunFacts, findings: Sequence[Finding], *, running: bool) -> str:
@@ -121,8 +121,8 @@ def _headline(facts: RunFacts, findings: Sequence[Finding], *, running: bool) ->
     if findings and findings[0].outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
     if running:
-        return f"the job runs since {format_seconds(facts.seconds)}; {ranks}{steps}"
-    return f"the job ended well after {format_seconds(facts.seconds)}; {ranks}{steps}"
+        return f"the job has run for {format_seconds(facts.seconds)}; {ranks}{steps}"
+    return f"the job succeeded after {format_seconds(facts.seconds)}; {ranks}{steps}"
 
 
 def _shares(agent: Agent) -> tuple[RankShare, ...]:

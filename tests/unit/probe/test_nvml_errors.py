@@ -39,7 +39,8 @@ def test_what_the_codes_that_people_meet_mean(name, reason):
 
 
 def test_the_tables_know_no_code_that_pynvml_does_not():
-    assert set(REASON_OF_CODE) | set(STATE_OF_INIT_CODE) <= set(CODES.values())
+    newer = {30}  # NVML_ERROR_RESET_TYPE_NOT_SUPPORTED, which the oldest pynvml that serves does not name
+    assert set(REASON_OF_CODE) | set(STATE_OF_INIT_CODE) <= set(CODES.values()) | newer
 
 
 @walk(sorted(CODES))

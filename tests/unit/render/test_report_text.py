@@ -53,15 +53,15 @@ def test_a_sick_gpu_is_one_paragraph_with_evidence_and_remedy():
 
 def test_what_was_not_looked_at_is_said_once_per_reason():
     text = "\n".join(lines(SICK, style=Style(verbose=True)))
-    assert "Coverage: 4 looked, 2 skipped, 1 could not look" in text
+    assert "Coverage: 4 judged, 2 skipped, 1 without a result" in text
     assert "2 skipped: this GPU has no ECC (ecc.mode, fabric.state)" in text
-    assert "1 could not look: torch did not answer by the deadline (torch.build)" in text
+    assert "1 without a result: torch did not answer by the deadline (torch.build)" in text
 
 
 def test_skipped_checks_are_one_line_and_what_could_not_look_comes_after_the_findings():
     text = lines(SICK)
     assert text[-3:-1] == [
-        "1 could not look: torch did not answer by the deadline (torch.build)",
+        "1 without a result: torch did not answer by the deadline (torch.build)",
         "2 checks were skipped: --verbose says why.",
     ]
     assert not any("no ECC" in line for line in text)
@@ -70,7 +70,7 @@ def test_skipped_checks_are_one_line_and_what_could_not_look_comes_after_the_fin
 def test_under_a_fault_what_only_follows_from_it_is_counted():
     blind = [make_result(f"gpu.{n}", Outcome.ERROR, reason="NVML does not work: no driver") for n in range(9)]
     report = make_report(make_result("source.nvml", Outcome.FAIL, make_finding("nvml.absent")), *blind)
-    assert "9 checks could not look because of that." in lines(report)
+    assert "9 checks gave no result because of that." in lines(report)
     assert not any("NVML does not work" in line for line in lines(report))
 
 

@@ -1,0 +1,34 @@
+"""What a publisher's readers find beside the code: the citation, the way to report a weakness, the forms for issues."""
+
+from pathlib import Path
+
+import yaml
+
+from gpudiag import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_citation_names_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["license"]) == (__version__, "Apache-2.0")
+
+
+def test_every_form_for_an_issue_is_one_that_github_takes():
+    forms = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    assert len(forms) >= 3
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert {"name", "description", "body"} <= set(form), path.name
+        assert {field["type"] for field in form["body"]} <= {
+            "textarea",
+            "input",
+            "dropdown",
+            "checkboxes",
+            "markdown",
+        }
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_a_weakness_has_a_private_way():
+    assert "in private" in (ROOT / "SECURITY.md").read_text()
