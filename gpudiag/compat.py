@@ -4,7 +4,6 @@ The only place that knows of it: elsewhere a name is imported from here, and myp
 that is not. What is wanted of `tomllib` is in `gpudiag/toml.py`, as few commands read a table.
 """
 
-import re
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -46,11 +45,6 @@ else:
 
 UTC = timezone.utc
 
-# Date, time, fraction and zone, as ISO 8601 has them in its two forms.
-_ISO = re.compile(
-    r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?(?:(Z)|([+-]\d\d):?(\d\d)?)?)?"
-)
-
 
 def parse_iso_time(text: str) -> datetime:
     """The moment that an ISO 8601 text names; Python 3.10's own reader knows no Z, and few fractions.
@@ -60,7 +54,11 @@ def parse_iso_time(text: str) -> datetime:
     """
     if sys.version_info >= (3, 11):
         return datetime.fromisoformat(text)
-    match = _ISO.fullmatch(text)
+    import re  # late: a listing reads no time
+
+    # Date, time, fraction and zone, as ISO 8601 has them in its two forms.
+    form = r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d):?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?(?:(Z)|([+-]\d\d):?(\d\d)?)?)?"
+    match = re.fullmatch(form, text)
     if match is None:
         raise ValueError(f"Invalid isoformat string: {text!r}")
     year, month, day, hour, minute, second, fraction, utc, offset, offset_minutes = match.groups()

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from gpudiag import __version__
+
 NAME = "gpudiag"
 _COMMIT_DIGITS = 12
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
@@ -26,6 +28,8 @@ def install_command(extra: str) -> str:
 
     Where that folder or file is gone, the command names the packages of the extra instead.
     """
+    if _is_single_file():  # nothing can be added to it: the wheel of the same release has the extras
+        return pip_command(f"./{NAME}-{__version__}-py3-none-any.whl[{extra}]")
     try:
         installed = distribution(NAME)
     except PackageNotFoundError:  # run from a folder that is only on sys.path
@@ -61,12 +65,19 @@ def pip_command(*words: str, python: str | None = None) -> str:
     asked = " ".join(shlex.quote(word) for word in words)
     if python is not None:
         return f"{shlex.quote(python)} -m pip install {asked}"
+    if _is_single_file():
+        return f"python3 -m pip install {asked}"
     prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx runpip {prefix.name} install {asked}"
     if find_spec("pip") is None:  # made by uv, which leaves pip out
         return f"uv pip install --python {shlex.quote(sys.executable)} {asked}"
     return f"{_pip()} install {asked}"
+
+
+def _is_single_file() -> bool:
+    """Whether this runs from what pex unpacked (tools/build_single_file.py)."""
+    return (Path(sys.prefix) / "PEX-INFO").exists()
 
 
 def _pip() -> str:

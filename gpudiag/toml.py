@@ -7,9 +7,11 @@ if sys.version_info >= (3, 11):
 else:
     try:
         import tomli as tomllib
-    except (
-        ModuleNotFoundError
-    ):  # ranks run in interpreters of users, where gpudiag is only lent: pip brings a copy
-        from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
+    except ModuleNotFoundError as absent:
+        # Ranks run in interpreters of users, to which gpudiag is only lent: their pip brings a copy.
+        try:
+            from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
+        except ImportError:
+            raise absent from None
 
 __all__ = ["tomllib"]

@@ -3,7 +3,7 @@
     python -m tools.build_single_file FILE
 
 The file runs under any Python from 3.10 on: it holds pure Python alone, so no extra. pex unpacks it into a virtual
-environment below ~/.pex (PEX_ROOT) on its first run, from which the later ones start as fast as any installation; so the
+environment below ~/.cache/pex (PEX_ROOT says where else) on its first run, from which the later ones start as fast as any installation; so the
 children that gpudiag starts find it, and the environment of a user's job stays as it is.
 
 The file is then tried on simulated machines: exit status 1 here, and a sentence, where it does not do what it must.

@@ -15,6 +15,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, STAGES, Budgets
 from tests.ranks.launching import Launches, facts
+from tools.pythons import find_pythons
 
 
 def test_every_rank_returns_its_result_and_ends_with_status_0(launches: Launches) -> None:
@@ -279,7 +280,8 @@ def test_an_interpreter_without_torch_is_refused(launches: Launches, tmp_path: P
 
 
 def test_an_interpreter_without_gpudiag_runs_ranks(launches: Launches, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    oldest = next(find_pythons(), Path(sys.executable))  # a user's may be older than ours
+    subprocess.run([oldest, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     run = launches.run("report_environment", world_size=2, python=str(tmp_path / "bare" / "bin" / "python"))
     assert run.incidents == ()
     assert len(run.results) == 2

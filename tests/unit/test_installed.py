@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import gpudiag
 from gpudiag import installed
 from gpudiag.installed import command_for, install_command, pip_command, requirements_of
 
@@ -73,6 +74,11 @@ def test_the_installer_of_the_environment_is_named(tmp_path, monkeypatch):
     assert pip_command("torch") == f"uv pip install --python {sys.executable} torch"
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "gpudiag"))
     (tmp_path / "gpudiag").mkdir()
+    (tmp_path / "gpudiag" / "PEX-INFO").touch()
+    assert pip_command("torch") == "python3 -m pip install torch"
+    wheel = f"./gpudiag-{gpudiag.__version__}-py3-none-any.whl"
+    assert install_command("torch") == f"python3 -m pip install '{wheel}[torch]'"
+    (tmp_path / "gpudiag" / "PEX-INFO").unlink()
     (tmp_path / "gpudiag" / "pipx_metadata.json").touch()
     assert pip_command("torch") == "pipx runpip gpudiag install torch"
 
