@@ -133,7 +133,7 @@ def test_a_diff_changes_nothing_and_a_fix_is_shown_first(script, capsys) -> None
     status, out, err = run(capsys, "--fix", str(script))
     assert status == ExitStatus.PASS
     assert out.index("+    return DataLoader") < out.index("0 findings")
-    assert "mended 1 mistake" in err
+    assert "fixed 1 mistake" in err
     assert "shuffle=False" in script.read_text()
     assert "no certain fix" in run(capsys, "--fix", str(script))[2]
 
