@@ -42,14 +42,16 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+if not TYPE_CHECKING:  # to a type checker, a name that is not above is a mistake
 
-    if name == "errors":
-        return import_module("gpudiag.errors")
-    if name not in _PLACES:
-        raise AttributeError(f"module 'gpudiag' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name == "errors":
+            return import_module("gpudiag.errors")
+        if name not in _PLACES:
+            raise AttributeError(f"module 'gpudiag' has no attribute {name!r}")
+        return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
