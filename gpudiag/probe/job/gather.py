@@ -18,10 +18,14 @@ _LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in t
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank."""
+    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank.
+
+    `refusal`: why the process that was named is of no job, and what to do.
+    """
 
     jobs: tuple[Job, ...]
     hidden: int
+    refusal: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -54,7 +58,8 @@ def gather_looks(wanted: Wanted) -> Gathered:
         raise SourceFailedError(
             f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip()
         )
-    return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden)
+    refusal = next(((words[1], words[2]) for words in child.messages if words[0] == "refused"), None)
+    return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden, refusal)
 
 
 def start_looks_at(pids: Mapping[int, int], world_size: int) -> GuardedChild:
