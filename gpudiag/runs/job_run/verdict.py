@@ -145,9 +145,8 @@ def _count_ranks(facts: RunFacts) -> str:
 
 
 def _shares(agent: Agent) -> tuple[RankShare, ...]:
-    """Of the ranks that were there at the last time that slow ones were looked for, or are there now."""
-    latest: dict[int, int] = {one.rank: one.attempt for one in agent.members.all if one.rank is not None}
-    members = [one for one in agent.members.all if one.rank is not None and one.attempt == latest[one.rank]]
+    """Of the ranks as they were started last."""
+    members = agent.members.latest
     return measure_shares(
         {one.rank: list(one.coarse) for one in members if one.rank is not None},
         {one.rank: list(one.glances) for one in members if one.rank is not None},
