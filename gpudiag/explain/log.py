@@ -102,7 +102,7 @@ _DONE = re.compile(
     r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
 )
 _ERROR_LINE = re.compile(
-    r"^\s*(?:[\w./-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
+    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
     r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median, pvariance
 
-from gpudiag.checks.job.rhythm import asleep_share, find_step_time
+from gpudiag.checks.job.rhythm import asleep_share, find_meetings, find_step_time
 from gpudiag.model.job_run import Pulse, StepTime
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
@@ -19,7 +19,11 @@ _SLEEPS_PER_SECOND = 3.0
 _LATEST_SECONDS = 20.0  # what was before may be imports
 _PARTS = 4
 _STAYS_SHARE = 0.5  # of the spread: a rhythm keeps 0.8 of it, chance a quarter or less for a second and more
-_SURE_SECONDS = 0.8  # a burst has four rounds of whatever is shorter, and shows it itself
+_SURE_SECONDS, _SURE_STRENGTH = (
+    0.8,
+    0.8,
+)  # own recordings: real rhythms of such length 0.98 and more, multiples up to 0.75
+_FILLS_SHARE = 0.7  # of a burst; else the ranks meet often in one part of a longer step
 
 _TOO_SHORT = Missing(
     MissingReason.NOT_SUPPORTED, "the ranks meet more often, or less evenly, than the readings can tell apart"
@@ -40,12 +44,25 @@ def settle_step_time(
     found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]], burst: Mapping[int, Sequence[Pulse]]
 ) -> Reading[StepTime]:
     """The step time by the usual pulses, in which `found` was found, and by a burst; not known where they leave it open."""
-    quick = find_step_time(burst)
-    if isinstance(found, Missing):
-        return found if isinstance(quick, Missing) else quick
-    if found.seconds >= _SURE_SECONDS and _stays(found, pulses):
+    if not isinstance(found, Missing) and _is_sure(found, pulses):
         return found
-    return _TOO_SHORT if isinstance(quick, Missing) else quick
+    quick = find_step_time(burst)
+    if not isinstance(quick, Missing) and _fills(quick, burst):
+        return quick
+    return found if isinstance(found, Missing) else _TOO_SHORT
+
+
+def _is_sure(found: StepTime, pulses: Mapping[int, Sequence[Pulse]]) -> bool:
+    return found.seconds >= _SURE_SECONDS and found.strength >= _SURE_STRENGTH and _stays(found, pulses)
+
+
+def _fills(quick: StepTime, burst: Mapping[int, Sequence[Pulse]]) -> bool:
+    """Whether meetings so far apart make up the burst, and not a part of a longer step."""
+    length = min(len(series) for series in burst.values())
+    recent = [series[-length:] for series in burst.values()]
+    apart = [after - before for before, after in pairwise(find_meetings(recent))]
+    filled = sum(one for one in apart if quick.seconds / 2 <= one <= quick.seconds * 2)
+    return filled >= _FILLS_SHARE * (recent[0][-1].at_seconds - recent[0][0].at_seconds)
 
 
 def _stays(found: StepTime, pulses: Mapping[int, Sequence[Pulse]]) -> bool:

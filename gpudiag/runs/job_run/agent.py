@@ -346,9 +346,11 @@ class Agent:
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
             found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
-        elif wants_burst(fine) and not self._over_budget():
-            self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
-            return
+        elif wants_burst(fine):
+            if not self._over_budget():
+                self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
+                return
+            found = settle_step_time(found, fine, {})
         self._keep_step(found)
 
     def _keep_step(self, found: Reading[StepTime]) -> None:
