@@ -533,7 +533,9 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     outlived = sorted(
         {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
     )
-    evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    evidence: tuple[str, ...] = ()
+    if outlived:
+        evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",)
     foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
     if foreign is not None:
         evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
