@@ -62,6 +62,8 @@ _SLOW_GLANCES = 30  # the latest: the first ones are of imports
 # A rank that looks slow is glanced at where it does what it has more of, until its line is known.
 _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 8
+_SUSPECTS_BUDGET_SECONDS = 0.25  # beside what all watching may take
+_BURST_EVERY_SECONDS = 60.0  # one takes about as much as three glances
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
@@ -114,7 +116,7 @@ class Agent:
         }
         self._suspects: dict[int, str] = {}  # by pid, what it does more than the others
         self._burst: dict[int, list[Pulse]] = {}
-        self._burst_until = 0.0
+        self._burst_until = -_BURST_EVERY_SECONDS
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -276,12 +278,14 @@ class Agent:
 
     def _glance(self, now: float) -> None:
         """Look where one rank's main thread is: the one that was longest ago, best while it sleeps."""
-        if "glance" in self._children or "look" in self._children or self._over_budget():
+        if "glance" in self._children or "look" in self._children:
+            return
+        suspect = next((one for one in self.members.living if self._is_suspect(one, now)), None)
+        if suspect is not None and not self._over_budget(_SUSPECTS_BUDGET_SECONDS):
+            self._start_glance(suspect, now)
+        if suspect is not None or self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
-            if self._is_suspect(member, now):
-                self._start_glance(member, now)
-                return
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
             waited = now - member.glanced_at
             if not _sleeps(member) and (now < _STARTING_SECONDS or waited < 2 * every):
@@ -335,10 +339,11 @@ class Agent:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
 
-    def _over_budget(self) -> bool:
-        """Whether the watching has taken more than its share of the ranks' processor time."""
+    def _over_budget(self, more_seconds: float = 0.0) -> bool:
+        """Whether the watching has taken more than its share of the ranks' processor time, and so much more."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
-        return _processor_seconds() - self._spent > _BUDGET_SECONDS + _BUDGET_SHARE * ranks
+        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + more_seconds
+        return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
         """Find the step time; one that was found stays where none is found now."""
@@ -347,7 +352,7 @@ class Agent:
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
             found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
         elif wants_burst(fine):
-            if not self._over_budget():
+            if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
                 return
             found = settle_step_time(found, fine, {})
