@@ -45,7 +45,7 @@ _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b"etaoinsrlhdcu"
-_MAX_WORDS = 100_000  # that are remembered
+_MAX_WORDS = 20_000  # that are remembered
 _NONE: frozenset[bytes] = frozenset()
 
 
