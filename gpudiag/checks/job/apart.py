@@ -9,7 +9,7 @@ from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
-from gpudiag.checks.job.subgroups import judge_missing_members
+from gpudiag.checks.job.subgroups import judge_missing_members, lacks_members
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
@@ -93,7 +93,14 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
         f"{name_positions(one.positions)} {is_are(one.positions, 'waits')} in {describe_call(one)}"
         for one in others[::-1][:2]
     )
-    tied = len(odd.positions) == len(most.positions)
+    open_groups = [one for one in groups if lacks_members(one)]
+    if open_groups:  # who waits in a smaller group is likely innocent
+        absent = name_positions(
+            [one for other in groups for one in other.positions if other not in open_groups]
+        )
+        missing = f"; who of {absent} belongs to the smaller group, and is missing in it, could not be read"
+        why = f"{missing}{why}" if absent else why
+    tied = len(odd.positions) == len(most.positions) or bool(open_groups)
     message = (
         f"{odd.name} {is_are(odd.positions, 'is')} in {describe_call(odd)} while {rest}{waiters.since}{why}"
     )

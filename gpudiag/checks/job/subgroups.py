@@ -31,6 +31,14 @@ def members_of(one: Position, job: Job) -> frozenset[int]:
     return _members_by_records(group, job)
 
 
+def lacks_members(group: Group) -> bool:
+    """Whether ranks wait in a smaller group for members of it that are not known."""
+    seen = group.head.call.frame.group if group.head.call.frame is not None else None
+    if seen is None or seen.name in ("", _DEFAULT_GROUP) or seen.ranks:
+        return False
+    return len(group.positions) < seen.size
+
+
 def _members_by_records(group: GroupSeen, job: Job) -> frozenset[int]:
     records = job.state.records if job.state is not None else ()
     known = {
