@@ -9,7 +9,7 @@ from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
-from gpudiag.checks.job.subgroups import judge_missing_members, lacks_members
+from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
@@ -18,9 +18,6 @@ from gpudiag.model.finding import Finding
 _ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
 _SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
-_JOINS = frozenset(
-    ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
-)
 
 
 def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
@@ -28,9 +25,7 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
     groups = waiters.groups
     waited = waiters.since_seconds
     long = waited is None or waited >= _APART_SECONDS
-    joining = [
-        group for group in groups if group.head.kind == at.STORE or group.head.call.operation in _JOINS
-    ]
+    joining = [group for group in groups if group.head.kind == at.STORE or group.head.call.operation in JOINS]
     if len(groups) > 1 and not _are_whole(groups):
         found = _judge_apart(waiters, groups)
         return [found] if found is not None and long else _not_yet(waiters, found)

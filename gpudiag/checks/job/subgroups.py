@@ -13,6 +13,10 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job
 from gpudiag.model.reading import Missing
 
+# Calls by which all ranks of the job meet, whatever group they make.
+JOINS = frozenset(
+    ("init_process_group", "_store_based_barrier", "rendezvous", "new_group", "_new_process_group_helper")
+)
 _DEFAULT_GROUP = "0"
 
 
@@ -22,7 +26,7 @@ def members_of(one: Position, job: Job) -> frozenset[int]:
     As the rank's memory has them; else as flight records name the members of the group of that name.
     """
     group = one.call.frame.group if one.call.frame is not None else None
-    if group is None:
+    if group is None or one.call.operation in JOINS:
         return frozenset()
     if group.ranks:
         return frozenset(group.ranks)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpudiag.checks.job.verdict import judge_job
+from gpudiag.checks.job.verdict import HangLimits, judge_job
 from gpudiag.model.codec import decode
 from gpudiag.model.job import Frame, Job, JobVerdict
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedGroup
@@ -60,6 +60,17 @@ def test_members_are_taken_from_flight_records_where_memory_does_not_show_them()
         verdict = judge_job(with_record(recorded(name)))
         assert blamed(verdict) == 1, verdict.headline
         assert "not in the all_reduce of ranks 0 and 1" in verdict.headline
+
+
+def test_all_ranks_of_the_job_are_waited_for_where_a_group_is_made() -> None:
+    """As if rank 0 waited in `new_group` for everybody: ranks 2 and 3, which do something else, are awaited too."""
+
+    def make(frame: Frame) -> Frame:
+        return frame if frame.group is None else replace(frame, function="new_group")
+
+    job = with_frames(recorded("apart"), make)
+    verdict = judge_job(job, HangLimits(told=0.5))
+    assert {getattr(one.subject, "rank", None) for one in verdict.findings} != {1}
 
 
 def test_without_members_nobody_is_blamed_and_it_is_said_who_they_may_be() -> None:
