@@ -54,7 +54,7 @@ class _CommandBehindSeparator(click.Command):
     metavar="FILE",
     help="Write the verdict there; %h stands for the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
 )
-@click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well.")
+@click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 @click.pass_context
 def run(
@@ -123,7 +123,7 @@ class _Teller:
 
         if not isinstance(document, JobRun):
             raise TypeError(f"{document!r} is no verdict")
-        if self._quiet and when == "end" and document.outcome is Outcome.PASS:
+        if self._quiet and when == "end" and document.outcome in (Outcome.PASS, Outcome.SKIP):
             return
         style = Style(wants_colour(sys.stderr.isatty(), dict(os.environ)))
         if when == "stall":

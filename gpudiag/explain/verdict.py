@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
-from gpudiag.explain.events import SKEW, Event, Standing, events_of
+from gpudiag.explain.events import SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
@@ -67,6 +67,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
         if waited is not None and waited.differs:
             return _of_waited(job, events, waited)
+        return _of_mismatch(job, events, root)
     if root is not None and not _is_explained_by_absence(root.first, events):
         return _of_root(job, events, root)
     bad = [
@@ -415,7 +416,12 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     on = f" {'' if who == 'Host' else 'on '}{', '.join(hosts[:4])}" if hosts else ""
     is_are = "are" if len(waited.ranks) > 1 else "is"
     if waited.differs:
-        kind, what = VerdictKind.RANKS_DIFFER, f"{who}{on} called another collective than the others"
+        kind = VerdictKind.RANKS_DIFFER
+        what = (
+            f"{who}{on} called different collectives, or one with different sizes; these logs do not show which of them is wrong"
+            if waited.is_tied
+            else f"{who}{on} called another collective than the others, or with another size"
+        )
         topic = "collective.mismatched"
     else:
         kind, topic = (
@@ -464,6 +470,38 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     )  # fmt: skip
 
 
+def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
+    """A verdict on collectives that do not fit together, where nothing tells which of them is wrong.
+
+    gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
+    """
+    event, explanation = root.first, _explanation(root.first)
+    sizes = {
+        (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
+    }
+    who = name_ranks(root.ranks) if root.ranks else "a rank"
+    on = f" on {', '.join(root.hosts[:4])}" if root.hosts else ""
+    came, asked = sizes.get((event.log, event.line), (None, None))
+    what = (
+        f"{who}{on} had room for {asked} bytes, and another rank sent {came}"
+        if came is not None
+        else f"{who}{on} tells it"
+    )
+    return Verdict(
+        kind=VerdictKind.RANKS_DIFFER,
+        sentence=f"The ranks called different collectives, or one with different sizes: {what}. These logs do not show which of them is wrong.",
+        log=event.log,
+        line=event.line,
+        topic=event.topic,
+        excerpt=mask_text(event.text)[:500],
+        where=mask_text(event.where),
+        cause=explanation.meaning if explanation else "",
+        remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
+        driver_errors=_driver_errors(events, event, ()),
+        echoes=_echoes(events, root),
+    )
+
+
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
     first = min(bad, key=_order)
@@ -495,7 +533,12 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     outlived = sorted(
         {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
     )
-    evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    evidence: tuple[str, ...] = ()
+    if outlived:
+        evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
+    foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
+    if foreign is not None:
+        evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
     steps = [
         f"the last step reported is {step} ({name}:{line})"
         for step, name, line, _ in last_steps(job).values()

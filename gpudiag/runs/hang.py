@@ -49,7 +49,8 @@ def run_hang(
     looked at.
 
     Raises:
-        UsageError: there is no such process or job, or there are several and none was named.
+        UsageError: there is no such process or job, it runs no Python and has no ranks, or there are several jobs and
+            none was named.
         SourceAbsentError: py-spy is not installed.
     """
     started = monotonic()
@@ -186,10 +187,8 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
             hint=f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang --slurm-job {wanted.slurm_job}`",
         )
     if wanted.pid is not None and not jobs:
-        raise UsageError(
-            f"process {wanted.pid} does not exist here, or it is gpudiag's own",
-            hint="`gpudiag hang --all` lists the jobs of this machine",
-        )
+        words, hint = gathered.refusal or (f"no job was found at process {wanted.pid}", "")
+        raise UsageError(words, hint=hint)
     if not jobs and gathered.hidden:
         raise SourceFailedError(
             f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be read",

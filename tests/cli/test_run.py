@@ -71,7 +71,10 @@ def test_output_and_status_are_those_of_the_job(name: str) -> None:
     document = json.loads(verdict.read_text())
     assert document["schema"] == "gpudiag.job_run/1"
     assert document["exit_status"] == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode)
-    assert document["outcome"] == ("pass" if plain.returncode == 0 else "fail")
+    assert document["outcome"] == ("skip" if plain.returncode == 0 else "fail")
+    said = " ".join(watched.stderr.decode().partition("gpudiag: ")[2].replace("gpudiag:", "").split())
+    assert said.startswith("FAIL" if plain.returncode else "SKIP the command ended with exit status 0")
+    assert "no rank was seen" in said
 
 
 def started(folder: Path, *flags: str, **more: object) -> tuple[subprocess.Popen[str], Path]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.apart import Waiters, judge_waiters
+from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import (
     Group,
@@ -18,8 +18,10 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import add_told
+from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
@@ -87,10 +89,13 @@ def _judge(
     absent = _absent(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
-        blamed = _judge_others(job, others, waiters, limits)
+        awaited = awaited_ranks(waiters)
+        concerned = [one for one in others if awaited is None or one.rank is None or one.rank in awaited]
+        blamed = _judge_others(job, concerned, waiters, limits)
         found += blamed
+        found += _judge_held(job, [one for one in others if one not in concerned])
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
-        if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
+        if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
     else:
         found += _judge_without_waiters(job, positions, alive, limits)
@@ -222,26 +227,29 @@ def _judge_without_waiters(
     job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits
 ) -> list[Finding]:
     """Findings where no rank waits for another: those that are held, and ranks that all stand still."""
-    found = []
     still = bool(alive) and not any(one.moves or one.kind == at.UNSEEN for one in alive)
-    for group in group_alike(positions):
-        if group.head.kind in (at.STOPPED, at.DEBUGGER, at.TERMINAL) or (
-            group.head.kind == at.GONE and still
-        ):
-            kind = kinds.OF_POSITION[group.head.kind]
-            found.append(kind.finding(subject_of(group, job), describe(group), *facts_of(group)))
+    found = _judge_held(job, [one for one in positions if still or one.kind != at.GONE])
     if found or not still:
         return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
         long = since is not None and since >= limits.idle
-        word = f" since {describe_seconds(since)}" if since is not None else ""
+        word = f" for {describe_seconds(since)}" if since is not None else ""
         kind = known if long else kinds.NOT_YET
         limit = "" if long else f"; it is called a hang after {limits.idle:g} s"
         message = f"{describe(group)}{word}, and nothing moves{limit}"
         found.append(kind.finding(subject_of(group, job), message, *facts_of(group)))
     return found
+
+
+def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:
+    """Findings for ranks that do not go on by themselves, whoever waits for them."""
+    return [
+        kinds.OF_POSITION[group.head.kind].finding(subject_of(group, job), describe(group), *facts_of(group))
+        for group in group_alike(positions)
+        if group.head.kind in _NEVER_TIMED
+    ]
 
 
 def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
