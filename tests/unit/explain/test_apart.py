@@ -27,7 +27,7 @@ def detail(rank: int, shape: int, other: int, other_shape: int) -> str:
     )
 
 
-TELLS = "cannot be told"
+TELLS = "do not show which"
 # The lines; the ranks that are named; whether which of them is wrong is told; and words of the answer.
 JOBS = {
     "gloo ends one rank": ([f"[rank2]:{OVERFLOW}"], (), False, "rank 2 had room for 12 bytes, and another rank sent 52"),

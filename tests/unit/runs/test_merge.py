@@ -162,7 +162,7 @@ def test_simulated_machines_are_counted(write):
 
 
 def test_the_same_fault_on_most_machines_asks_for_one_cause(write):
-    warned = "one common cause"
+    warned = "a common cause"
     many = [write(f"n{n}", LOST if n < 3 else FINE) for n in range(5)]
     assert warned in render_merged(merge_reports(many)).replace("\n  ", " ")
     few = [write(f"m{n}", LOST if n < 2 else FINE) for n in range(5)]
