@@ -20,7 +20,7 @@ from gpudiag.reference.waits import FOR_OTHERS
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
-SUSPECTS_BLOCKS = 2  # by these a rank is looked at more closely, and nothing is told
+SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is told
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75

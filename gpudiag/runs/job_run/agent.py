@@ -62,7 +62,8 @@ _SLOW_GLANCES = 30  # the latest: the first ones are of imports
 # A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
 _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
-_SUSPECTS_BUDGET_SECONDS = 0.25  # beside what all watching may take
+_SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
+_SUSPECT_SEEN_SECONDS = 300.0
 _BURST_EVERY_SECONDS = 60.0  # one takes about as much as three glances
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
@@ -115,6 +116,7 @@ class Agent:
             "suspects": _SUSPECTS_EVERY_SECONDS,
         }
         self._suspects: frozenset[int] = frozenset()  # pids
+        self._suspects_spent = 0.0
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._find_pause = _FIND_AFTER_SECONDS
@@ -281,9 +283,11 @@ class Agent:
         if "glance" in self._children or "look" in self._children:
             return
         suspect = next((one for one in self.members.living if self._is_suspect(one, now)), None)
-        if suspect is not None and not self._over_budget(_SUSPECTS_BUDGET_SECONDS):
+        if suspect is not None and self._suspects_spent < _SUSPECTS_BUDGET_SECONDS:
+            self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
-        if suspect is not None or self._over_budget():
+            return
+        if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
@@ -305,7 +309,7 @@ class Agent:
         if member.pid not in self._suspects or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
             return False
         asleep = _sleeps(member)
-        lately = [one for one in member.glances if one.at_seconds > now - _SUSPECTS_SECONDS]
+        lately = [one for one in member.glances if one.at_seconds > now - _SUSPECT_SEEN_SECONDS]
         return sum(one.asleep == asleep for one in lately) < _SUSPECT_GLANCES
 
     def _keeper_of_glance(self, member: Member, at_seconds: float) -> Callable[[GuardedChild], None]:
@@ -339,10 +343,10 @@ class Agent:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
 
-    def _over_budget(self, more_seconds: float = 0.0) -> bool:
-        """Whether the watching has taken more than its share of the ranks' processor time, and so much more."""
+    def _over_budget(self) -> bool:
+        """Whether the watching, but for ranks that look slow, has taken more than its share of the ranks' processor time."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
-        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + more_seconds
+        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + self._suspects_spent
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
