@@ -20,7 +20,7 @@ from gpudiag.reference.waits import FOR_OTHERS
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
-SUSPECTS_BLOCKS = 2  # by these a rank is looked at more closely, and nothing is told
+SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is told
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
@@ -73,7 +73,7 @@ def find_slow_ranks(
         ahead = [_others_wait(block, rank) - block[rank].waits_for_ranks for block in blocks]
         consistent = sum(one > LATE_SHARE_OF_STEP / 2 for one in ahead) >= CONSISTENT_SHARE * len(ahead)
         if consistent and median(ahead) > LATE_SHARE_OF_STEP:
-            found.append(_describe(rank, whole, len(blocks)))
+            found.append(_describe(rank, whole, len(blocks), glances.get(rank, ())))
     # On a crowded machine some rank is always behind for want of a processor, without being slow.
     sure = [one for one in found if one.cause != "queues" or one.others_wait - one.waits > _CROWDED_SHARE]
     slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
@@ -101,14 +101,14 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     )
 
 
-def is_own(glance: Glance) -> bool:
+def _is_own(glance: Glance) -> bool:
     """Whether the rank was seen at something of its own, and not waiting for ranks."""
     return glance.awaited not in FOR_OTHERS
 
 
 def _own_place(glances: Sequence[Glance]) -> str:
     """The line of late in the function that the rank was seen in most often while it did not wait for ranks."""
-    places = [glance.place for glance in glances if is_own(glance) and glance.place][-_LATEST_GLANCES:]
+    places = [glance.place for glance in glances if _is_own(glance) and glance.place][-_LATEST_GLANCES:]
     functions = [place.partition(" in ")[2] for place in places]
     function = max(functions, key=functions.count, default="")
     if functions.count(function) < _SEEN_AT_LEAST:
@@ -146,7 +146,7 @@ def _others_wait(block: Mapping[int, RankShare], rank: int) -> float:
     return median(share.waits_for_ranks for other, share in block.items() if other != rank)
 
 
-def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int) -> SlowRank:
+def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: Sequence[Glance]) -> SlowRank:
     own = whole[rank]
     others = [share for other, share in whole.items() if other != rank]
     runs, queues = median(one.runs for one in others), median(one.queues for one in others)
@@ -165,5 +165,5 @@ def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int) -> SlowRan
         blocks=blocks,
         cause=cause,
         more=round(more[cause], 4),
-        at=own.at,
+        at=_own_place([glance for glance in glances if glance.asleep == (cause == "sleeps")]),
     )

@@ -23,7 +23,7 @@ from gpudiag.checks.job.rhythm import (
     find_long_step_time,
     find_step_time,
 )
-from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks, is_own
+from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks
 from gpudiag.checks.job.short_steps import (
     BURST_SECONDS,
     BURST_TICK_SECONDS,
@@ -60,10 +60,11 @@ _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
-# A rank that looks slow is glanced at where it does what it has more of, until its line is known.
+# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
 _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
-_SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 8
-_SUSPECTS_BUDGET_SECONDS = 0.25  # beside what all watching may take
+_SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
+_SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
+_SUSPECT_SEEN_SECONDS = 300.0
 _BURST_EVERY_SECONDS = 60.0  # one takes about as much as three glances
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
@@ -115,7 +116,8 @@ class Agent:
             "slow": _SLOW_EVERY_SECONDS,
             "suspects": _SUSPECTS_EVERY_SECONDS,
         }
-        self._suspects: dict[int, str] = {}  # by pid, what it does more than the others
+        self._suspects: frozenset[int] = frozenset()  # pids
+        self._suspects_spent = 0.0
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._find_pause = _FIND_AFTER_SECONDS
@@ -282,9 +284,11 @@ class Agent:
         if "glance" in self._children or "look" in self._children:
             return
         suspect = next((one for one in self.members.living if self._is_suspect(one, now)), None)
-        if suspect is not None and not self._over_budget(_SUSPECTS_BUDGET_SECONDS):
+        if suspect is not None and self._suspects_spent < _SUSPECTS_BUDGET_SECONDS:
+            self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
-        if suspect is not None or self._over_budget():
+            return
+        if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
@@ -302,12 +306,12 @@ class Agent:
         self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
 
     def _is_suspect(self, member: Member, now: float) -> bool:
-        """Whether a rank that looks slow is at what it has more of, and its line has not been seen often enough."""
-        cause = self._suspects.get(member.pid)
-        if cause is None or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
+        """Whether a rank looks slow, and was not seen often enough of late as it is now: asleep, or at work."""
+        if member.pid not in self._suspects or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
             return False
-        seen = sum(is_own(one) for one in member.glances if one.at_seconds > now - _SUSPECTS_SECONDS)
-        return seen < _SUSPECT_GLANCES and _sleeps(member) == (cause == "sleeps")
+        asleep = _sleeps(member)
+        lately = [one for one in member.glances if one.at_seconds > now - _SUSPECT_SEEN_SECONDS]
+        return sum(one.asleep == asleep for one in lately) < _SUSPECT_GLANCES
 
     def _keeper_of_glance(self, member: Member, at_seconds: float) -> Callable[[GuardedChild], None]:
         def keep(child: GuardedChild) -> None:
@@ -340,10 +344,10 @@ class Agent:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
 
-    def _over_budget(self, more_seconds: float = 0.0) -> bool:
-        """Whether the watching has taken more than its share of the ranks' processor time, and so much more."""
+    def _over_budget(self) -> bool:
+        """Whether the watching, but for ranks that look slow, has taken more than its share of the ranks' processor time."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
-        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + more_seconds
+        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + self._suspects_spent
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
@@ -385,7 +389,7 @@ class Agent:
         }
         glances = {one.pid: list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living}
         slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
-        self._suspects = {one.rank: one.cause for one in slow}  # named by their pids here
+        self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
 
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""

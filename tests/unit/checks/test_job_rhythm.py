@@ -118,6 +118,20 @@ def test_a_rank_that_sleeps_for_its_own_sake_is_told_by_its_glances() -> None:
     assert find_slow_ranks(pulses, {0: others[:2], 1: own[:2], 2: others[:2]}) == ()  # too little was seen
 
 
+def test_the_line_is_one_where_the_rank_does_what_it_does_more() -> None:
+    """It was seen at work as often as in a sleep of its own: only the sleep is why the others wait."""
+    alike = recorded("slowrank")
+    sleeps = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(6)]
+    works = [Glance(float(n), False, f"train.py:{n % 3} in compute", "") for n in range(9)]
+    others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]
+    (slow,) = find_slow_ranks(
+        {0: alike[0], 1: alike[2], 2: alike[3]}, {0: others, 1: [*sleeps, *works], 2: others}
+    )
+    assert (slow.cause, slow.at) == ("sleeps", "data.py:6 in load_batch")
+    (slow,) = find_slow_ranks(alike, {1: [*works, *others]})
+    assert (slow.cause, slow.at.partition(" in ")[2]) == ("runs", "compute")
+
+
 def test_no_line_is_told_of_two_glances() -> None:
     """They may be of the imports, which a rank on a busy machine takes half a minute for."""
     imports = [Glance(float(n), False, "train.py:10 in <module>", "") for n in range(3)]
