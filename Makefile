@@ -5,6 +5,7 @@
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading: what a new reading needs
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
+# make docs   the documentation as a site with search, in build/site
 # make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
 # make pythons the unit tests under every Python from 3.10 on that is here; make lowest: with the lowest versions declared
 # make single-file  gpudiag as one file, build/gpudiag.pex, tried on simulated machines
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
+.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages docs gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -105,6 +106,11 @@ pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_detection.py
 	$(BIN)/python -m tools.write_prometheus_rule
 	$(BIN)/python -m tools.write_boards
+
+# Strict: a dead link, or a page that mkdocs.yml does not list, fails it.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html; to serve it: $(BIN)/mkdocs serve"
 
 benchmarks: $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/list_command.py

@@ -3,6 +3,7 @@
     python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
+    python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
@@ -79,6 +80,12 @@ SHAPES = tuple(
         "shapes.py",
     )
     for name, codes in _SHAPES.items()
+)
+GROUPS = (
+    Kind("one_line", ("hang.other_collective",), script="groups.py"),
+    Kind("swallowed_layer", ("hang.exception_swallowed",), script="groups.py"),
+    Kind("extra_call", ("hang.other_collective",), script="groups.py"),
+    Kind("apart", ("hang.sleep",), script="groups.py"),
 )
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
@@ -209,7 +216,8 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
         return f"no answer: {said.text[-300:]}"
     findings = said.document["jobs"][0]["findings"]
     if not findings:
-        return f"no finding: {said.document['jobs'][0]['headline']}"
+        since = {str(one["ranks"]): one["since_seconds"] for one in said.document["jobs"][0]["places"]}
+        return f"no finding: {said.document['jobs'][0]['headline']}; there since, in seconds: {since}"
     first = findings[0]
     if first["code"] not in kind.codes:
         return f"{first['code']}: {first['message']}"
@@ -270,6 +278,9 @@ def main() -> None:
     parser.add_argument(
         "--shapes", action="store_true", help="Jobs of other shapes: DDP, FSDP, loaders, locks, servers ..."
     )
+    parser.add_argument(
+        "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
+    )
     parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors")
@@ -279,15 +290,12 @@ def main() -> None:
         for what in names:
             print_row(what, try_healthy(what, -(-options.healthy // len(names))))
         return
-    known = SHAPES if options.shapes else KINDS
+    known = SHAPES if options.shapes else GROUPS if options.groups else KINDS
+    guilty = 1 if options.shapes or options.groups else 2
     wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:
-            answers = list(
-                pool.map(
-                    lambda number, kind=kind: try_kind(kind, 1 if options.shapes else 2), range(options.times)
-                )
-            )
+            answers = list(pool.map(lambda number, kind=kind: try_kind(kind, guilty), range(options.times)))
             print_row(kind.name, answers)
 
 

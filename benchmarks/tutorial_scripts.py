@@ -84,7 +84,7 @@ TRIES = (
     Try(
         "rank 0 for all",
         "explicit_address",
-        "every process says that it is rank 0",
+        "every process is started as rank 0",
         (("rank=rank)  # MARK address", "rank=0)"),),
     ),
     Try(

@@ -43,7 +43,7 @@ def _entry(kind: FindingKind) -> str:
 def _gate(kind: FindingKind) -> str:
     """What a gate makes of it."""
     if kind.outcome is Outcome.ERROR:
-        return "could not look: the gate decides"
+        return "no result: the gate decides"
     if kind.outcome is not Outcome.FAIL:
         return "jobs may start"
     return f"jobs may start: {kind.spares_jobs}" if kind.spares_jobs else "keeps jobs off"

@@ -13,32 +13,32 @@ _HEAD = """# gpudiag lint
     gpudiag lint train.py                   the mistakes of distributed training in a script, which is never run
     gpudiag lint scripts/ a.ipynb b.md      folders, notebooks, and the fences of pages
     gpudiag lint --diff train.py            what --fix would change
-    gpudiag lint --fix train.py             shows that diff, then writes it; only mends that are certain
+    gpudiag lint --fix train.py             shows that diff, then writes it; only certain fixes
     gpudiag lint --format sarif src/        SARIF 2.1.0; also json (gpudiag.lint/1) and github (annotations)
     gpudiag explain lint.set_epoch_missing  a rule, with a wrong and a right script
 
-Exit status: 0 where there is nothing but notes, 1 for a finding, 2 for a file that is not there, 3 where a file that was given
-could not be read and there is no finding: nobody has looked into it.
+Exit status: 0 without findings (notes are allowed), 1 for a finding, 2 for a file that does not exist, 3 if a file could not be
+read and there is no finding in the others.
 
 ## How it decides
 
 - It follows names through imports and aliases, values through assignments, arguments and `self`, and conditions through calls:
-  a function that is only called under `if rank == 0` is rank 0's. What it cannot follow it does not guess.
-- It knows who owns the loop. Lightning, Hugging Face's Trainer, Ray, Composer and their like wrap, shard and save by themselves;
+  a function that is only called under `if rank == 0` is rank 0's. It does not guess what it cannot follow.
+- It knows who owns the loop. Lightning, Hugging Face's Trainer, Ray, Composer and similar frameworks wrap, shard and save by themselves;
   Accelerate's `prepare`, DeepSpeed's engine and Horovod's optimizer do their part.
-- What is absent counts only where the whole file lacks it: `set_epoch` in another function, or in another cell, is enough.
-- A **finding** is wrong for certain where the script runs on several ranks. A **note** may be meant so, and never fails.
-- Of a page, a fence that imports a framework begins a script, and those after it go on with it. A sketch that does not parse
-  is no mistake there. A cell of a notebook that does not parse costs only itself; `%%writefile x.py` is a script of its own.
-- A launcher's command that a page shows is a note, one that a notebook or a script runs a finding.
-- Syntax of newer Pythons than the one that runs gpudiag is read where it does not matter to a rule; Python 2 is told as such.
+- A missing call counts only if the whole file lacks it: `set_epoch` in another function, or in another cell, is enough.
+- A **finding** is certainly wrong when the script runs on several ranks. A **note** may be intended, and never fails.
+- In a page, a fence that imports a framework begins a script, and the fences after it continue it. There, a sketch that does not
+  parse is no mistake. In a notebook, a cell that does not parse is left out alone; `%%writefile x.py` is a separate script.
+- A launcher's command in a page is a note; one that a notebook or a script runs is a finding.
+- Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is reported as such.
 - Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.
 
 ## Silence
 
 `# gpudiag: ignore[lint.CODE]` at the end of a line silences a code there, alone on a line for the next one, and alone before the
-first statement for the whole file (`ignore-file[..]` does so anywhere). Several codes are parted by commas; without a code all
-are silent. Markdown takes it as `<!-- gpudiag: ignore[..] -->`.
+first statement for the whole file (`ignore-file[..]` does so anywhere). Separate several codes by commas; without a code all
+are silenced. Markdown takes it as `<!-- gpudiag: ignore[..] -->`.
 
 ## pre-commit and CI
 
@@ -76,10 +76,10 @@ def _anchor(code: str) -> str:
 
 def _entry(rule: Rule) -> str:
     kind = "A finding" if rule.severity is Severity.FINDING else "A note"
-    fixes = "; `--fix` mends it where that is certain" if rule.fixes else ""
+    fixes = "; `--fix` fixes it if the fix is certain" if rule.fixes else ""
     return (
         f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{rule.wrong}```\n\n"
-        f"Right:\n\n```python\n{rule.right}```\n\nRight too, though it looks alike:\n\n```python\n{rule.near_miss}```\n"
+        f"Right:\n\n```python\n{rule.right}```\n\nRight too, though it looks similar:\n\n```python\n{rule.near_miss}```\n"
     )
 
 

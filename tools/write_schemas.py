@@ -1,4 +1,4 @@
-"""Writes docs/schemas: the JSON Schema of every document, a copy that a test compares."""
+"""Writes docs/schemas, the JSON Schema of every document, and docs/documents.md, which lists them; a test compares both."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,20 @@ from gpudiag.model.documents import DOCUMENTS, json_schema, noun_schema
 from tools.confirm_on_gpu.report import Confirmation
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "schemas"
+PAGE = DIRECTORY.parent / "documents.md"
+_HEAD = """\
+# JSON documents
+
+`--json` prints one document and nothing else; `--output FILE` writes the same document to a file. `gpudiag serve` answers with
+the same documents ([api.md](api.md)). Each begins with `schema`. A missing reading is `null`, with its reason under
+`missing.<field>`. Times are UTC with milliseconds and `Z`; units are in the names of fields. A reader ignores fields that it
+does not know: a schema gets new fields without a new number.
+
+Written by `python tools/write_schemas.py` from `gpudiag/model`.
+
+| document | what it holds |
+| --- | --- |
+"""
 
 
 def schema_path(schema: str) -> Path:
@@ -20,11 +34,21 @@ def schema_text(schema: str) -> str:
     return json.dumps(made, indent=1) + "\n"
 
 
+def page_text() -> str:
+    """The page that lists the documents, each with the first line about its noun."""
+    rows = []
+    for schema, noun in {**DOCUMENTS, Confirmation.SCHEMA: Confirmation}.items():
+        line = (noun.__doc__ or "").splitlines()[0].removeprefix(f"`{schema}`: ")
+        rows.append(f"| [`{schema}`](schemas/{schema_path(schema).name}) | {line[0].upper()}{line[1:]} |\n")
+    return _HEAD + "".join(sorted(rows))
+
+
 def main() -> None:
-    """Write one file per document."""
+    """Write one file per document, and the page."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     for schema in (*DOCUMENTS, Confirmation.SCHEMA):
         schema_path(schema).write_text(schema_text(schema))
+    PAGE.write_text(page_text())
 
 
 if __name__ == "__main__":

@@ -158,9 +158,9 @@ class Gate:
 
     def _check_size(self, scope: Scope) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            raise Problem(431, "request.headers", f"the headers are over {MAX_HEADER_BYTES} bytes")
+            raise Problem(431, "request.headers", f"the headers exceed {MAX_HEADER_BYTES} bytes")
         if len(scope["path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
-            raise Problem(414, "request.target", f"the address is over {MAX_TARGET_BYTES} bytes")
+            raise Problem(414, "request.target", f"the address exceeds {MAX_TARGET_BYTES} bytes")
         if "\0" in scope["path"]:
             raise Problem(400, "request.path", "the address holds a null character")
 
@@ -180,7 +180,7 @@ class Gate:
         reached = (scope.get("server") or ("",))[0]
         if is_address(reached):
             ways = f"ask for {self._settings.url_of(reached)}, or {ways}"
-        raise Problem(421, "access.host", f"this service does not know itself as {shown}", ways)
+        raise Problem(421, "access.host", f"this service has no host name {shown}", ways)
 
     def _role(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[str | None, bool]:
         """The caller's role, and whether a cookie gave it."""
@@ -207,7 +207,7 @@ class Gate:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if site not in ("", "same-origin", "none") or (origin and urlsplit(origin).netloc != host):
-            raise Problem(403, "access.origin", "a page of another site may not change anything here")
+            raise Problem(403, "access.origin", "a page of another site may not change anything")
         if by_cookie and not origin and not site:
             raise Problem(403, "access.origin", "a request with a cookie must say where it comes from")
 
@@ -325,5 +325,5 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _too_large() -> Problem:
     return Problem(
-        413, "request.body", f"the body is over {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
+        413, "request.body", f"the body exceeds {MAX_BODY_BYTES} bytes", headers={"Connection": "close"}
     )

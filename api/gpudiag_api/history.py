@@ -65,7 +65,7 @@ class HistoryBodies:
         """
         if question not in self._made and self._waiting >= MAX_WAITING_QUESTIONS:
             raise Problem(
-                503, "history.busy", "too many ask for other ranges of time", "ask again in a few seconds",
+                503, "history.busy", "too many callers ask for other ranges of time", "ask again in a few seconds",
                 {"Retry-After": "5"},
             )  # fmt: skip
         self._waiting += 1
@@ -74,7 +74,7 @@ class HistoryBodies:
                 making = self._fresh(question)
                 if making is None:
                     if await has_left():
-                        raise Problem(400, "request.left", "nobody waits for this answer")
+                        raise Problem(400, "request.left", "no caller waits for this answer")
                     making = asyncio.get_running_loop().run_in_executor(self._thread, self._make, question)
                     self._made[question] = (monotonic() + _fresh_seconds(question), making)
                     while len(self._made) > _KEPT_BODIES:

@@ -119,7 +119,7 @@ def machine_routes(service: Service) -> APIRouter:
         report = service.watch.report
         if report is None:
             service.need_live()
-            raise Problem(503, "service.starting", "nothing has been judged yet")
+            raise Problem(503, "service.starting", "no check has run yet")
         text = _cached(service, "checks", lambda: encode_body(render_json(report).encode()))
         return reply(request, text)
 
@@ -127,7 +127,7 @@ def machine_routes(service: Service) -> APIRouter:
     async def read_findings(request: Request) -> Response:
         findings = service.watch.findings
         if findings is None:
-            raise Problem(503, "service.starting", "nothing has been judged yet", "ask again in a second")
+            raise Problem(503, "service.starting", "no check has run yet", "ask again in a second")
         return reply(request, encode_document(findings))
 
     @router.get("/events", responses=answers(Timeline), summary="What happened")

@@ -13,7 +13,7 @@ _PROBLEMS = {
     400: "malformed",
     401: "a token is needed",
     403: "not allowed",
-    404: "there is no such thing",
+    404: "not found",
     406: "not in that format",
     408: "too slow",
     409: "something else holds it",

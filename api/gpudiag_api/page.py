@@ -22,7 +22,7 @@ _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
 _INDEX = "index.html"
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
-<p>This installation carries no page: it was built without one. The numbers are at
+<p>This installation has no page: it was built without one. The numbers are at
 <a href="api/v1/devices">api/v1/devices</a> and <a href="metrics">metrics</a>; installing the wheel brings the page.
 """
 

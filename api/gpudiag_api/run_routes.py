@@ -107,7 +107,7 @@ def run_routes(service: Service) -> APIRouter:
     async def cancel_run(identity: Identity) -> Response:
         return Response(dumps(runs.cancel(identity)), 202, None, "application/json")
 
-    @router.get("/{identity}/events", responses=answers(RunEvents, 404), summary="What a run has told")
+    @router.get("/{identity}/events", responses=answers(RunEvents, 404), summary="What a run has reported")
     async def read_run_events(
         request: Request, identity: Identity, since: Annotated[int, Query(ge=0, le=1 << 31)] = 0
     ) -> Response:

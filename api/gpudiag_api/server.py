@@ -124,7 +124,7 @@ def describe_addresses(settings: Settings) -> list[str]:
     if settings.tokens and not settings.tokens.made:
         lines.append("  log in with a token of the token file")
     if not settings.allow_actions:
-        lines.append("  read only; --allow-actions lets runs be started")
+        lines.append("  read only; --allow-actions allows callers to start runs")
     if settings.state_problem:
         lines.append(f"  {settings.state_problem}")
     return lines

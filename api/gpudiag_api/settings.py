@@ -153,8 +153,8 @@ def hold_folder(folder: Path, address: str, named: Path | None = None) -> str:
     asking.join(_WAIT_SECONDS)
     if held.holder is not None:
         raise UsageError(
-            f"another gpudiag serve remembers in {folder}: {held.holder}",
-            hint="use that one, or give this one a folder of its own: GPUDIAG_STATE_DIR=DIR gpudiag serve ...",
+            f"another gpudiag serve stores its data in {folder}: {held.holder}",
+            hint="use that one, or give this one its own folder: GPUDIAG_STATE_DIR=DIR gpudiag serve ...",
         )
     if held.error is not None and held.mistake:
         raise UsageError(

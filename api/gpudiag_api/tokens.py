@@ -61,7 +61,7 @@ def read_token_file(path: Path) -> Tokens:
         raise UsageError(f"cannot read the tokens in {path}: {words}", hint=_HINT) from error
     if stat.S_ISREG(mode) and mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise UsageError(
-            f"{path} holds tokens, and others can read or change it (mode {stat.S_IMODE(mode):04o})",
+            f"{path} holds tokens, but other users can read or change it (mode {stat.S_IMODE(mode):04o})",
             hint=f"chmod 600 {path}",
         )
     known = []

@@ -138,5 +138,5 @@ def _copy_bytes(bench: Bench) -> int:
 def _uuid(device: torch.device) -> str | Missing:
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:
-        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not tell a GPU's UUID")
+        return Missing(MissingReason.FUNCTION_NOT_FOUND, "this torch does not report a GPU's UUID")
     return f"GPU-{uuid}"

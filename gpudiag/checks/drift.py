@@ -32,12 +32,11 @@ from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import format_size, significant
 
 _BASIS = Basis(
-    reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and memory, as"
-    " they are and as they were in the last good run.",
+    reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and memory, now and in the last good run.",
     limit="this machine's last good run",
     look_also=("gpu.missing", "lspci -d 10de:", "dmesg -T | grep -i -e NVRM -e mlx5"),
 )
-_MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little more or less for themselves
+_MEMORY_SHARE = 0.98  # our choice: firmware and kernel versions keep a little more or less for themselves
 
 DRIFT = FindingKind(
     code="performance.drift",
@@ -45,11 +44,11 @@ DRIFT = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
-    meaning="A speed is below what this very machine gave in its last good runs.",
-    remedy="See `gpudiag history` for when it began; compare clocks, temperature, driver and firmware with that time.",
+    meaning="A speed is below that of this machine's last good runs.",
+    remedy="`gpudiag history` shows when it began; compare clocks, temperature, driver and firmware with that time.",
     basis=Basis(
         reads="samples",
-        limit=f"95 % of the own median over at least {HISTORY_RUNS} good runs (superbenchmark)",
+        limit=f"95 % of this machine's median over at least {HISTORY_RUNS} good runs (superbenchmark)",
         look_also=("gpudiag history", "gpudiag list --wide", "machine.changed"),
     ),
 )
@@ -75,7 +74,7 @@ PORT_GONE = _kind(
 CHANGED = _kind(
     code="machine.changed",
     outcome=Outcome.WARN,
-    meaning="The machine is not as it was in its last good run.",
+    meaning="The machine differs from its last good run.",
     remedy="If the change is wanted, accept it once: "
     "`gpudiag list --json --output now.json; gpudiag preflight --expect now.json`. Otherwise undo it.",
 )
@@ -83,7 +82,7 @@ CHANGED = _kind(
 
 @check(
     "machine.ports",
-    title="every RDMA port that was here still is",
+    title="every RDMA port of the last good run is still here",
     needs=("host_state", "baseline"),
     reports=(PORT_GONE,),
     readings=("infiniband_ports",),
@@ -126,7 +125,7 @@ def _baseline(context: Context) -> Snapshot | str:
     assert not isinstance(baseline, Missing)  # noqa: S101 - the runner answers for the need
     same_place = baseline.host == now.host and in_container(baseline) == in_container(now)
     if not same_place or share_of(baseline) != share_of(now):
-        return "the recorded state is of another machine, or of another share of it"
+        return "the recorded state is of another machine, or of another part of it"
     return baseline
 
 
@@ -188,7 +187,7 @@ _Drifted = tuple[Sample, Baseline]
 
 @check(
     "performance.drift",
-    title="every speed is what it was in this machine's own good runs",
+    title="every speed is as in this machine's own good runs",
     needs=("history",),
     level=Level.QUICK,
     reports=(DRIFT,),
@@ -198,7 +197,7 @@ def performance_drift(context: Context) -> Judgement:
     """WARN for each GPU, and for the machine, whose speed is below its baseline; CPU speeds are not judged."""
     samples = [sample for sample in context.samples if sample.judged]
     if not samples:
-        return does_not_apply("none of what was measured is compared with its history")
+        return does_not_apply("nothing that was measured has a history to compare with")
     pairs = [(sample, find_baseline(context, sample.metric, sample.device_uuid)) for sample in samples]
     known = [(sample, baseline) for sample, baseline in pairs if baseline is not None]
     if not known:
@@ -225,7 +224,7 @@ def _drift(context: Context, whose: tuple[Subject, str], slow: list[_Drifted]) -
     subject, name = whose
     slow.sort(key=_share)
     worst, *others = slow
-    message = f"{worst[0].metric} is at {_share(worst):.0%} of what it was"
+    message = f"{worst[0].metric} is at {_share(worst):.0%} of its earlier value"
     if others:
         message += f", and {len(others)} more {'is' if len(others) == 1 else 'are'} lower too"
     assert not isinstance(context.history, Missing)  # noqa: S101 - the need saw to it

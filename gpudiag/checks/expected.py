@@ -19,7 +19,7 @@ _BASIS = Basis(
     reads="Number, models, memory, VBIOS, power limits, application clocks, modes, PCIe and NVLinks of"
     " the GPUs, driver, kernel, processors, memory, RDMA ports and torch, here and in the file of"
     " --expect. GPUs are compared board by board, else slot by slot, else by NVML index.",
-    limit="The machine in the file; memory of the host may be up to 2 % off.",
+    limit="The machine in the file; the host's memory may differ by up to 2 %.",
     look_also=(
         "gpudiag list --json --output FILE, on the good machine",
         "gpudiag preflight --report json=FILE, which holds more of it",
@@ -33,7 +33,7 @@ GPUS_DIFFER = FindingKind(
     category=Category.HW_OTHER,
     owner=Owner.HOST,
     meaning="The machine has fewer GPUs than the good one of --expect, or GPUs of another model.",
-    remedy="See whether this is the right machine and the right file; if it is, look for the GPUs with `lspci -d 10de:`.",
+    remedy="Check that this is the right machine and the right file; if so, look for the GPUs with `lspci -d 10de:`.",
     basis=_BASIS,
 )
 DIFFERS = FindingKind(
@@ -46,7 +46,7 @@ DIFFERS = FindingKind(
     remedy="Bring it into line with the good machine; if the difference is wanted, record a new file.",
     basis=_BASIS,
 )
-_MEMORY_SHARE = 0.98  # own choice: firmware and kernel versions keep a little more or less for themselves
+_MEMORY_SHARE = 0.98  # our choice: firmware and kernel versions keep a little more or less for themselves
 
 
 @check(

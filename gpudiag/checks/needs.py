@@ -13,16 +13,21 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.reading_names import explain_missing, name_state
 
 NO_TRACE = "no GPU and no trace of one"
 NO_GPU = f"{NO_TRACE}, so nothing to train on (--expect-gpus 0: there should be none)"
+
+# How the reason begins where NVML gave nothing to look at: another check tells why.
+NO_GPU_LISTED = "NVML lists no GPU"
+NVML_REASONS = ("NVML does not work", NO_GPU_LISTED)
 
 _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 
 
 def nvml_silent(status: SourceStatus) -> Judgement:
     """ERROR, in the same short words for every check that needs NVML: source.nvml reports the cause, once."""
-    return could_not_look(f"NVML does not work: {status.state.value.replace('_', ' ')} (see source.nvml)")
+    return could_not_look(f"NVML does not work: {name_state(status.state)} (see source.nvml)")
 
 
 def _nvml(context: Context) -> Judgement | None:
@@ -44,7 +49,7 @@ def _gpus(context: Context) -> Judgement | None:
         return absent
     if not traces_for(context):
         return does_not_apply(NO_TRACE)
-    return could_not_look("NVML lists no GPU")
+    return could_not_look(NO_GPU_LISTED)
 
 
 def _not_remembered(what: str, missing: Missing) -> Judgement:
@@ -65,7 +70,7 @@ def _collective(context: Context) -> Judgement | None:
         return Judgement(
             Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
         )
-    return could_not_look(f"no collective could be measured: {measured.detail or measured.reason.value}")
+    return could_not_look(f"no collective could be measured: {explain_missing(measured)}")
 
 
 def _active(context: Context) -> Judgement | None:

@@ -31,7 +31,7 @@ collective_run = replace(
 
 @check(
     "collective.speed",
-    title="collectives are as fast as on other such machines, and as they were on this one",
+    title="collectives are as fast as on machines of this kind, and as before on this machine",
     needs=("collective",),
     reports=(COLLECTIVE_SLOW, COLLECTIVE_SPEED),
     readings=("collective.results",),
@@ -43,12 +43,12 @@ def collective_speed(context: Context) -> Judgement:
     history = () if isinstance(context.history, Missing) else context.history.baselines
     earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
     found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)
-    return judged(*found) if found else does_not_apply("there is nothing to compare a speed with")
+    return judged(*found) if found else does_not_apply("there is no speed to compare with")
 
 
 @check(
     "train.run",
-    title="training under each strategy is the maths of a single process",
+    title="training under each strategy gives the results of a single process",
     needs=("training",),
     reports=TRAINING_RUN_FINDINGS,
     readings=("training",),

@@ -15,6 +15,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import explain_missing, name_reading
 
 # --- GPU by GPU
 
@@ -50,8 +51,7 @@ class Gap:
 
     def text(self) -> str:
         """A sentence part: what is missing, on which GPU, and why."""
-        why = self.missing.detail or self.missing.reason.value.replace("_", " ")
-        return f"{name_device(self.device)}: {self.field}: {why}"
+        return f"{name_device(self.device)}: {name_reading(self.field)}: {explain_missing(self.missing)}"
 
 
 def judge_devices(
@@ -104,14 +104,14 @@ def too_few_alike(snapshot: Snapshot, wanted: int = 2) -> Judgement | None:
     """SKIP where there are not `wanted` GPUs of any one product, so none to compare with."""
     if any(len(alike(snapshot, device)) + 1 >= wanted for device in answering(snapshot)):
         return None
-    return does_not_apply(f"there are not {wanted} GPUs of one kind to compare")
+    return does_not_apply(f"fewer than {wanted} GPUs of one kind are here to compare")
 
 
 def nobody_works(snapshot: Snapshot, percent: int) -> Judgement | None:
     """SKIP where no GPU is at work, for readings that mean nothing on an idle GPU."""
     if any(is_loaded(device, percent) for device in answering(snapshot)):
         return None
-    return does_not_apply("no GPU is at work, and an idle one need not be fast")
+    return does_not_apply("no GPU is under load, and an idle one need not be fast")
 
 
 def alike(snapshot: Snapshot, device: Device) -> tuple[Device, ...]:
@@ -169,7 +169,7 @@ def _gaps(device: Device, fields: tuple[str, ...]) -> Iterator[Gap]:
         if isinstance(value, Missing):
             yield Gap(device, field, value)
         elif is_without_word(value):
-            words = f"the driver says {value.rpartition('_')[2]}, which gpudiag has no word for"
+            words = f"the driver says {value.rpartition('_')[2]}, which gpudiag does not know"
             yield Gap(device, field, Missing(MissingReason.ERROR, words))
 
 
@@ -277,9 +277,9 @@ def _restart(earlier: Snapshot, now: Snapshot) -> str:
     """Why counters of the two snapshots cannot be compared; empty where they can."""
     before, after = earlier.machine.boot_id, now.machine.boot_id
     if not isinstance(before, Missing) and not isinstance(after, Missing) and before != after:
-        return "the machine was restarted since the earlier reading: the counters began anew"
+        return "the machine was restarted since the earlier reading: the counters started again from zero"
     if earlier.driver_version != now.driver_version:
-        return "the driver was changed since the earlier reading: the counters began anew"
+        return "the driver was changed since the earlier reading: the counters started again from zero"
     if now.taken_at <= earlier.taken_at:
-        return "the earlier reading is not earlier: no time has passed in which to count"
+        return "the earlier reading is not earlier than this one, so nothing can be counted"
     return ""

@@ -8,6 +8,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.reading_names import describe_missing, explain_missing
 
 
 class Level(IntEnum):
@@ -160,12 +161,10 @@ _SKIPPED = frozenset(
 
 def not_readable(what: str, missing: Missing) -> Judgement:
     """SKIP or ERROR for a missing reading, by its reason; `what` names it for people."""
-    words = missing.reason.value.replace("_", " ")
-    detail = f" ({missing.detail})" if missing.detail else ""
-    if missing.detail and missing.reason is MissingReason.SOURCE_ABSENT:
-        words, detail = missing.detail, ""  # the source's absence is the whole reason
+    # The source's absence is the whole reason.
+    describe = explain_missing if missing.reason is MissingReason.SOURCE_ABSENT else describe_missing
     outcome = Outcome.SKIP if missing.reason in _SKIPPED else Outcome.ERROR
-    return Judgement(outcome, reason=f"{what}: {words}{detail}", missing_reason=missing.reason)
+    return Judgement(outcome, reason=f"{what}: {describe(missing)}", missing_reason=missing.reason)
 
 
 @dataclass(frozen=True, slots=True)

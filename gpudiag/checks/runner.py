@@ -32,7 +32,7 @@ _GRAVEST_FIRST = (
     Severity.NONE,
 )  # fmt: skip
 # The first words of a check's reason where its finding was joined to another.
-TOLD_BY = "told by"
+TOLD_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,10 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
-from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 @click.command("bandwidth", context_settings=HELP_SETTINGS)
 @plan_options(BandwidthPlan)
-@click.option("--python", type=click.Path(), metavar="PATH", help="Your job's interpreter: its torch is run.")
-@click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
+@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
+@store_option
 @emit_options()
 @launch_options()
-@json_option
-@output_option
+@result_options()
 @events_option
-def bandwidth(**options: Any) -> ExitStatus:
+def bandwidth(wanted: Wanted, **options: Any) -> ExitStatus:
     """Time copies and matrix products on every free GPU, or on the CPU where there is none.
 
     Copies within a GPU's memory, to and from the host, and from GPU to GPU; each is compared with its
@@ -45,20 +44,18 @@ def bandwidth(**options: Any) -> ExitStatus:
     if emit_job(options, per_machine=True):
         return ExitStatus.PASS
     require_torch("bandwidth", options["python"])
-    if options["store"] is not None:
-        from gpudiag.store.database import parse_store_url
-
-        parse_store_url(options["store"])
     environment = read_machine_place(options)
     if environment is None:
-        return _test(plan, options, None)
+        return _test(plan, wanted, options, None)
     from gpudiag.runs.machines import BANDWIDTH_LOOK, MachinesLaunch
 
     with MachinesLaunch(environment, BANDWIDTH_LOOK) as launch:
-        return _test(plan, options, launch) if launch.looks else await_status(launch)
+        return _test(plan, wanted, options, launch) if launch.looks else await_status(launch)
 
 
-def _test(plan: BandwidthPlan, options: dict[str, Any], launch: MachinesLaunch | None) -> ExitStatus:
+def _test(
+    plan: BandwidthPlan, wanted: Wanted, options: dict[str, Any], launch: MachinesLaunch | None
+) -> ExitStatus:
     """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
@@ -79,30 +76,27 @@ def _test(plan: BandwidthPlan, options: dict[str, Any], launch: MachinesLaunch |
     ):
         with progress:
             report = run.run()
-        status = _tell(report, exit_status(report, PreflightPlan()), options, launch)
+        status = _tell(report, exit_status(report, PreflightPlan()), wanted, launch)
         warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
     return status
 
 
-def _tell(
-    report: Report, own: ExitStatus, options: dict[str, Any], launch: MachinesLaunch | None
-) -> ExitStatus:
+def _tell(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
     from gpudiag.render.report_formats import render_json
 
     def document() -> str:
         return render_json(report)
 
     def shown() -> str:
-        return document() if options["as_json"] else _text(report)
+        return document() if wanted.as_json else _text(report, wanted)
 
     if launch is None:
-        return status_with_file(own, kept=print_result(shown, document, options["output"]))
-    return share_report(launch, report, own, shown, as_json=options["as_json"], output=options["output"])
+        return status_with_file(own, kept=print_result(shown, document, wanted.output))
+    return share_report(launch, report, own, shown, wanted)
 
 
-def _text(report: Report) -> str:
+def _text(report: Report, wanted: Wanted) -> str:
     from gpudiag.render.bandwidth_text import render_bandwidth
-    from gpudiag.render.style import Style, wants_colour
 
-    return render_bandwidth(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+    return render_bandwidth(report, wanted.style())

@@ -12,7 +12,7 @@ from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.signals import raise_again
 from gpudiag.errors import ExitStatus, UsageError
 
-HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _EPILOG = """\b
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,
@@ -32,7 +32,7 @@ class LazyCommand:
 
 COMMANDS = {
     "list": LazyCommand(
-        "gpudiag.cli.list_devices", "list_devices", "What GPUs are here, who uses them, which are free."
+        "gpudiag.cli.list_devices", "list_devices", "List the GPUs, who uses them, and which are free."
     ),
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
@@ -41,26 +41,31 @@ COMMANDS = {
         "gpudiag.cli.bandwidth", "bandwidth", "Time copies and matrix products on each GPU, verified."
     ),
     "train": LazyCommand(
-        "gpudiag.cli.train", "train", "Train a little under each strategy, and prove the maths."
+        "gpudiag.cli.train", "train", "Train a small model under each strategy, and verify the results."
     ),
     "preflight": LazyCommand(
-        "gpudiag.cli.preflight", "preflight", "May this machine train? The gate for CI and job prologs."
+        "gpudiag.cli.preflight",
+        "preflight",
+        "Check that this machine may train: the gate for CI and prologs.",
     ),
-    "run": LazyCommand("gpudiag.cli.run", "run", "Your job as it is, watched: why it hung, crawled or died."),
-    "merge": LazyCommand("gpudiag.cli.merge", "merge", "Many machines' reports as one."),
-    "history": LazyCommand("gpudiag.cli.history", "history", "Stored runs, baselines and drift."),
+    "run": LazyCommand(
+        "gpudiag.cli.run", "run", "Run your job unchanged and watch it: why it hung, slowed or died."
+    ),
+    "merge": LazyCommand("gpudiag.cli.merge", "merge", "Join the reports of many machines."),
+    "history": LazyCommand("gpudiag.cli.history", "history", "Show stored runs, baselines and drift."),
     "explain": LazyCommand(
-        "gpudiag.cli.explain", "explain", "What a finding, an Xid or logs mean, and what to do."
+        "gpudiag.cli.explain", "explain", "Say what a finding, an Xid or logs mean, and what to do."
     ),
-    "lint": LazyCommand("gpudiag.cli.lint", "lint", "Mistakes in training scripts, found before they run."),
-    "hang": LazyCommand(
-        "gpudiag.cli.hang", "hang", "Why a running job stands still: which rank, which line."
-    ),
+    "lint": LazyCommand("gpudiag.cli.lint", "lint", "Find mistakes in training scripts before they run."),
+    "hang": LazyCommand("gpudiag.cli.hang", "hang", "Say why a running job hangs: which rank, which line."),
     "serve": LazyCommand(
-        "gpudiag.cli.serve", "serve", "The GPUs live in a browser, an API, metrics, and tests."
+        "gpudiag.cli.serve", "serve", "Serve the GPUs live: a dashboard, an API, metrics, tests."
+    ),
+    "doctor": LazyCommand(
+        "gpudiag.cli.doctor", "doctor", "Check which parts of gpudiag work here, and what is missing."
     ),
     "deploy": LazyCommand(
-        "gpudiag.cli.deploy", "deploy", "Files for a service, alerts, a dashboard, and gates."
+        "gpudiag.cli.deploy", "deploy", "Write files for a service, alerts, a dashboard, and gates."
     ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
@@ -104,6 +109,16 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what holds for all commands, and where the documentation is."""
+        from gpudiag.cli.documentation import (
+            documentation,
+        )  # reads the distribution's metadata: for help alone
+
+        super().format_epilog(ctx, formatter)
+        with formatter.indentation():
+            formatter.write_text(f"Documentation: {documentation()}")
 
 
 @click.group(

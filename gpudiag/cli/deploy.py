@@ -30,7 +30,7 @@ def _complete_names(context: click.Context, parameter: click.Parameter, start: s
 @click.option(
     "--output",
     metavar="FOLDER",
-    help="Write the files into this folder, which is made. What is there and differs stays. `-` prints them.",
+    help="Write the files into this folder; make it if needed. Do not replace files that differ. `-` prints them.",
 )
 def deploy(name: str | None, output: str | None) -> ExitStatus:
     """The files for a service, alerts, a dashboard, and gates before jobs.
@@ -42,7 +42,7 @@ def deploy(name: str | None, output: str | None) -> ExitStatus:
 
     if name is None:
         if output is not None:
-            raise UsageError("--output needs the name of what to write", hint="see `gpudiag deploy`")
+            raise UsageError("--output needs the NAME to write", hint="see `gpudiag deploy`")
         print(_describe_sets())
         return ExitStatus.PASS
     files = read_files(name)

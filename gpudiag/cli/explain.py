@@ -1,12 +1,11 @@
 """`gpudiag explain`: a finding code, an Xid, an error text, or logs."""
 
-import os
-import sys
-
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option
+from gpudiag.cli.completion import offer_topics
+from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
 _EXAMPLES = """\b
@@ -20,9 +19,15 @@ Examples:
 
 
 @click.command("explain", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.argument("topic", nargs=-1, required=True, metavar="CODE | xid N | TEXT | FILE.. | FOLDER | -")
-@json_option
-def explain(topic: tuple[str, ...], as_json: bool) -> ExitStatus:
+@click.argument(
+    "topic",
+    nargs=-1,
+    required=True,
+    shell_complete=offer_topics,
+    metavar="CODE | xid N | TEXT | FILE.. | FOLDER | -",
+)
+@result_options(verbose="Of logs: every error, with every line of it.")
+def explain(topic: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     """What a finding, an Xid or an error text means, and what to do about it.
 
     For files, a folder, a text in quotes, or - for standard input: the known failures of torch, NCCL,
@@ -34,17 +39,18 @@ def explain(topic: tuple[str, ...], as_json: bool) -> ExitStatus:
     from gpudiag.model.codec import dumps
     from gpudiag.model.explanation import LogExplanation
     from gpudiag.render.explain_text import render_explanation, render_log_explanation
-    from gpudiag.render.style import Style, wants_colour
 
     answer = explain_words(topic)
-    if as_json:
+
+    def document() -> str:
         from gpudiag.model.service import ExplanationDocument
 
-        click.echo(dumps(answer if isinstance(answer, LogExplanation) else ExplanationDocument(answer)))
-        return ExitStatus.PASS
-    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    if isinstance(answer, LogExplanation):
-        click.echo(render_log_explanation(answer, style), nl=False)
-    else:
-        click.echo(render_explanation(answer, style), nl=False)
-    return ExitStatus.PASS
+        return dumps(answer if isinstance(answer, LogExplanation) else ExplanationDocument(answer)) + "\n"
+
+    def text() -> str:
+        if isinstance(answer, LogExplanation):
+            return render_log_explanation(answer, wanted.style())
+        return render_explanation(answer, wanted.style())
+
+    kept = print_result(document if wanted.as_json else text, document, wanted.output)
+    return status_with_file(ExitStatus.PASS, kept=kept)

@@ -98,7 +98,10 @@ def _describe_lack_of_descriptors(error: OSError) -> Failure:
     import resource
 
     if error.errno == errno.ENFILE:
-        words, hint = "this machine has as many files open as it may", "see /proc/sys/fs/file-nr and file-max"
+        words, hint = (
+            "this machine has reached its limit of open files",
+            "see /proc/sys/fs/file-nr and file-max",
+        )
     else:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         words = f"the limit of open files is too low: this process may have {limit} open (ulimit -n)"

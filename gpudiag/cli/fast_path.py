@@ -51,6 +51,8 @@ def list_unparsed(argv: Sequence[str], started: StartedProbes | None) -> ExitSta
     from gpudiag.cli.listing import ListOptions, list_machine
     from gpudiag.runs.devices import DEADLINE_SECONDS, DeviceRequest
 
+    if len(set(argv[1:])) > 1:  # --wide is about text: refused where flags are parsed
+        return None
     request = DeviceRequest(deadline_seconds=DEADLINE_SECONDS)
     return list_machine(ListOptions(request, wide="--wide" in argv, as_json="--json" in argv), started)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.hang_plan import HangPlan
@@ -34,17 +32,16 @@ Examples:
 @click.argument("pid", type=click.IntRange(min=1), required=False)
 @plan_options(HangPlan)
 @click.option(
-    "--native", is_flag=True, help="Also C functions, by pystack; it stops a blamed rank for a second."
+    "--native", is_flag=True, help="Show C functions too; pystack stops a blamed rank for about a second."
 )
-@json_option
-@output_option
+@result_options(verbose="Show every place, frame and finding.")
 @events_option
-def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **options: Any) -> ExitStatus:
+def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: that could not
-    be told, with the reason. Under srun or mpirun, one process a machine, it is one look at the whole job.
+    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with
+    the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.verdict import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
@@ -64,13 +61,13 @@ def hang(pid: int | None, native: bool, as_json: bool, output: Path | None, **op
                 native=native,
             )
             _tell(report, events)
-        return print_hang(report, as_json=as_json, output=output)
+        return print_hang(report, wanted)
     if pid is not None or plan.job_of is not None:
         raise UsageError(
             "a PID is of one machine, and a launcher started this on several",
             hint="name the job: `--slurm-job ID`; or nothing, where it is the only one",
         )
-    return _hang_together(environment, plan, native=native, as_json=as_json, output=output)
+    return _hang_together(environment, plan, native=native, wanted=wanted)
 
 
 def _tell(report: HangReport, events: EventFile) -> None:
@@ -82,24 +79,23 @@ def _tell(report: HangReport, events: EventFile) -> None:
     events.write(RunEvent(EventKind.OUTCOME, report.seconds, 1, 1, outcome=report.outcome.value))
 
 
-def print_hang(report: HangReport, *, as_json: bool, output: Path | None) -> ExitStatus:
+def print_hang(report: HangReport, wanted: Wanted) -> ExitStatus:
     """The exit status of the report, after it was printed, and written where it was asked for."""
     from gpudiag.model.codec import dumps
     from gpudiag.render.hang_text import render_hang
-    from gpudiag.render.style import Style, wants_colour
 
     def document() -> str:
         return dumps(report) + "\n"
 
     def text() -> str:
-        return render_hang(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+        return render_hang(report, wanted.style())
 
-    kept = print_result(document if as_json else text, document, output)
+    kept = print_result(document if wanted.as_json else text, document, wanted.output)
     return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)
 
 
 def _hang_together(
-    environment: RankEnvironment, plan: HangPlan, *, native: bool, as_json: bool, output: Path | None
+    environment: RankEnvironment, plan: HangPlan, *, native: bool, wanted: Wanted
 ) -> ExitStatus:
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
     from gpudiag.checks.job.verdict import HangLimits
@@ -120,12 +116,12 @@ def _hang_together(
         if launch.tells:
             collected = launch.collect(to_document(report), own)
             joined = join_hang_sources(collected.sources, limits, is_whole=collected.is_whole)
-            status = print_hang(joined, as_json=as_json, output=output)
+            status = print_hang(joined, wanted)
             launch.announce(status)
             return status
         shared = launch.hand_in(report, own)
     if shared is not None:
         return shared
-    status = print_hang(report, as_json=as_json, output=output)
-    warn("rank 0 took no report, so this one is of this machine alone")
+    status = print_hang(report, wanted)
+    warn("rank 0 received no report, so this report covers this machine alone")
     return status if status is ExitStatus.FAIL else ExitStatus.ERROR

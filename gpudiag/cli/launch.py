@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpudiag.cli.completion import Word
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
 from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.model.option import require_known
 from gpudiag.ranks.environment import RankEnvironment, read_environment
 from gpudiag.ranks.launchers import outside_step
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
@@ -32,9 +32,9 @@ def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _C
         for option in (
             local_rank_option(hidden=hidden_local_rank),
             click.option(
-                "--init-method", metavar="URL", help="With --rank: where they meet, as torch takes it."
+                "--init-method", metavar="URL", help="With --rank: the rendezvous address, as for torch."
             ),
-            click.option("--world-size", type=int, metavar="W", help="With --rank: how many there are."),
+            click.option("--world-size", type=int, metavar="W", help="With --rank: the number of ranks."),
             click.option(
                 "--rank", type=int, metavar="R", help="This process's rank, if your launcher sets no RANK."
             ),
@@ -88,6 +88,7 @@ def emit_options(
             click.option("--nodes", type=click.IntRange(min=1), metavar="N", help=nodes_help),
             click.option(
                 "--emit",
+                type=Word(JOB_FORMS, "a form of job"),
                 metavar="FORM",
                 help=f"Print this command as a job of several machines, and run nothing: {', '.join(JOB_FORMS)}.",
             ),
@@ -110,11 +111,10 @@ def emit_job(options: Mapping[str, Any], *, per_machine: bool) -> bool:
         given = [flag for flag, name in _SHAPE_FLAGS.items() if options[name] is not None]
         if given and not (options.get("advise") and given == ["--nodes"]):
             also = " or --advise" if "advise" in options and given[0] == "--nodes" else ""
-            raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher says how many there are")
+            raise UsageError(f"{given[0]} is for --emit{also}", hint="a launcher sets the number of ranks")
         return False
-    require_known(options["emit"], JOB_FORMS, "a form of job")
     if options["nodes"] is None:
-        raise UsageError("--emit needs --nodes N", hint="how many machines the job is to have")
+        raise UsageError("--emit needs --nodes N", hint="the number of machines of the job")
     if options.get("nproc") is not None:
         raise UsageError("--nproc is for ranks of this machine", hint="--per-node N is for --emit")
     on_cpu = options.get("backend") == "gloo"

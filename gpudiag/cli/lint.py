@@ -1,17 +1,18 @@
 """`gpudiag lint`: mistakes in training scripts, found before they run."""
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.printing import print_result, status_with_file
-from gpudiag.errors import ExitStatus
+from gpudiag.cli.result_options import Wanted, result_options
+from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.lint import LintReport
 
+# SARIF 2.1.0, and annotations for GitHub.
+_FORMATS = ("text", "json", "sarif", "github")
 _EXAMPLES = """\b
 Examples:
   gpudiag lint train.py
@@ -26,34 +27,27 @@ statement for the whole file."""
 
 @click.command("lint", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.argument("files", nargs=-1, required=True, metavar="FILE | FOLDER ...")
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["text", "json", "sarif", "github"]),
-    default="text",
-    help="What to print: text, one JSON document, SARIF 2.1.0, or annotations for GitHub.",
-)
-@click.option("--diff", is_flag=True, help="Show the mends that are certain as a diff; change nothing.")
-@click.option("--fix", is_flag=True, help="Show that diff, then write it; what is left is told.")
-@json_option
-@output_option
-def lint(
-    files: tuple[str, ...], layout: str, diff: bool, fix: bool, as_json: bool, output: Path | None
-) -> ExitStatus:
-    """The mistakes of distributed training in scripts, notebooks and pages, with the mended line.
+@click.option("--diff", is_flag=True, help="Show the certain fixes as a diff; change nothing.")
+@click.option("--fix", is_flag=True, help="Show that diff, then write it; report the rest.")
+@result_options(_FORMATS, verbose="")
+def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitStatus:
+    """The mistakes of distributed training in scripts, notebooks and pages, with the corrected line.
 
-    The files are read and never run. A mistake is told only where the script shows it for certain; a note is what may
-    be meant so, and does not change the exit status.
+    The files are read and never run. A mistake is reported only if the script shows it for certain; a note may be
+    intended, and does not change the exit status.
     """
     from gpudiag.lint.linter import lint_files
 
-    layout = "json" if as_json else layout
+    if fix and diff:
+        raise UsageError("--fix shows the diff too, so --diff adds nothing", hint="leave --diff out")
     paths = [Path(name) for name in files]
     missing = [name for name, path in zip(files, paths, strict=True) if not path.exists()]
     report = lint_files([path for path in paths if path.exists()])
     if fix or diff:
-        report = _mend(report, paths, write=fix, aside=layout != "text")
-    kept = print_result(lambda: _rendered(report, layout), lambda: _rendered(report, "json"), output)
+        report = _mend(report, paths, write=fix, aside=wanted.form != "text")
+    kept = print_result(
+        lambda: _rendered(report, wanted), lambda: _rendered(report, Wanted("json")), wanted.output
+    )
     for name in missing:
         print(f"gpudiag: cannot read {name}: no such file", file=sys.stderr)
     return status_with_file(_status(report, bool(missing)), kept=kept)
@@ -81,32 +75,31 @@ def _mend(report: LintReport, paths: list[Path], *, write: bool, aside: bool) ->
     count = sum(file.mended for file in fixed)
     words = "1 mistake" if count == 1 else f"{count} mistakes"
     if not fixed:
-        print("gpudiag: nothing here can be mended for certain", file=sys.stderr)
+        print("gpudiag: no certain fix for these findings", file=sys.stderr)
     elif not write:
-        print(f"gpudiag: --fix would mend {words} so", file=sys.stderr)
+        print(f"gpudiag: --fix would fix {words} like this", file=sys.stderr)
     else:
         stream.flush()
         write_fixes(fixed)
-        print(f"gpudiag: mended {words}", file=sys.stderr)
+        print(f"gpudiag: fixed {words}", file=sys.stderr)
         return lint_files([path for path in paths if path.exists()])
     return report
 
 
-def _rendered(report: LintReport, layout: str) -> str:
-    if layout == "json":
+def _rendered(report: LintReport, wanted: Wanted) -> str:
+    if wanted.form == "json":
         from gpudiag.model.codec import dumps
 
         return dumps(report) + "\n"
-    if layout == "sarif":
+    if wanted.form == "sarif":
         from gpudiag.lint.rules import RULES
         from gpudiag.render.lint_formats import render_sarif
 
         return render_sarif(report, [(rule.code, rule.severity, rule.title, rule.why) for rule in RULES])
-    if layout == "github":
+    if wanted.form == "github":
         from gpudiag.render.lint_formats import render_annotations
 
         return render_annotations(report)
     from gpudiag.render.lint_text import render_lint
-    from gpudiag.render.style import Style, wants_colour
 
-    return render_lint(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+    return render_lint(report, wanted.style())

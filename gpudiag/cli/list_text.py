@@ -8,9 +8,10 @@ from gpudiag.checks.traces import Trace, gpu_traces
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import Reading
-from gpudiag.render.devices_text import render_devices, render_wide
+from gpudiag.render.devices_text import render_devices
 from gpudiag.render.sources_text import render_absent, render_sources
 from gpudiag.render.style import Style
+from gpudiag.render.wide_text import render_wide
 from gpudiag.runs.devices import DeviceRequest
 from gpudiag.runs.instant import judge_snapshot
 

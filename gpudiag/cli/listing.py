@@ -32,6 +32,7 @@ class ListOptions:
     ids: bool = False
     watch_seconds: float | None = None
     output: Path | None = None
+    verbose: bool = False
 
 
 def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitStatus:
@@ -80,7 +81,7 @@ def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions)
     from gpudiag.cli.list_text import render_list
     from gpudiag.render.style import Style, wants_colour
 
-    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
+    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)), verbose=options.verbose)
     return render_list(snapshot, known, options.request, wide=options.wide, style=style)
 
 

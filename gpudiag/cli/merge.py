@@ -1,14 +1,10 @@
 """`gpudiag merge`: many machines' reports as one."""
 
-import os
-import sys
-from pathlib import Path
-
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.options import json_option, output_option
 from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
 _EXAMPLES = """\b
@@ -18,14 +14,13 @@ Examples:
   gpudiag merge reports/*.json
 A file may hold several reports, one per line. A report that is missing, empty
 or cut short makes the verdict ERROR (exit status 3), unless a machine FAILs.
-A report that is there twice counts once."""
+A report that is given twice counts once."""
 
 
 @click.command("merge", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT.json ...")
-@json_option
-@output_option
-def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitStatus:
+@result_options(verbose="Name every machine.")
+def merge(reports: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     """Many machines' reports as one: the worst verdict, and each finding once with its machines.
 
     The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those that a run
@@ -35,7 +30,6 @@ def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitS
     from gpudiag.cli.printing import EXIT_STATUSES
     from gpudiag.model.codec import dumps
     from gpudiag.render.merged_text import render_merged
-    from gpudiag.render.style import Style, wants_colour
     from gpudiag.runs.hang_merge import join_hang_sources, read_hang_sources
     from gpudiag.runs.merge import merge_reports
 
@@ -43,14 +37,14 @@ def merge(reports: tuple[str, ...], as_json: bool, output: Path | None) -> ExitS
     if hangs is not None:
         from gpudiag.cli.hang import print_hang
 
-        return print_hang(join_hang_sources(hangs), as_json=as_json, output=output)
+        return print_hang(join_hang_sources(hangs), wanted)
     merged = merge_reports(reports)
 
     def document() -> str:
         return dumps(merged) + "\n"
 
     def text() -> str:
-        return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+        return render_merged(merged, wanted.style())
 
-    kept = print_result(document if as_json else text, document, output)
+    kept = print_result(document if wanted.as_json else text, document, wanted.output)
     return status_with_file(EXIT_STATUSES[merged.verdict], kept=kept)

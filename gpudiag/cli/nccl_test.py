@@ -1,6 +1,5 @@
 """`gpudiag nccl-test`: verify and time collectives over ranks."""
 
-import os
 import sys
 from typing import Any
 
@@ -8,11 +7,12 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
-from gpudiag.cli.options import json_option, output_option
+from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
-from gpudiag.errors import ExitStatus
+from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
 from gpudiag.model.plan import NcclTestPlan
@@ -28,15 +28,14 @@ EXIT_STATUSES = {
 
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
 @plan_options(NcclTestPlan)
-@click.option("--python", metavar="PATH", help="Your job's interpreter: its torch is run.")
+@click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
 @emit_options()
 @launch_options()
-@click.option("--store", metavar="URL", help="Where earlier results are: a file, sqlite:// or postgresql://.")
+@store_option
 @click.option("--all-sizes", is_flag=True, help="Print every size, not about six.")
-@json_option
-@output_option
+@result_options(verbose="Every size, and every finding whole.")
 @events_option
-def nccl_test(**options: Any) -> ExitStatus:
+def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
     """Verify and time collectives over ranks: GPUs with NCCL, or the CPU with gloo.
 
     Every timed buffer is compared bit for bit with what it must hold. A rank that dies, hangs or
@@ -45,39 +44,31 @@ def nccl_test(**options: Any) -> ExitStatus:
     from gpudiag.runs.nccl_test import run_nccl_test
 
     plan = plan_from(NcclTestPlan, options)
+    if options["all_sizes"] and wanted.form != "text":
+        raise UsageError("--all-sizes changes text, and the document has every size", hint="leave one out")
     if emit_job(options, per_machine=False):
         return ExitStatus.PASS
-    if options["store"] is not None:
-        from gpudiag.store.database import parse_store_url
-
-        parse_store_url(options["store"])
     place = read_place(options)
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
         listener = join_listeners(events.write, progress.show)
         outcome = run_nccl_test(
             plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
         )
-    kept = not outcome.reporter or _print(outcome.report, options)
+    kept = not outcome.reporter or _print(outcome.report, wanted, all_sizes=options["all_sizes"])
     keep_report(outcome.report, place, reporter=outcome.reporter)
     warn_unremembered(outcome.record())
     return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
 
 
-def _print(report: CollectiveReport, options: dict[str, Any]) -> bool:
+def _print(report: CollectiveReport, wanted: Wanted, *, all_sizes: bool) -> bool:
     """Whether `--output`, if given, was written, after printing the report as text or as its document."""
 
     def document() -> str:
         return dumps(report) + "\n"
 
     def text() -> str:
-        return _text(report, all_sizes=options["all_sizes"])
+        from gpudiag.render.collective_text import render_collective
 
-    return print_result(document if options["as_json"] else text, document, options["output"])
+        return render_collective(report, all_sizes=all_sizes, style=wanted.style())
 
-
-def _text(report: CollectiveReport, *, all_sizes: bool) -> str:
-    from gpudiag.render.collective_text import render_collective
-    from gpudiag.render.style import Style, wants_colour
-
-    style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))
-    return render_collective(report, all_sizes=all_sizes, style=style)
+    return print_result(document if wanted.as_json else text, document, wanted.output)

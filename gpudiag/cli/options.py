@@ -6,16 +6,14 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from gpudiag.cli.failures import nearest
 from gpudiag.errors import UsageError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+_MIN_DEADLINE_SECONDS, _MAX_DEADLINE_SECONDS = 0.1, 600.0
 _LOCAL_RANK_FLAG = "gpudiag.local_rank_flag"  # in the meta of a context, which nested ones share
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -49,7 +47,7 @@ def local_rank_option(*, hidden: bool = True) -> Callable[[_Command], _Command]:
         hidden=hidden,
         expose_value=False,
         callback=lambda context, parameter, number: _keep_local_rank(context, number),
-        help="As launchers give it; LOCAL_RANK wins.",
+        help="The local rank as some launchers pass it; LOCAL_RANK takes precedence.",
     )
 
 
@@ -68,22 +66,30 @@ def local_rank_flag(context: click.Context) -> tuple[str, ...]:
     return () if flag is None else (flag,)
 
 
-def json_option(command: _Command) -> _Command:
-    """`--json`: one JSON document on standard output and nothing else."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")(
-        command
-    )
-
-
-def output_option(command: _Command) -> _Command:
-    """`--output FILE`: the JSON document in a file too; checked before any work starts."""
+def store_option(command: _Command) -> _Command:
+    """`--store URL`: where earlier runs are remembered; refused before any work where it is no database."""
     return click.option(
-        "--output",
-        type=click.Path(),
-        callback=_writable,
-        metavar="FILE",
-        help="Write the JSON document to FILE too.",
+        "--store",
+        callback=_store,
+        metavar="URL",
+        help="Where the history is: a file, sqlite:// or postgresql://.  [default: in the state directory]",
     )(command)
+
+
+def deadline_option(
+    default_seconds: float | None, more: str = "", *, default: str = ""
+) -> Callable[[_Command], _Command]:
+    """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that.
+
+    `default` says in words what holds where there is no number.
+    """
+    return click.option(
+        "--deadline",
+        type=SecondsRange(min=_MIN_DEADLINE_SECONDS, max=_MAX_DEADLINE_SECONDS),
+        default=default_seconds,
+        metavar="SECONDS",
+        help=f"Longest wait for an answer{more}.  [default: {default or format(default_seconds, 'g')}]",
+    )
 
 
 def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -104,15 +110,10 @@ def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ..
     return known if "all" in names else names
 
 
-def _writable(context: click.Context, parameter: click.Parameter, name: str | None) -> Path | None:
-    """The path given, proved writable; None where none was given."""
-    if name is None:
-        return None
-    from pathlib import Path
+def _store(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """The URL given, proved to name a database that can keep a history; None where none was given."""
+    if url is not None and not context.resilient_parsing:
+        from gpudiag.store.database import parse_store_url  # slow to load
 
-    from gpudiag.runs.output import require_writable
-
-    path = Path(name)
-    if not context.resilient_parsing:  # a shell completes the line: nothing runs
-        require_writable(path)
-    return path
+        parse_store_url(url)
+    return url

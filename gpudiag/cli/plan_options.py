@@ -1,10 +1,11 @@
 """A command's options that follow from its plan, and the plan that a command line asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
+from gpudiag.cli.completion import Completer, offer, offer_list
 from gpudiag.errors import UsageError
 from gpudiag.model.option import ALL, Plan, PlanField, plan_fields, require_known
 from gpudiag.units import parse_size_bytes
@@ -13,12 +14,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Plan = TypeVar("_Plan", bound=Plan)
 
 
-def plan_options(plan_type: type[Plan]) -> Callable[[_Command], _Command]:
-    """A decorator that gives a command one option for each field of the plan, in their order."""
+def plan_options(
+    plan_type: type[Plan], offered: Mapping[str, Completer] | None = None
+) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command one option for each field of the plan, in their order.
+
+    A shell is offered the words that a field may hold, or what `offered` has for it.
+    """
 
     def decorate(command: _Command) -> _Command:
         for one in reversed(plan_fields(plan_type)):
-            command = _click_option(one)(command)
+            command = _click_option(one, (offered or {}).get(one.name))(command)
         return command
 
     return decorate
@@ -34,7 +40,7 @@ def plan_from(plan_type: type[_Plan], options: dict[str, Any]) -> _Plan:
     return plan_type(**{name: value for name, value in given.items() if value is not None})
 
 
-def _click_option(one: PlanField) -> Callable[[_Command], _Command]:
+def _click_option(one: PlanField, offered: Completer | None) -> Callable[[_Command], _Command]:
     asked = one.option
     settings: dict[str, Any] = {"help": _help(one), "metavar": asked.metavar}
     if one.value_type is bool:
@@ -49,7 +55,11 @@ def _click_option(one: PlanField) -> Callable[[_Command], _Command]:
         settings["callback"] = lambda _context, _parameter, text: _size(text, asked.flag)
     else:
         settings["default"], settings["type"] = one.default, one.value_type
-    return click.option(asked.flag, one.name, **settings)
+    if offered is None and asked.choices:
+        many = one.is_list and not asked.is_repeated
+        words = asked.choices if asked.all_means is None else (*asked.choices, ALL)
+        offered = offer_list(words) if many else offer(asked.choices)
+    return click.option(asked.flag, one.name, shell_complete=offered, **settings)
 
 
 def _help(one: PlanField) -> str:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
+from gpudiag.cli.options import deadline_option, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.preflight_output import render_one, sayer, write_reports
-from gpudiag.cli.printing import warn, warn_unremembered
+from gpudiag.cli.preflight_output import render_one, sayer, warn_strict, write_reports
+from gpudiag.cli.printing import print_result, warn, warn_unremembered
+from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.render.report_formats import REPORT_FORMATS
+from gpudiag.render.report_formats import REPORT_FORMATS, render_report
 
 if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
@@ -51,63 +56,69 @@ def _reports(
         path = Path(file)
         if path.absolute() in [other.absolute() for _, other in found]:
             raise UsageError(f"--report: two reports into {path}", hint="name another file for one of them")
-        if not context.resilient_parsing:
+        if path != STANDARD_OUTPUT and not context.resilient_parsing:
             require_writable(path)
         found.append((name, path))
     return tuple(found)
 
 
 @click.command("preflight", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@plan_options(PreflightPlan)
+@plan_options(PreflightPlan, {"only": offer_checks, "skip": offer_checks})
 @click.option(
     "--expect",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A report or snapshot of a good machine.",
+    help="Compare with this report or snapshot of a good machine.",
 )
 @click.option(
-    "--python", type=click.Path(), metavar="PATH", help="The job's own interpreter: its torch is judged."
+    "--python", type=click.Path(), metavar="PATH", help="Judge the torch of your job's interpreter."
 )
-@click.option("--format", "form", metavar="FORMAT", help=f"{', '.join(REPORT_FORMATS)}.  [default: text]")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--report",
     "reports",
     multiple=True,
     callback=_reports,
+    shell_complete=offer_report,
     metavar="FORMAT=FILE",
-    help="A report into FILE too.",
+    help=f"Write a report to FILE too: {', '.join(REPORT_FORMATS)}.",
 )
-@click.option("--reason", is_flag=True, help="One line instead, for Slurm or Kubernetes.")
-@click.option("--list", "listing", is_flag=True, help="Every check: what it reads, its limit, its level.")
-@click.option("--store", metavar="URL", help="Where the history is.  [default: in the state directory]")
+@click.option("--reason", is_flag=True, help="Print one line instead, for Slurm or Kubernetes.")
+@click.option(
+    "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
+)
+@store_option
+@deadline_option(None, " of NVML and the host", default="5; 1.5 at level instant")
 @click.option(
     "--quorum",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Under a launcher: enough machines that pass.  [default: all]",
+    help="Under a launcher: pass if N machines pass.  [default: all]",
 )
 @emit_options()
 @launch_options()
+@result_options(REPORT_FORMATS, verbose="Show every finding, and why each check was skipped.")
 @events_option
 @click.pass_obj
-def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
+def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) -> ExitStatus:
     """May this machine train? If not: which part is to blame, who must act, and what to do.
 
     Never PASS without having looked. GPUs that others use are left alone, and said so.
     """
-    form = _format(options)
+    wanted, reports = _destinations(wanted, options["reports"], reason=options["reason"])
     plan = plan_from(PreflightPlan, options)
     if emit_job(options, per_machine=True):
         return ExitStatus.PASS
     if options["listing"]:
-        return _print_checks(plan, options)
+        _refuse_beside_list()
+        return _print_checks(plan)
     surroundings = _surroundings(options)
     environment = read_machine_place(options)
     if environment is not None:
         from gpudiag.cli.preflight_output import preflight_together
 
-        return preflight_together(environment, form, plan, surroundings, started, options)
+        return preflight_together(
+            environment, wanted, plan, surroundings, started, {**options, "reports": reports}
+        )
     if options["quorum"] is not None:
         raise UsageError(
             "--quorum is for several machines", hint="start it on each of them: srun gpudiag preflight ..."
@@ -120,32 +131,52 @@ def preflight(started: StartedProbes | None, /, **options: Any) -> ExitStatus:
         Preflight(plan, surroundings, sayer(plan), warn, events.write) as run,
     ):
         report = run.run(started)
-        sys.stdout.write(render_one(form, report, plan))
-        sys.stdout.flush()  # the verdict is printed, whatever happens to files and history
+        # The verdict is printed, whatever happens to files and history.
+        kept = print_result(
+            lambda: render_one(wanted, report, plan), lambda: render_report("json", report), wanted.output
+        )
         status = exit_status(report, plan)
-        written = write_reports(report, options["reports"])
+        warn_strict(report, plan, status)
+        written = write_reports(report, reports) and kept
         warning = run.remember()
     warn_unremembered(warning)
     return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
 
 
-def _format(options: dict[str, Any]) -> str:
-    """The format for standard output: a format's name, or `reason`.
+def _destinations(
+    wanted: Wanted, reports: tuple[tuple[str, Path], ...], *, reason: bool
+) -> tuple[Wanted, tuple[tuple[str, Path], ...]]:
+    """What standard output gets, with `reason` among the formats, and the reports for files.
 
     Raises:
-        UsageError: two flags ask for different formats, or there is no such format.
+        UsageError: two flags ask for different things on standard output, or one would do nothing.
     """
-    from gpudiag.model.option import require_known
-
-    form = options["form"]
-    if form is not None:
-        require_known(form, REPORT_FORMATS, "a report format")
-    wanted = [("--format " + str(form), form)] if form is not None else []
-    wanted += [("--json", "json")] * options["as_json"] + [("--reason", "reason")] * options["reason"]
-    if len({what for _, what in wanted}) > 1:
-        flags = " and ".join(flag for flag, _ in wanted)
+    printed = [(f"--report {name}=-", name) for name, path in reports if path == STANDARD_OUTPUT]
+    printed += [("--reason", "reason")] * reason
+    printed += [(f"the format {wanted.form}", wanted.form)] * (wanted.form != "text")
+    if len({what for _, what in printed}) > 1:
+        flags = " and ".join(flag for flag, _ in printed)
         raise UsageError(f"{flags} contradict each other", hint="use --report FORMAT=FILE for the second one")
-    return str(wanted[0][1]) if wanted else "text"
+    form = printed[0][1] if printed else "text"
+    if wanted.verbose and form != "text":
+        raise UsageError(f"--verbose changes text, and {printed[0][0]} prints none", hint="leave one out")
+    files = tuple((name, path) for name, path in reports if path != STANDARD_OUTPUT)
+    if wanted.output is not None and wanted.output.absolute() in [path.absolute() for _, path in files]:
+        raise UsageError(f"two reports into {wanted.output}", hint="name another file for one of them")
+    return replace(wanted, form=form), files
+
+
+def _refuse_beside_list() -> None:
+    """Raise for a flag on the command line that does nothing beside `--list`."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in ("listing", "only", "skip"):
+            raise UsageError(
+                f"{parameter.opts[0]} does nothing beside --list",
+                hint="--only and --skip choose what is listed",
+            )
 
 
 def _surroundings(options: dict[str, Any]) -> Surroundings:
@@ -156,15 +187,11 @@ def _surroundings(options: dict[str, Any]) -> Surroundings:
         raise UsageError(
             f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
         )
-    if options["store"] is not None:
-        from gpudiag.store.database import parse_store_url  # slow to load, and needed only for a wrong URL
-
-        parse_store_url(options["store"])
     expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
-    return Surroundings(options["store"] or default_store(), options["python"], expected)
+    return Surroundings(options["store"] or default_store(), options["python"], expected, options["deadline"])
 
 
-def _print_checks(plan: PreflightPlan, options: dict[str, Any]) -> ExitStatus:
+def _print_checks(plan: PreflightPlan) -> ExitStatus:
     from gpudiag.checks import BUILTIN
     from gpudiag.render.checks_text import render_checks
     from gpudiag.render.style import Style, wants_colour

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report
-from gpudiag.runs.gate import exit_status
+from gpudiag.runs.gate import describe_strict, exit_status
 from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch
 from gpudiag.runs.preflight import Preflight
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gpudiag.cli.result_options import Wanted
     from gpudiag.model.plan import PreflightPlan
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
     from gpudiag.runs.preflight import Surroundings
 
 
-def render_one(form: str, report: Report, plan: PreflightPlan) -> str:
-    """The report of one machine in that format, or `reason`: why the plan's gate decides as it does."""
-    if form == "reason":
+def render_one(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
+    """The report of one machine as wanted, or `reason`: why the plan's gate decides as it does."""
+    if wanted.form == "reason":
         from gpudiag.render.reason import render_reason
 
         return render_reason(report, plan)
-    if form != "text":
-        return render_report(form, report)
+    if wanted.form != "text":
+        return render_report(wanted.form, report)
     from gpudiag.render.report_text import render_report_text
-    from gpudiag.render.style import Style, wants_colour
 
-    return render_report_text(report, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+    return render_report_text(report, wanted.style())
 
 
 def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
@@ -55,6 +54,13 @@ def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool
     return written
 
 
+def warn_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> None:
+    """Print on standard error which gap or warning `--strict` alone exits for; nothing where it changes nothing."""
+    words = describe_strict(report, plan, status)
+    if words:
+        warn(words)
+
+
 def sayer(plan: PreflightPlan) -> Callable[[str], None]:
     """A function that announces each step and its cost: on a terminal, or where steps take minutes."""
     loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
@@ -63,7 +69,7 @@ def sayer(plan: PreflightPlan) -> Callable[[str], None]:
 
 def preflight_together(
     environment: RankEnvironment,
-    form: str,
+    wanted: Wanted,
     plan: PreflightPlan,
     surroundings: Surroundings,
     started: StartedProbes | None,
@@ -75,18 +81,18 @@ def preflight_together(
         UsageError: the wanted format is for one machine only.
         LaunchError: there is no place for the processes to meet.
     """
-    _refuse_formats_of_one_machine(form, environment)
+    _refuse_formats_of_one_machine(wanted.form, environment)
     if options["quorum"] is not None and environment.on_one_machine:
         raise UsageError("--quorum is for several machines, and all processes of this launch are on one")
     with MachinesLaunch(environment, PREFLIGHT_LOOKS[plan.level]) as launch:
         if not launch.looks:
             return await_status(launch)
-        return _look(launch, form, plan, surroundings, started, options)
+        return _look(launch, wanted, plan, surroundings, started, options)
 
 
 def _look(
     launch: MachinesLaunch,
-    form: str,
+    wanted: Wanted,
     plan: PreflightPlan,
     surroundings: Surroundings,
     started: StartedProbes | None,
@@ -98,14 +104,15 @@ def _look(
     ):
         report = run.run(started)
         own = exit_status(report, plan)
+        warn_strict(report, plan, own)
         written = write_reports(report, options["reports"])
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
         status = share_report(
             launch,
             report,
             own,
-            lambda: render_one(form, report, plan),
-            as_json=form == "json",
+            lambda: render_one(wanted, report, plan),
+            wanted,
             quorum=options["quorum"],
         )
         warning = run.remember()
@@ -117,7 +124,7 @@ def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> N
     """Raise where there are several machines and the format is for one only."""
     if not environment.on_one_machine and form not in ("text", "json"):
         raise UsageError(
-            f"{form} is of one machine, and this launch spans several",
+            f"{form} covers one machine, and this launch spans several",
             hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
         )
 

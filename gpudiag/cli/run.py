@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.completion import Word
 from gpudiag.errors import UsageError
-from gpudiag.model.option import require_known
 
 _ON_STALL = ("report", "kill")
 _SEPARATOR = "--"
@@ -17,7 +17,7 @@ Examples:
   gpudiag run -- torchrun --nproc-per-node 8 train.py --lr 1e-4
   srun gpudiag run --verdict run-%h.json -- torchrun ... train.py
   gpudiag run --stall-after 90s --on-stall kill -- python train.py
-The job's output is its own; what gpudiag says goes to standard error, with
+The job's output is its own; gpudiag's messages go to standard error, with
 `gpudiag:` before it. docs/run.md says what is watched, and how."""
 
 
@@ -38,21 +38,23 @@ class _CommandBehindSeparator(click.Command):
 @click.option(
     "--stall-after",
     metavar="N|SECONDS",
-    help="Tell a stall after N of the job's own steps, or after a time such as 90s.  [default: 20 steps, at least 15 s]",
+    help="Report a stall after N of the job's own steps, or after a time such as 90s.  [default: 20 steps, at least 15 s]",
 )
 @click.option(
     "--on-stall",
+    type=Word(_ON_STALL, "something to do on a stall"),
     default="report",
     show_default=True,
     metavar="WHAT",
-    help="report; or kill: SIGTERM after the look, SIGKILL 30 s later.",
+    help="Do this on a stall: report; or kill, with SIGTERM after the look and SIGKILL 30 s later.",
 )
 @click.option(
     "--verdict",
+    type=click.Path(),
     metavar="FILE",
-    help="Where the verdict goes, %h being the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
+    help="Write the verdict there; %h stands for the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
 )
-@click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well.")
+@click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 @click.pass_context
 def run(
@@ -68,14 +70,13 @@ def run(
     COMMAND is whatever starts the job: torchrun, srun, mpirun, accelerate launch, deepspeed, python. It keeps its
     output, its input, its terminal and its signals, and its exit status is the one of this command; torch's flight
     recorder and error files are switched on for it. An agent beside it sees its steps from outside, tells a stall
-    with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job goes on.
+    with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job continues.
     """
     from gpudiag.checks.job.stall_rule import parse_stall_rule
     from gpudiag.runs.job_run.process import exit_as
     from gpudiag.runs.job_run.recipe import RunPlan, run_job
 
     command = _command(context, words)
-    require_known(on_stall, _ON_STALL, "something to do on a stall")
     plan = RunPlan(
         command=command,
         verdict=_path(verdict),
@@ -91,7 +92,7 @@ def _command(context: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
         raise click.NoSuchOption(words[0].partition("=")[0], ctx=context)
     if words:
         hint = f"such as: gpudiag run -- {' '.join((*words, *command))}"
-        raise UsageError("the job's command comes behind `--`", hint=hint)
+        raise UsageError("the job's command goes after `--`", hint=hint)
     if not command:
         raise UsageError("there is no command to run", hint="such as: gpudiag run -- torchrun train.py")
     return command
@@ -100,6 +101,10 @@ def _command(context: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
 def _path(name: str | None) -> Path | None:
     if name is None:
         return None
+    if name == "-":
+        raise UsageError(
+            "standard output is the job's own, so the verdict needs a file", hint="--verdict FILE"
+        )
     return Path(name.replace("%h", os.uname().nodename.partition(".")[0]))
 
 
@@ -118,7 +123,7 @@ class _Teller:
 
         if not isinstance(document, JobRun):
             raise TypeError(f"{document!r} is no verdict")
-        if self._quiet and when == "end" and document.outcome is Outcome.PASS:
+        if self._quiet and when == "end" and document.outcome in (Outcome.PASS, Outcome.SKIP):
             return
         style = Style(wants_colour(sys.stderr.isatty(), dict(os.environ)))
         if when == "stall":

@@ -10,6 +10,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from gpudiag.cli.result_options import STANDARD_OUTPUT
 from gpudiag.cli.streams import steer
 from gpudiag.model.codec import dumps
 from gpudiag.model.run import EventKind, RunEvent
@@ -22,7 +23,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class EventFile:
-    """`--events FILE`: one JSON document per line, each written at once; opened by the first event.
+    """`--events FILE`: one JSON document per line, each written at once; opened by the first event; `-` prints them.
 
     A file that fails later costs the events, never the run: one line on standard error warns of it.
     """
@@ -39,7 +40,7 @@ class EventFile:
         Raises:
             UsageError: it cannot.
         """
-        if path is not None and not context.resilient_parsing:
+        if path is not None and path != STANDARD_OUTPUT and not context.resilient_parsing:
             from gpudiag.runs.output import require_writable
 
             require_writable(path)
@@ -50,6 +51,9 @@ class EventFile:
         if self._path is None:
             return
         try:
+            if self._path == STANDARD_OUTPUT:
+                print(dumps(event), flush=True)
+                return
             if self._file is None:
                 self._file = self._path.open("w", buffering=1, encoding="utf-8")
             self._file.write(dumps(event) + "\n")
@@ -143,7 +147,7 @@ def events_option(command: _Command) -> _Command:
         type=click.Path(path_type=Path),
         callback=EventFile.require,
         metavar="FILE",
-        help="Write each result and finding to FILE as it comes, as JSON lines.",
+        help="Write each result and finding to FILE as it comes, as JSON lines; - prints them.",
     )(command)
 
 

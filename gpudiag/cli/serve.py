@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.options import store_option
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.installed import install_command
@@ -32,18 +33,28 @@ Ctrl-C) it ends its runs and exits 0."""
 
 
 @click.command("serve", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen there.  [default: 127.0.0.1]")
+@click.option(
+    "--host", default="127.0.0.1", metavar="ADDRESS", help="Listen on this address.  [default: 127.0.0.1]"
+)
 @click.option("--port", type=int, default=8765, metavar="N", help="[default: 8765; 0: a free one]")
-@click.option("--store", metavar="URL", help="Where runs are remembered, as for preflight.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Who may read and act.")
+@store_option
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of tokens that may read or act.",
+)
 @click.option("--allow-actions", is_flag=True, help="Let a caller with an act token start runs.")
 @click.option("--no-poll", is_flag=True, help="Ask NVML nothing: runs and stored history only.")
 @click.option(
-    "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Serve https, with --tls-key."
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Serve HTTPS with this certificate and --tls-key.",
 )
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The certificate's key.")
 @click.option(
-    "--root-path", default="", metavar="PATH", help="Behind a proxy: the prefix there, such as /gpus."
+    "--root-path", default="", metavar="PATH", help="The path prefix behind a proxy, such as /gpus."
 )
 @click.option(
     "--allow-host", multiple=True, metavar="NAME", help="A name that a proxy calls this service by."
@@ -52,7 +63,7 @@ Ctrl-C) it ends its runs and exits 0."""
     "--python",
     multiple=True,
     metavar="NAME=PATH",
-    help="An interpreter that a run may name, and no other: your jobs' own.",
+    help="Allow runs in this interpreter of your jobs, by NAME.",
 )
 @click.option(
     "--kubelet-socket",
@@ -117,7 +128,7 @@ def _settings(options: dict[str, Any]) -> Any:
     )
     if settings.reading_needs_token and options["token_file"] is None:
         raise UsageError(
-            f"--host {options['host']} lets others in, and nobody could tell who they are",
+            f"--host {options['host']} is open to other machines, and without a token no caller is known",
             hint="add --token-file FILE, or listen on 127.0.0.1 and use ssh -L",
         )
     return settings

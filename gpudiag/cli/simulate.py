@@ -3,6 +3,7 @@
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.completion import offer_machines
 from gpudiag.errors import ExitStatus, UsageError
 
 # The simulated program's options are its own, even without the two dashes before it.
@@ -20,8 +21,26 @@ The exit status is that of COMMAND. Programs reach the simulated machine through
 LD_LIBRARY_PATH and PATH; one that clears these is on the real machine."""
 
 
-@click.command("simulate", context_settings=_SETTINGS, epilog=_EXAMPLES)
-@click.argument("scenario", required=False)
+class _SimulateCommand(click.Command):
+    """The command, whose help names the machines and the faults that there are."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then the machines and the faults."""
+        from gpudiag.render.style import wrapped
+        from gpudiag.simulate.faults.table import FAULTS
+        from gpudiag.simulate.machine_file import base_machines
+
+        super().format_epilog(ctx, formatter)
+        named = (("Machines", base_machines()), ("Faults (N: a GPU)", [kind.usage for kind in FAULTS]))
+        for heading, words in named:
+            with formatter.section(heading):
+                indent = " " * formatter.current_indent
+                lines = wrapped(" ".join(words), first=indent, indent=indent, width=formatter.width)
+                formatter.write("\n".join(lines) + "\n")
+
+
+@click.command("simulate", cls=_SimulateCommand, context_settings=_SETTINGS, epilog=_EXAMPLES)
+@click.argument("scenario", required=False, shell_complete=offer_machines)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     """Run COMMAND on the simulated machine SCENARIO; without COMMAND, describe the machine.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,8 @@ from gpudiag.errors import ExitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from gpudiag.cli.result_options import Wanted
     from gpudiag.model.report import MergedReport, Report
     from gpudiag.runs.machines import MachinesLaunch
 
@@ -21,7 +20,7 @@ def await_status(launch: MachinesLaunch) -> ExitStatus:
     """The exit status of all processes, in one that does not look at the machine itself."""
     status = launch.await_verdict()
     if status is None:
-        warn("rank 0 gave no verdict, and this rank did not look at the machine itself")
+        warn("rank 0 sent no verdict, and this rank did not check the machine itself")
     return ExitStatus.ERROR if status is None else status
 
 
@@ -30,19 +29,18 @@ def share_report(
     report: Report,
     own: ExitStatus,
     render: Callable[[], str],
+    wanted: Wanted,
     *,
-    as_json: bool,
-    output: Path | None = None,
     quorum: int | None = None,
 ) -> ExitStatus:
     """The exit status of all processes, after rank 0 has printed what all machines reported.
 
     `own` is the status by this machine's report, and `render` gives that report alone: printed where all
-    ranks are on this machine, and where rank 0 accepts no report. `output` is where rank 0 writes the
+    ranks are on this machine, and where rank 0 accepts no report. Into the file of `wanted` rank 0 writes the
     document of all machines too; with a `quorum` the status is PASS where so many machines pass.
     """
     if launch.tells:
-        status = _print_all(launch, report, own, render, as_json=as_json, output=output, quorum=quorum)
+        status = _print_all(launch, report, own, render, wanted, quorum=quorum)
         launch.announce(status)
         return status
     shared = launch.hand_in(report, own)
@@ -50,7 +48,7 @@ def share_report(
         return shared
     sys.stdout.write(render())
     sys.stdout.flush()
-    warn("rank 0 took no report, so this one is of this machine alone")
+    warn("rank 0 received no report, so this report covers this machine alone")
     return own if own is ExitStatus.FAIL else ExitStatus.ERROR
 
 
@@ -59,29 +57,29 @@ def _print_all(
     report: Report,
     own: ExitStatus,
     render: Callable[[], str],
+    wanted: Wanted,
     *,
-    as_json: bool,
-    output: Path | None,
     quorum: int | None,
 ) -> ExitStatus:
     from gpudiag.model.codec import dumps
 
     if launch.on_one_machine:
-        kept = print_result(render, lambda: dumps(report) + "\n", output)
+        kept = print_result(render, lambda: dumps(report) + "\n", wanted.output)
         return status_with_file(own, kept=kept)
     gathered = launch.gather(report, own, quorum)
 
     def document() -> str:
         return dumps(gathered.merged) + "\n"
 
-    kept = print_result(document if as_json else lambda: _text(gathered.merged), document, output)
+    kept = print_result(
+        document if wanted.as_json else lambda: _text(gathered.merged, wanted), document, wanted.output
+    )
     if gathered.by_quorum:
-        warn(f"exit status 0: {gathered.passed} machines pass, and --quorum {quorum} asks for no more")
+        warn(f"exit status 0: {gathered.passed} machines pass, enough for --quorum {quorum}")
     return status_with_file(gathered.status, kept=kept)
 
 
-def _text(merged: MergedReport) -> str:
+def _text(merged: MergedReport, wanted: Wanted) -> str:
     from gpudiag.render.merged_text import render_merged
-    from gpudiag.render.style import Style, wants_colour
 
-    return render_merged(merged, Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+    return render_merged(merged, wanted.style())

@@ -1,6 +1,5 @@
 """`gpudiag train`: train a little under each strategy, and prove that it is the maths of one process."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,10 @@ from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
-from gpudiag.cli.options import json_option, local_rank_flag, output_option
+from gpudiag.cli.options import local_rank_flag
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
@@ -24,7 +24,7 @@ _FORMATS = ("text", "json", "markdown")
 _NOT_FOR_SCRIPTS = ("strategy", "workload", "steps", "batch_size", "dtype", "optimizer", "seed")
 _FOR_ADVICE = (
     *("advise", "parameters", "nodes", "dtype", "optimizer", "no_master_weights"),
-    *("output_format", "as_json", "output"),
+    *("form", "as_json", "output", "verbose"),
 )
 FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 
@@ -35,20 +35,20 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Run your own training script on the ranks instead, watched; arguments for it after --.",
+    help="Run and watch your own training script on the ranks; its arguments go after --.",
 )
 @click.option(
     "--hang-after",
     type=float,
     default=60.0,
     metavar="SECONDS",
-    help="With --script: no rank moves for so long; 30 times as long where one works and others wait for it.  [default: 60]",
+    help="With --script, end it if no rank moves for SECONDS; 30 times as long if one works and others wait for it.  [default: 60]",
 )
 @click.option(
     "--python",
     multiple=True,
     metavar="PATH",
-    help="The interpreter of the ranks, as your job uses it; tensorflow=PATH for one framework alone.",
+    help="Run the ranks in your job's interpreter; tensorflow=PATH for one framework alone.",
 )
 @click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
@@ -57,13 +57,11 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
 )
 @emit_options("With --emit or --advise: how many machines.  [default for advice: the job's]")
 @launch_options(hidden_local_rank=False)
-@click.option("--format", "output_format", default="text", metavar="NAME", help=", ".join(_FORMATS))
-@json_option
-@output_option
+@result_options(_FORMATS, verbose="Every finding whole.")
 @events_option
 @click.argument("script_arguments", nargs=-1, type=click.UNPROCESSED)
-def train(**options: Any) -> ExitStatus:
-    """Train a little under each strategy, and prove that the maths is that of a single process.
+def train(wanted: Wanted, **options: Any) -> ExitStatus:
+    """Train a little under each strategy, and prove that the results match a single process.
 
     Gradients, parameters, losses, shards, checkpoints: everything is compared. Then it is timed.
     Under a launcher each process runs one rank, and one prints the report.
@@ -79,16 +77,16 @@ def train(**options: Any) -> ExitStatus:
             master_weights=not options["no_master_weights"],
             **given,
         )
-        return status_with_file(ExitStatus.PASS, kept=_print(report, options))
+        return status_with_file(ExitStatus.PASS, kept=_print(report, wanted))
     plan = plan_from(TrainingPlan, options)
     if emit_job(options, per_machine=False):
         return ExitStatus.PASS
     if options["script"] is not None:
-        return _run_script(plan, options)
-    return _run_strategies(plan, options)
+        return _run_script(plan, wanted, options)
+    return _run_strategies(plan, wanted, options)
 
 
-def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
+def _run_strategies(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any]) -> ExitStatus:
     from gpudiag.runs.train import run_training
 
     place = read_place(options)
@@ -101,12 +99,12 @@ def _run_strategies(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
             listener=join_listeners(events.write, progress.show),
             notice=progress.warn,
         )
-    kept = not run.reporter or _print(run.report, options)
+    kept = not run.reporter or _print(run.report, wanted)
     keep_report(run.report, place, reporter=run.reporter)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
 
-def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
+def _run_script(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any]) -> ExitStatus:
     from gpudiag.runs.train_script import ScriptPlan, run_script
 
     script = ScriptPlan(
@@ -123,7 +121,7 @@ def _run_script(plan: TrainingPlan, options: dict[str, Any]) -> ExitStatus:
     python = parse_pythons(options["python"]).get("")
     with EventFile(options["events"]) as events:  # standard error is the script's
         run = run_script(script, place, python=python, listener=events.write, notice=warn)
-    kept = not run.reporter or _print(run.report, options)
+    kept = not run.reporter or _print(run.report, wanted)
     keep_report(run.report, place, reporter=run.reporter)
     return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
 
@@ -149,10 +147,6 @@ def parse_pythons(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _refuse_contradictions(options: dict[str, Any]) -> None:
-    if options["output_format"] not in _FORMATS:
-        raise UsageError(
-            f"--format {options['output_format']} is not known", hint=f"choose from {', '.join(_FORMATS)}"
-        )
     if options["script_arguments"] and options["script"] is None:
         raise UsageError(
             f"what is {options['script_arguments'][0]!r} for?",
@@ -186,24 +180,21 @@ def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:
             raise UsageError(f"{parameter.opts[0]} {why}", hint="leave one of them out")
 
 
-def _print(report: TrainingReport, options: dict[str, Any]) -> bool:
+def _print(report: TrainingReport, wanted: Wanted) -> bool:
     """Whether `--output`, if given, was written, after printing the report as asked."""
 
     def document() -> str:
         return dumps(report) + "\n"
 
-    form = "json" if options["as_json"] else options["output_format"]
-    return print_result(
-        document if form == "json" else lambda: _text(report, form), document, options["output"]
-    )
+    text = document if wanted.as_json else lambda: _text(report, wanted)
+    return print_result(text, document, wanted.output)
 
 
-def _text(report: TrainingReport, form: str) -> str:
-    if form == "markdown":
+def _text(report: TrainingReport, wanted: Wanted) -> str:
+    if wanted.form == "markdown":
         from gpudiag.render.training_text import render_training_markdown
 
         return render_training_markdown(report)
-    from gpudiag.render.style import Style, wants_colour
     from gpudiag.render.training_text import render_training
 
-    return render_training(report, style=Style(wants_colour(sys.stdout.isatty(), dict(os.environ))))
+    return render_training(report, style=wanted.style())

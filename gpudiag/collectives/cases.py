@@ -69,7 +69,7 @@ def plan_sweep(
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
         raise UsageError(
-            f"nothing is left to measure: {', '.join(plan.op)} on {world_size} ranks up to {max_bytes} bytes",
+            f"nothing to measure: {', '.join(plan.op)} on {world_size} ranks up to {max_bytes} bytes",
             hint=f"--min-bytes is {plan.min_bytes}; send_recv needs two ranks",
         )
     return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify)

@@ -44,7 +44,7 @@ _LARGE_SECONDS = 0.5  # no further one is begun after so long
 _SMALL_TIMES, _SMALL_BATCHES = 16, 4
 _SMALL_SECONDS = 0.3  # no further batch is begun after so long
 _POLL_SECONDS = 0.0002
-_NOT_COUNTED = Missing(MissingReason.NOT_SUPPORTED, "the data did not go by TCP to another machine")
+_NOT_COUNTED = Missing(MissingReason.NOT_SUPPORTED, "the data did not go to another machine over TCP")
 
 
 @dataclass(frozen=True, slots=True)

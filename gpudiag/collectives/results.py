@@ -13,8 +13,8 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 
 _SECONDS_PER_NANOSECOND = 1e-9
 _MOVES_DATA = Missing(MissingReason.NOT_SUPPORTED, "the operation moves data and reduces none")
-_ONE_ITERATION = Missing(MissingReason.NOT_SUPPORTED, "one sample does not vary")
-_MANY_CLOCKS = Missing(MissingReason.NOT_SUPPORTED, "the clocks of several machines are not one")
+_ONE_ITERATION = Missing(MissingReason.NOT_SUPPORTED, "one sample has no spread")
+_MANY_CLOCKS = Missing(MissingReason.NOT_SUPPORTED, "the machines' clocks differ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,6 +16,10 @@ from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
 _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
+# Collectives of NCCL to which all ranks give tensors of one size, as torch's watchdog names them.
+_SAME_SIZE = frozenset(
+    ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+)
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -28,7 +32,8 @@ class Waited:
     log: str
     line: int
     hosts: tuple[str, ...] = ()  # where no rank is known
-    differs: bool = False  # it is in another collective
+    differs: bool = False  # it is in another collective, or gave it another size
+    is_tied: bool = False  # as many are in each of several: which of them is wrong cannot be told
     never_came: bool = False  # it was not there when the ranks met
 
 
@@ -69,13 +74,17 @@ def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
     kinds = Counter(what for what, _, _ in said.values())
     if len(kinds) < 2:
         return None
-    usual = kinds.most_common(1)[0]
-    odd = tuple(sorted(rank for rank, (what, _, _) in said.items() if what != usual[0]))
-    if usual[1] == 1:  # each says another: both are named
-        odd = tuple(sorted(said))
+    odd, is_tied = _odd_ones({rank: what for rank, (what, _, _) in said.items()})
     words = "; ".join(f"rank {rank} runs {_short_fingerprint(said[rank][0])}" for rank in sorted(said)[:4])
     _, log_name, line = said[odd[-1]]
-    return Waited(odd, words, log_name, line, differs=True)
+    return Waited(odd, words, log_name, line, differs=True, is_tied=is_tied)
+
+
+def _odd_ones(said: Mapping[int, str | int]) -> tuple[tuple[int, ...], bool]:
+    """The ranks that say something else than most; all of them, and True, where as many say one thing as another."""
+    counted = Counter(said.values()).most_common(2)
+    is_tied = len(counted) > 1 and counted[0][1] == counted[1][1]
+    return tuple(sorted(rank for rank, what in said.items() if is_tied or what != counted[0][0])), is_tied
 
 
 def _short_fingerprint(text: str) -> str:
@@ -119,7 +128,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
     if not groups:
         return None
     for dogs in sorted(groups.values(), key=len, reverse=True):
-        waited = _behind(dogs) or _in_another(dogs)
+        waited = _behind(dogs) or _in_another(dogs) or _with_another_size(dogs)
         if waited is not None:
             return waited
     dogs = max(groups.values(), key=len)
@@ -166,6 +175,26 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
     )
 
 
+def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
+    """The ranks that gave another number of elements than most to the collective in which they timed out."""
+    last = max((dog.work for dog, _ in dogs.values() if dog.elements >= 0), default=-1)
+    sizes = {rank: dog.elements for rank, (dog, _) in dogs.items() if dog.elements >= 0 and dog.work == last}
+    operations = {dogs[rank][0].operation for rank in sizes}
+    if len(set(sizes.values())) < 2 or len(operations) > 1 or not operations <= _SAME_SIZE:
+        return None
+    odd, is_tied = _odd_ones(sizes)
+    dog, name = dogs[odd[0]]
+    words = "; ".join(
+        f"rank {rank} gave {sizes[rank]} elements" for rank in (*odd[:4], *_usual_of(sizes, odd))
+    )
+    return Waited(odd, f"in {dog.operation}: {words}", name, dog.line, differs=True, is_tied=is_tied)
+
+
+def _usual_of(sizes: Mapping[int, int], odd: Sequence[int]) -> tuple[int, ...]:
+    """One of the ranks that are not the odd ones."""
+    return tuple(sorted(set(sizes) - set(odd))[:1])
+
+
 def _by_lines_of_code(job: Identities, events: list[Event]) -> Waited | None:
     """Of ranks that waited in collectives, the one that waited at another line of the script."""
     return find_other_line(events, "imed out")
@@ -202,7 +231,7 @@ def _by_count(job: Identities, events: list[Event]) -> Waited | None:
                 ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
                 return Waited(
                     ranks,
-                    f"{came} of {wanted} came to the rendezvous",
+                    f"{came} of {wanted} joined the rendezvous",
                     log.name,
                     absence.line,
                     never_came=True,
@@ -285,7 +314,7 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
         return None
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
     log = next(log for log in job.logs if log.host in silent)
-    how = f"the log of {', '.join(silent[:4])} ends without a word ({log.name}:{log.facts.lines}), the others lost it"
+    how = f"the log of {', '.join(silent[:4])} ends without an error ({log.name}:{log.facts.lines}), the others lost it"
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 
@@ -335,7 +364,7 @@ def _rank_of_record(log: LogOfJob) -> Reading[int]:
     return (
         log.rank
         if log.rank is not None
-        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path says it")
+        else Missing(MissingReason.SOURCE_ABSENT, "neither the dump nor its path names the rank")
     )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 
 from gpudiag.explain.identity import Identities, LogOfJob
-from gpudiag.explain.lines import Speaker
+from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import Found, LogFacts, Raised
 from gpudiag.explain.talk import Exit
 from gpudiag.model.explanation import Role
@@ -31,6 +31,16 @@ _ECHO = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|Aborting|CalledProcessError|^KeyboardInterrupt|^SystemExit: ?0?$|"
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
     r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
+)
+
+
+# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write them in: Go's klog, Java
+# and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons; git, aws, TensorBoard. Alone in a text they are no rank's.
+_FOREIGN = re.compile(
+    r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |"
+    r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
+    r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |"
+    r"^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
 )
 
 
@@ -222,6 +232,11 @@ def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
     return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
 
 
+def is_foreign(line: LogLine) -> bool:
+    """Whether a line has the form of a service, or of a tool beside the ranks."""
+    return _FOREIGN.search(line.whole) is not None
+
+
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The last line that calls itself an error, where the log ends with it or a launcher says that a rank failed."""
     line = log.facts.last_error
@@ -230,7 +245,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     if any(step.number > line.number for step in log.facts.progress):
         return []
     failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
-    if not failed and log.facts.lines - line.number > _ENDED_LINES:
+    if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
     rank = job.rank_of(log, line.speaker)
     standing = Standing.ECHO if _ECHO.search(line.body) else Standing.CAUSE

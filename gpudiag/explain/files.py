@@ -292,7 +292,9 @@ def _open_zstd(source: BinaryIO) -> Any:
         except ImportError:
             continue
         return made().stream_reader(source) if opener == "ZstdDecompressor" else made(source)
-    raise LogRefused("it is compressed with zstd, and no library for that is here: unpack it with `zstd -d`")
+    raise LogRefused(
+        "it is compressed with zstd, and no library for it is installed: unpack it with `zstd -d`"
+    )
 
 
 def _refuse_binary(start: bytes) -> None:

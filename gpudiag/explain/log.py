@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.explain.lines import (
@@ -21,6 +20,7 @@ from gpudiag.explain.lines import (
     parse_lines,
     read_time,
 )
+from gpudiag.explain.shapes import Candidates, Classifier, LineKind, shape_of
 from gpudiag.explain.talk import MARKS, RankTalk
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
@@ -29,29 +29,19 @@ from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
-from gpudiag.reference.failures import Failure, Pattern, failures
+from gpudiag.reference.failures import Failure
 from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
 
 MAX_EXCERPT_CHARACTERS = 300
 CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
-_DIGITS = b"0123456789"
-_HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _NCCL_INFO = b" NCCL INFO "
 _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
-_GRAM = 4  # letters of a pattern's part that serve as its key
-_FREQUENT = b" etaoinsrlhdcu"
-_RAISED_MARK = re.compile(
-    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
-)
-_ERROR_MARK = re.compile(
-    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
-)
 # Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
@@ -62,18 +52,6 @@ _TALK = re.compile(
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
     r"caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|resum(?:ed|ing))\b"
-)
-_PROGRESS_MARKS = (
-    b"loss",
-    b"Init COMPLETE",
-    b"HTTP/",
-    b"ompleted",
-    b"inished",
-    b"samples/s",
-    b"tokens/s",
-    b"step",
-    b"epoch",
-    b"Epoch",
 )
 _PROGRESS = re.compile(
     r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
@@ -102,23 +80,10 @@ _DONE = re.compile(
     r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
 )
 _ERROR_LINE = re.compile(
-    r"^\s*(?:[\w./-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
+    r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
     r"\b[A-Z]\w*(?:Error|Exception): |^terminate called|^Aborted|Segmentation fault|^curl: \(\d+\)"
 )
-
-_Candidates = tuple[tuple[Failure, Pattern], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What lines that differ only in digits may show."""
-
-    candidates: _Candidates  # the failures whose patterns may match
-    is_raised: bool  # a traceback, an exception or an Xid
-    is_talk: bool  # of launchers and watchdogs, about ranks
-    is_error: bool
-    is_progress: bool
 
 
 @dataclass(slots=True)
@@ -242,22 +207,27 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     reader = _Reader(before)
     lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
     errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
-    shapes: dict[bytes, _Kind] = {}
+    classifier = Classifier()
+    shapes: dict[bytes, LineKind] = {}
+    says_something: dict[bytes, bool] = {}  # of ranks, by the shape of a line of NCCL
     of_ranks: dict[bytes, tuple[int, bytes]] = {}
     first = last = (0, b"")
     for number, raw in lines:
         first, last = (first if first[0] else (number, raw)), (number, raw)
         before.append(raw)
         if _NCCL_INFO in raw and not reader.wants(number):  # a flood where NCCL_DEBUG=INFO
-            if b"Init COMPLETE" in raw:
-                lately.append((number, raw))
-            if MARKS.search(raw):
+            shape = shape_of(raw)
+            if shape not in says_something and len(says_something) < _MAX_SHAPES:
+                says_something[shape] = MARKS.search(shape) is not None
+            if says_something.get(shape, True):
+                if b"Init COMPLETE" in raw:
+                    lately.append((number, raw))
                 reader.hear(number, raw)
             continue
-        shape = _shape_of(raw)
+        shape = shape_of(raw)
         known = shapes.get(shape)
         if known is None:
-            known = _classify(shape)
+            known = classifier.classify(shape)
             if len(shapes) < _MAX_SHAPES:
                 shapes[shape] = known
         if known.is_talk:
@@ -287,42 +257,6 @@ def _time_of(number: int, raw: bytes) -> datetime | None:
     return next((line.at for line in parse_lines(number, raw[:500]) if line.at), None)
 
 
-def _shape_of(line: bytes) -> bytes:
-    """The line without its numbers: lines of one shape may show the same failure."""
-    return (_HEXADECIMAL.sub(b"", line) if b"0x" in line else line).translate(None, _DIGITS)
-
-
-def _classify(shape: bytes) -> _Kind:
-    """What lines of this shape may show."""
-    rare = _rare_parts()
-    grams = {shape[place : place + _GRAM] for place in range(len(shape) - _GRAM + 1)} & rare.keys()
-    candidates = tuple(
-        entry for gram in grams for stem, entries in rare[gram] if stem in shape for entry in entries
-    )
-    return _Kind(
-        candidates,
-        is_raised=_RAISED_MARK.search(shape) is not None,
-        is_talk=MARKS.search(shape) is not None,
-        is_error=_ERROR_MARK.search(shape) is not None,
-        is_progress=any(mark in shape for mark in _PROGRESS_MARKS),
-    )
-
-
-@cache
-def _rare_parts() -> dict[bytes, tuple[tuple[bytes, _Candidates], ...]]:
-    """The parts of all patterns, without digits, by the few letters of each that are rare in other text."""
-    by_stem: dict[bytes, list[tuple[Failure, Pattern]]] = {}
-    for failure in failures().values():
-        for pattern in failure.patterns:
-            by_stem.setdefault(_shape_of(pattern.part.encode()), []).append((failure, pattern))
-    rare: dict[bytes, list[tuple[bytes, _Candidates]]] = {}
-    for stem, entries in by_stem.items():
-        grams = [stem[place : place + _GRAM] for place in range(len(stem) - _GRAM + 1)]
-        rarest = min(grams, key=lambda gram: sum(letter in _FREQUENT for letter in gram))
-        rare.setdefault(rarest, []).append((stem, tuple(entries)))
-    return {gram: tuple(stems) for gram, stems in rare.items()}
-
-
 class _Reader:
     """Collects what the lines of one log show."""
 
@@ -344,7 +278,7 @@ class _Reader:
         for line in parse_lines(number, raw):
             self.facts.talk.add(line)
 
-    def add(self, line: LogLine, candidates: _Candidates) -> None:
+    def add(self, line: LogLine, candidates: Candidates) -> None:
         """Read one line that may show something."""
         if line.speaker is NOBODY and self.facts.talk.pod:
             line = replace(line, speaker=Speaker(pod=self.facts.talk.pod))
@@ -423,7 +357,7 @@ class _Reader:
                 self.facts.inner.append(_raised(inner))
         return self.facts
 
-    def _match(self, line: LogLine, candidates: _Candidates, ended: Traceback | None) -> tuple[str, ...]:
+    def _match(self, line: LogLine, candidates: Candidates, ended: Traceback | None) -> tuple[str, ...]:
         """The failures that the line shows; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}

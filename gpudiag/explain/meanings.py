@@ -3,17 +3,17 @@
 import re
 
 _KINDS = (
-    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, does not hold"),
+    (r"AssertionError|Assertion .*failed", "an assertion of the job's own code, or of a library that it calls, failed"),
     (r"ModuleNotFoundError|ImportError", "a Python package or a part of it is not in the environment that ran"),
     (r"FileNotFoundError|No such file", "a path that does not exist on this host: is it mounted here?"),
     (r"PermissionError|Permission denied", "this user may not use that file: `ls -l` it and its folders"),
-    (r"Errno 98|ddress already in use", "a port that another program has: `ss -ltnp` shows which"),
+    (r"Errno 98|ddress already in use", "another program uses the port: `ss -ltnp` shows which"),
     (r"Errno 111|Connection refused", "nothing listens at that address"),
     (r"Errno 104|Connection reset", "the other end closed the connection"),
     (r"gaierror|resolve host|Name or service not known|name resolution", "a host name that the resolver does not know"),
-    (r"[Tt]imed? ?out", "something waited for too long; the frame says for what"),
+    (r"[Tt]imed? ?out", "a wait took too long; the frame shows for what"),
     (r"MemoryError|out of memory", "memory ran out"),
-    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is seldom the reason"),
+    (r"KeyError|IndexError|TypeError|ValueError|AttributeError|NameError|ZeroDivision", "the job's own code or data; the machine is rarely the reason"),
 )  # fmt: skip
 
 

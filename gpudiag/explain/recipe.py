@@ -33,7 +33,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
         return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
     if words[0].lower() in _NUMBERED:
         kind = {"xid": "Xid", "sxid": "SXid"}[words[0].lower()]
-        said = f"{' '.join(words[1:])!r} is no number of an {kind}" if words[1:] else f"say which {kind}"
+        said = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"say which {kind}"
         raise UsageError(
             said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
         )

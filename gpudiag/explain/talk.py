@@ -10,7 +10,7 @@ from gpudiag.explain.lines import LogLine, Speaker, read_time
 # A line without one of these words is not looked at.
 MARKS = re.compile(
     rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |traceback : |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
-    rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|node[_-]rank|"
+    rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
     rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values"
@@ -37,7 +37,9 @@ _BARRIER_WAITED = re.compile(r"while waiting for send/recv from rank (\d+)")
 _UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
 _CAUGHT = re.compile(
     r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
+    r"(?:, NumelIn=(\d+))?"
 )
+_OVERFLOW = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 _NUMBERS = re.compile(
     r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\].*?(?:[Ww]ork(?: sequence id)?): ?(?P<work>\d+)"
     r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)"
@@ -103,6 +105,7 @@ class Watchdog:
     at: datetime | None
     work: int = -1
     operation: str = ""
+    elements: int = -1  # that the rank gave to the operation
     enqueued: int = -1
     completed: int = -1
 
@@ -127,6 +130,9 @@ class RankTalk:
         default_factory=list
     )  # line, who, the peer's address, status
     fingerprints: list[tuple[int, int, str]] = field(default_factory=list)  # line, rank, what it runs
+    overflows: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # line, bytes that came, bytes asked for
     killed_pids: list[tuple[int, str, int, datetime | None, str]] = field(
         default_factory=list
     )  # line, host, pid, when, how
@@ -253,6 +259,7 @@ class RankTalk:
         if match := _CAUGHT.search(line.whole):
             found = self._watchdog(int(match[1]), "", line)
             found.work, found.operation = int(match[2]), match[3]
+            found.elements = int(match[4]) if match[4] else -1
         if match := _NUMBERS.search(line.whole):
             found = self._watchdog(int(match["rank"]), match["guid"] or match["group"] or "", line)
             found.work, found.enqueued, found.completed = (
@@ -269,6 +276,10 @@ class RankTalk:
             self.fingerprints += [
                 (line.number, int(match[1]), match[2]) for match in _FINGERPRINT.finditer(line.whole)
             ]
+
+    def _add_overflow(self, line: LogLine) -> None:
+        if (match := _OVERFLOW.search(line.whole)) and len(self.overflows) < _MAX_FINGERPRINTS:
+            self.overflows.append((line.number, int(match[1]), int(match[2])))
 
     def _add_nccl_rank(self, line: LogLine) -> None:
         match, speaker = _NCCL_RANK.search(line.whole), line.speaker
@@ -333,7 +344,7 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun), ("exited on signal", RankTalk._add_mpi_noticed),
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog),
-    ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
+    ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
     ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("rank", RankTalk._add_node_rank),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),

@@ -23,7 +23,7 @@ _CLASSES = {
     SXidClass.ALWAYS_FATAL: "always fatal: FAIL",
     SXidClass.FATAL: "fatal: FAIL where a GPU reports an NVLink error in the same burst, else WARN",
     SXidClass.DISTURBING: "not fatal: WARN",
-    SXidClass.NOTE: "corrected, or a fact to know: PASS",
+    SXidClass.NOTE: "corrected, or for information: PASS",
 }
 
 
@@ -137,8 +137,8 @@ def _explain_rule(rule: Rule) -> Explanation:
         title=f"{rule.severity.value} of gpudiag lint: {rule.title}",
         meaning=rule.why,
         facts=(
-            "told only where the script shows it for certain",
-            "mended by gpudiag lint --fix where the mend is certain" if rule.fixes else "mended by hand",
+            "reported only if the script shows it for certain",
+            "gpudiag lint --fix fixes it if the fix is certain" if rule.fixes else "to be fixed by hand",
         ),
         reads="the script, which is never run",
         remedy=f"Silence it on a line with `# gpudiag: ignore[{rule.code}]`.",
@@ -147,7 +147,7 @@ def _explain_rule(rule: Rule) -> Explanation:
         examples=(
             Example("wrong", rule.wrong),
             Example("right", rule.right),
-            Example("right too, though it looks alike", rule.near_miss),
+            Example("right too, though it looks similar", rule.near_miss),
         ),
     )
 

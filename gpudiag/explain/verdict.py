@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
-from gpudiag.explain.events import SKEW, Event, Standing, events_of
+from gpudiag.explain.events import SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
@@ -67,6 +67,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
         if waited is not None and waited.differs:
             return _of_waited(job, events, waited)
+        return _of_mismatch(job, events, root)
     if root is not None and not _is_explained_by_absence(root.first, events):
         return _of_root(job, events, root)
     bad = [
@@ -300,7 +301,7 @@ def _still(job: Identities, event: Event) -> list[str]:
     at, _ = max(last)
     stood = event.at - at if at.year == event.at.year else timedelta(0)
     return (
-        [f"no step was told for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
+        [f"no step was reported for {int(stood.total_seconds() // 60)} minutes before: it may have hung"]
         if stood > _STILL
         else []
     )
@@ -339,9 +340,9 @@ def _sentence(
     who = name_ranks(ranks) if ranks else "something"
     who = who[0].upper() + who[1:]
     if kind is VerdictKind.STOPPED:
-        return f"The job was ended from outside, not by an error of its own: {what}."
+        return f"The job was ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
-        return f"All ranks failed alike{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
+        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
     if kind is VerdictKind.MACHINE_FAILED:
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."
@@ -366,8 +367,8 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
-        return "Mend the script, its data or its settings: the machines are not at fault."
-    return "Mend that line of the job; if it is right, test the machine: `gpudiag preflight`."
+        return "Fix the script, its data or its settings: the machines are not at fault."
+    return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
 def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -415,7 +416,12 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     on = f" {'' if who == 'Host' else 'on '}{', '.join(hosts[:4])}" if hosts else ""
     is_are = "are" if len(waited.ranks) > 1 else "is"
     if waited.differs:
-        kind, what = VerdictKind.RANKS_DIFFER, f"{who}{on} called another collective than the others"
+        kind = VerdictKind.RANKS_DIFFER
+        what = (
+            f"{who}{on} called different collectives, or one with different sizes; these logs do not show which of them is wrong"
+            if waited.is_tied
+            else f"{who}{on} called another collective than the others, or with another size"
+        )
         topic = "collective.mismatched"
     else:
         kind, topic = (
@@ -423,15 +429,15 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             "rendezvous.missing_ranks" if waited.never_came else "collective.timed_out",
         )
         what = (
-            f"{who}{on} never came to the rendezvous"
+            f"{who}{on} never joined the rendezvous"
             if waited.never_came
-            else f"{who}{on} {is_are} what the others waited for, or lost: hung, or gone without a word"
+            else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
     if not waited.ranks and not waited.hosts:
         what = (
-            "Not all ranks came to the rendezvous"
+            "Not all ranks joined the rendezvous"
             if "did not answer" not in waited.how
-            else "The host of the rendezvous could not be reached, or went away"
+            else "The host of the rendezvous could not be reached, or left"
         )
     if waited.never_came and not waited.ranks:
         topic = next(
@@ -464,12 +470,44 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     )  # fmt: skip
 
 
+def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
+    """A verdict on collectives that do not fit together, where nothing tells which of them is wrong.
+
+    gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
+    """
+    event, explanation = root.first, _explanation(root.first)
+    sizes = {
+        (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
+    }
+    who = name_ranks(root.ranks) if root.ranks else "a rank"
+    on = f" on {', '.join(root.hosts[:4])}" if root.hosts else ""
+    came, asked = sizes.get((event.log, event.line), (None, None))
+    what = (
+        f"{who}{on} had room for {asked} bytes, and another rank sent {came}"
+        if came is not None
+        else f"{who}{on} tells it"
+    )
+    return Verdict(
+        kind=VerdictKind.RANKS_DIFFER,
+        sentence=f"The ranks called different collectives, or one with different sizes: {what}. These logs do not show which of them is wrong.",
+        log=event.log,
+        line=event.line,
+        topic=event.topic,
+        excerpt=mask_text(event.text)[:500],
+        where=mask_text(event.where),
+        cause=explanation.meaning if explanation else "",
+        remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
+        driver_errors=_driver_errors(events, event, ()),
+        echoes=_echoes(events, root),
+    )
+
+
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
     first = min(bad, key=_order)
     ranks = tuple(sorted({event.rank for event in bad if event.rank is not None}))
     told = (
-        f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost others, or waited for them."
+        f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost other ranks, or waited for them."
         if ranks
         else ""
     )
@@ -495,9 +533,14 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     outlived = sorted(
         {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
     )
-    evidence = (f"the run went on after: {mask_text('; '.join(outlived[:4]))}",) if outlived else ()
+    evidence: tuple[str, ...] = ()
+    if outlived:
+        evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
+    foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
+    if foreign is not None:
+        evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
     steps = [
-        f"the last step told is {step} ({name}:{line})"
+        f"the last step reported is {step} ({name}:{line})"
         for step, name, line, _ in last_steps(job).values()
         if step is not None
     ]

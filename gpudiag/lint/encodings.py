@@ -21,16 +21,16 @@ def decode_source(content: bytes) -> tuple[str | None, str, str | None]:
             try:
                 return content.decode(encoding), encoding, None
             except UnicodeDecodeError:
-                return None, encoding, f"its byte-order mark says {encoding}, and its bytes are not"
+                return None, encoding, f"its byte-order mark says {encoding}, but its bytes are not"
     if b"\0" in content[:_SNIFFED_BYTES]:
-        return None, "", "it is binary, no text"
+        return None, "", "it is binary, not text"
     declared = _declared_encoding(content)
     try:
         return content.decode(declared), declared, None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         if _is_mostly_binary(content):
-            return None, declared, "it is binary, no text"
+            return None, declared, "it is binary, not text"
         return (
             content.decode("latin-1"),
             "latin-1",

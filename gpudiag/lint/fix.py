@@ -107,7 +107,9 @@ def write_fixes(fixed: Iterable[FixedFile]) -> None:
             partial.replace(target)
         except (OSError, UnicodeEncodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise GpudiagError(f"cannot mend {file.path}: {reason}", hint="the file is as it was") from error
+            raise GpudiagError(
+                f"cannot fix {file.path}: {reason}", hint="the file was not changed"
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
 

@@ -87,7 +87,7 @@ def lint_source(source: SourceFile) -> Linted:
         try:
             found += _lint_script(source, script)
         except RecursionError:
-            remark = "its statements are nested too deeply to be judged"
+            remark = "its statements are nested too deeply"
     rule = BY_CODE["lint.launch_module"]
     for mistake in find_commands(source.shell, run=source.shell_runs, editable=source.kind == "page"):
         found.append(_located(source, None, None, rule, mistake))

@@ -48,7 +48,7 @@ def read_cells(text: str) -> tuple[list[NotebookCell] | None, str | None]:
     """The cells and a remark; None where the text is no notebook, and the remark says why."""
     root, whole = _read_document(text)
     if not isinstance(root, dict):
-        return None, "it is no notebook: its JSON does not begin with an object"
+        return None, "it is no notebook: its JSON is no object"
     cells = root.get("cells")
     if cells is None and isinstance(root.get("worksheets"), list):  # nbformat 3
         cells = [
@@ -67,7 +67,7 @@ def read_cells(text: str) -> tuple[list[NotebookCell] | None, str | None]:
         source = cell.get("source", cell.get("input"))
         if isinstance(kind, _Located) and source is not None:
             found.append(NotebookCell(kind.text, number, tuple(_cell_lines(source))))
-    remark = None if whole else "its JSON is cut off; the cells before that were read"
+    remark = None if whole else "its JSON is cut off; the cells before the cut were read"
     return found, remark
 
 

@@ -86,7 +86,7 @@ def read_source(path: Path, name: str | None = None) -> SourceFile:
     except OSError as error:
         raise Unreadable(f"it cannot be opened: {error.strerror or error}") from error
     if len(content) > limit:
-        raise Unreadable(f"it is larger than {limit // 1_000_000} MB, which no script is")
+        raise Unreadable(f"it is larger than {limit // 1_000_000} MB, too large for a script")
     return parse_source(content, name or str(path), suffix)
 
 

@@ -75,11 +75,11 @@ def _compiled(text: str) -> ast.Module | Broken:
             warnings.simplefilter("ignore")  # invalid escapes are another linter's business
             tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
     except SyntaxError as error:
-        return Broken(max((error.lineno or 1) - 1, 0), f"it is no Python: {error.msg}")
+        return Broken(max((error.lineno or 1) - 1, 0), f"it is not valid Python: {error.msg}")
     except (RecursionError, MemoryError):
         return Broken(0, "its expressions are nested too deeply to be read")
     except ValueError as error:
-        return Broken(0, f"it is no Python: {error}")
+        return Broken(0, f"it is not valid Python: {error}")
     if not isinstance(tree, ast.Module):
         raise TypeError("compile() gave no module")
     return tree

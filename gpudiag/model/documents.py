@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import type_hints
 from gpudiag.model.device import Snapshot
+from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
@@ -54,6 +55,7 @@ DOCUMENTS: dict[str, type] = {
         HangReport,
         Job,
         JobRun,
+        DoctorReport,
         *_OF_SERVICE,
     )
 }
@@ -69,7 +71,7 @@ def noun_type(schema: str) -> type:
         return DOCUMENTS[schema]
     nearest = difflib.get_close_matches(schema, DOCUMENTS, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(DOCUMENTS)}"
-    raise UsageError(f"this gpudiag does not know documents of schema {schema!r}", hint=hint)
+    raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 
 
 # --- their schemas

@@ -80,6 +80,10 @@ class Finding:
     blocks_jobs: bool = True
 
 
+# A check skipped for these reasons does not apply to the machine; any other SKIP is a gap.
+_NO_GAP = (None, MissingReason.NOT_SUPPORTED)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """What one check concluded; `reason` says why it was skipped or could not look.
@@ -94,6 +98,11 @@ class CheckResult:
     reason: str | None = None
     seconds: float = 0.0
     missing_reason: MissingReason | None = None
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the check was skipped though it applies to this machine."""
+        return self.outcome is Outcome.SKIP and self.missing_reason not in _NO_GAP
 
 
 # Worst first. SKIP is not in it: a skipped check says nothing about the machine.

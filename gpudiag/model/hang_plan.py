@@ -21,7 +21,7 @@ class HangPlan(Plan):
     job_of: int | None = option(
         None,
         "--job-of",
-        "The job of this process, if --all finds it.",
+        "The job of this process, among those that --all finds.",
         "PID",
         between=(1, MAX_PID),
         default_words="the only one here",
@@ -37,7 +37,7 @@ class HangPlan(Plan):
     limit: float = option(
         300.0,
         "--limit",
-        "A rank that works while others wait is blamed after it.",
+        "Blame a rank that works while others wait after that time.",
         "SECONDS",
         between=(1, 86400),
     )

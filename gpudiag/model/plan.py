@@ -44,7 +44,13 @@ def timeout_option(text: str) -> Any:
 def rendezvous_option() -> Any:
     """The field for how long ranks may take to meet."""
     bounds = (1, MAX_TIMEOUT_SECONDS)
-    return option(120.0, "--rendezvous-timeout", "For all ranks to meet.", "SECONDS", between=bounds)
+    return option(
+        120.0,
+        "--rendezvous-timeout",
+        "Longest wait for the rendezvous of all ranks.",
+        "SECONDS",
+        between=bounds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class NcclTestPlan(Plan):
     backend: str = option(
         "auto",
         "--backend",
-        f"{', '.join(BACKENDS)}; auto takes gloo only where there is no trace of a GPU, and then could not tell (3).",
+        f"{', '.join(BACKENDS)}; auto takes gloo only on a machine without a trace of a GPU, and then exits 3.",
         "NAME",
         choices=BACKENDS,
         what="a backend",
@@ -102,7 +108,7 @@ class NcclTestPlan(Plan):
         default_words="64M on CPU; on GPUs up to 8G within 40 % of their free memory",
     )
     step_factor: int = option(
-        2, "--step-factor", "From one size to the next.", "N", between=(2, MAX_STEP_FACTOR)
+        2, "--step-factor", "Factor from one size to the next.", "N", between=(2, MAX_STEP_FACTOR)
     )
     iterations: int | None = option(
         None,
@@ -115,7 +121,7 @@ class NcclTestPlan(Plan):
     warmup: int | None = option(
         None,
         "--warmup",
-        "Not timed, per size.",
+        "Untimed iterations per size.",
         "N",
         between=(0, MAX_WARMUP),
         default_words="2 to 5, by time",
@@ -124,7 +130,7 @@ class NcclTestPlan(Plan):
     verify: str = option(
         "every",
         "--verify",
-        f"Which timed buffers: {', '.join(VERIFY_MODES)}.",
+        f"Which timed buffers to verify: {', '.join(VERIFY_MODES)}.",
         "WHEN",
         choices=VERIFY_MODES,
         what="a way to verify",
@@ -132,7 +138,7 @@ class NcclTestPlan(Plan):
     inject: tuple[str, ...] = option(
         (),
         "--inject",
-        "Make a rank misbehave, at a timed iteration or a stage: kill:2@5, stop:1@init, skip:0@3, "
+        "Make a rank misbehave at a timed iteration or in a stage: kill:2@5, stop:1@init, skip:0@3, "
         "mismatch:1@3:size, oom:2@warmup, bitflip:1@3, slow:3:20; with --localise slow:2-5:20.",
         "FAULT",
         is_repeated=True,
@@ -140,10 +146,11 @@ class NcclTestPlan(Plan):
     localise: bool = option(
         False,
         "--localise",
-        "Then find the slow or lossy node, rail or link: pairs of nodes exchange data. Needs four nodes; ranks of one "
-        "machine act as nodes.",
+        "After that, find the slow or lossy node, rail or link: pairs of nodes exchange data. Needs four nodes; on one machine each rank acts as a node.",
     )
-    timeout_seconds: float | None = timeout_option("For the whole run; what heals within is a warning.")
+    timeout_seconds: float | None = timeout_option(
+        "Limit of the whole run; a stop that ends within it is a warning."
+    )
     rendezvous_timeout_seconds: float = rendezvous_option()
 
     def __post_init__(self) -> None:
@@ -153,12 +160,12 @@ class NcclTestPlan(Plan):
         if self.max_bytes is not None and self.min_bytes > self.max_bytes:
             raise UsageError(
                 f"--min-bytes {self.min_bytes} is more than --max-bytes {self.max_bytes}",
-                hint="swap them, or leave one out",
+                hint="swap them, or leave out one",
             )
         if self.inject and self.verify != "every":
             raise UsageError(
                 f"--inject needs --verify every, not {self.verify}",
-                hint="leave --verify out: --inject implies it",
+                hint="leave out --verify: --inject implies it",
             )
 
     def _require_average(self) -> None:
@@ -196,7 +203,7 @@ class BandwidthPlan(Plan):
         all_means=(),
         default_words="all that this machine can run",
     )
-    force: bool = option(False, "--force", "Test GPUs that others use, too.")
+    force: bool = option(False, "--force", "Test also GPUs that others use.")
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""
@@ -243,37 +250,38 @@ class PreflightPlan(Plan):
         what="a level",
     )
     only: tuple[str, ...] = option(
-        (), "--only", "Only these checks, or topics such as pcie; --list names them.", "NAME,..."
+        (), "--only", "Run only these checks, or topics such as pcie; --list names them.", "NAME,..."
     )
-    skip: tuple[str, ...] = option((), "--skip", "Not these checks or topics.", "NAME,...")
+    skip: tuple[str, ...] = option((), "--skip", "Leave out these checks or topics.", "NAME,...")
     expect_gpus: int | None = option(
-        None, "--expect-gpus", "How many GPUs there must be.", "N", between=(0, MAX_EXPECTED_GPUS)
+        None, "--expect-gpus", "Expect exactly N GPUs.", "N", between=(0, MAX_EXPECTED_GPUS)
     )
     at_least_gpus: int | None = option(
         None,
         "--at-least-gpus",
-        "Or no fewer than that many (Slurm's Gres).",
+        "Expect at least N GPUs (Slurm's Gres).",
         "N",
         between=(0, MAX_EXPECTED_GPUS),
     )
     expect_driver: str | None = option(
-        None, "--expect-driver", "Which driver: 580.105.08, or a branch such as 580.", "VERSION"
+        None, "--expect-driver", "Expect this driver: 580.105.08, or a branch such as 580.", "VERSION"
     )
     fail_on: str = option(
         "any",
         "--fail-on",
-        "Which FAIL exits 1: any; machine: what keeps jobs off it, whoever must act; "
-        "host, hardware: what they must mend.",
+        "Exit 1 on FAIL of: any finding; machine: findings that keep jobs off it; host, hardware: findings that these must repair.",
         "WHAT",
         choices=FAIL_ON,
         what="a word for --fail-on",
     )
-    strict: bool = option(False, "--strict", "WARN exits 1; a check skipped for a gap exits 3.")
-    force: bool = option(False, "--force", "Test GPUs that others use, too.")
+    strict: bool = option(
+        False, "--strict", "Exit 1 on WARN too, and 3 if a check could not read what it needs."
+    )
+    force: bool = option(False, "--force", "Test also GPUs that others use.")
     duration_seconds: float | None = option(
         None,
         "--duration",
-        "Of the load of level long.",
+        "Duration of the load at level long.",
         "SECONDS",
         between=(MIN_DURATION_SECONDS, MAX_DURATION_SECONDS),
         default_words="900 on GPUs, 60 on the CPU",
@@ -294,16 +302,17 @@ class PreflightPlan(Plan):
             raise UsageError(f"--only and --skip both name {both[0]}", hint="leave it out of one of the two")
         if self.strict and self.fail_on != "any":
             raise UsageError(
-                f"--strict fails on everything, and --fail-on {self.fail_on} does not", hint="leave one out"
+                f"--strict fails on every finding, --fail-on {self.fail_on} only on some",
+                hint="leave one out",
             )
         if self.force and self.level == "instant":
             raise UsageError(
-                "--force is about tests that disturb a GPU, and --level instant has none",
+                "--force allows tests on GPUs in use, and --level instant runs no test",
                 hint="leave it out, or ask for --level quick",
             )
         if self.duration_seconds is not None and self.level != "long":
             raise UsageError(
-                f"--duration is of the load of level long, and --level {self.level} has none",
+                f"--duration is for the load of level long, and --level {self.level} has no load",
                 hint="ask for --level long",
             )
 

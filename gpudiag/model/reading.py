@@ -39,12 +39,12 @@ Scalar = Union[str, int, float, bool]  # noqa: UP007 - used as a type alias at r
 
 NOT_ASKED = Missing(MissingReason.NOT_ASKED)
 
-# The driver gave a number that gpudiag has no word for: `unknown_9`; a bit of a mask is `bit_11`.
+# The driver gave a number that gpudiag does not know: `unknown_9`; a bit of a mask is `bit_11`.
 _WITHOUT_A_WORD = ("unknown_", "bit_")
 
 
 def is_without_word(value: object) -> bool:
-    """Whether the value is a number of the driver that gpudiag has no word for."""
+    """Whether the value is a number of the driver that gpudiag does not know."""
     return isinstance(value, str) and any(
         value.startswith(prefix) and value.removeprefix(prefix).isdecimal() for prefix in _WITHOUT_A_WORD
     )

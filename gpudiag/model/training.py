@@ -100,7 +100,13 @@ class TrainingPlan(Plan):
     backend: str = option(
         "auto", "--backend", f"{', '.join(BACKENDS)}.", "NAME", choices=BACKENDS, what="a backend"
     )
-    steps: int = option(10, "--steps", "Verified, then as many timed.", "N", between=(1, MAX_STEPS))
+    steps: int = option(
+        10,
+        "--steps",
+        "Steps that are verified; the same number is timed after them.",
+        "N",
+        between=(1, MAX_STEPS),
+    )
     batch_size: int = option(
         8, "--batch-size", "Samples per rank and step.", "N", between=(1, MAX_BATCH_SIZE)
     )
@@ -120,11 +126,11 @@ class TrainingPlan(Plan):
         choices=OPTIMIZERS,
         what="an optimizer",
     )
-    seed: int = option(1, "--seed", "Of models and data.", "N", between=(0, MAX_SEED))
+    seed: int = option(1, "--seed", "Seed of models and data.", "N", between=(0, MAX_SEED))
     inject: tuple[str, ...] = option(
         (),
         "--inject",
-        "See a fault found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
+        "Inject a fault and see it found: nosync:3, sumgrad, samedata, noset_epoch, badinit, onebias, nan:1@3, uneven, "
         "slow:1:50, kill:1@3, stop:1@3, oom:1.",
         "FAULT",
         is_repeated=True,

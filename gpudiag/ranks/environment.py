@@ -103,8 +103,7 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
     """The place among the processes of srun, mpirun and the like; the port is made from what names the run."""
     if launched.master is None:
         raise UsageError(
-            f"{launched.launcher.value} started {launched.world_size} processes on several machines, and "
-            "nothing says which is rank 0's",
+            f"{launched.launcher.value} started {launched.world_size} processes on several machines, and no variable names rank 0's machine",
             hint=launched.hand_on,
         )
     address = launched.master
@@ -136,8 +135,8 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
     absent = [flag for flag, value in flags.items() if value is None]
     if absent:
         raise UsageError(
-            f"{_join(absent)} missing: --rank, --world-size and --init-method come together",
-            hint="or leave all three out, and gpudiag starts the ranks itself",
+            f"{_join(absent)} missing: --rank, --world-size and --init-method need each other",
+            hint="or leave out all three, and gpudiag starts the ranks itself",
         )
     rank, world_size = int(flags["--rank"] or 0), int(flags["--world-size"] or 0)
     init_method = _meeting_place(variables, str(flags["--init-method"]))
@@ -188,7 +187,7 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
         reachable = False
     if not ((url.scheme == "tcp" and reachable) or (url.scheme == "file" and url.path)):
         raise UsageError(
-            f"--init-method {init_method} is not an address where ranks can meet",
+            f"--init-method {init_method} is no address for a rendezvous",
             hint="such as tcp://HOST:PORT, on rank 0's machine, file:///PATH, which all ranks see, or env://",
         )
     return init_method
@@ -202,8 +201,8 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         present = [name for name in known if variables.get(name)]
         if present == ["LOCAL_RANK"]:
             raise UsageError(
-                f"LOCAL_RANK or --local-rank is set, and {_join(absent)} are not: no launcher started this",
-                hint="leave --local-rank out, or unset LOCAL_RANK, and gpudiag starts the ranks itself",
+                f"LOCAL_RANK or --local-rank is set, but {_join(absent)} are not: no launcher started this process",
+                hint="leave out --local-rank, or unset LOCAL_RANK, and gpudiag starts the ranks itself",
             )
         raise UsageError(
             f"{_join(present)} set but {_join(absent)} not: a launcher sets all of them",
@@ -280,7 +279,7 @@ def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> No
     """
     if port == 0 and world_size > 1:
         raise UsageError(
-            "MASTER_PORT is 0: the ranks have no port on which to find each other",
+            "MASTER_PORT is 0: the ranks have no rendezvous port",
             hint="start it with `torchrun --standalone`, or with a --master-port that is free"
             if by_torchrun
             else "set MASTER_PORT to a port that is free on rank 0's machine",

@@ -78,10 +78,10 @@ def parse_fault(text: str, world_size: int, *, of_pairs: bool = False) -> Fault:
     if kind is FaultKind.SLOW:
         if other is not None and not of_pairs:
             hint = "add --localise to nccl-test, or give one rank"
-            raise UsageError(f"--inject {text}: here no two ranks exchange data by themselves", hint=hint)
+            raise UsageError(f"--inject {text}: no pair of ranks exchanges data in this command", hint=hint)
         return replace(_parse_slow(text, rank, match["when"], match["detail"]), other_rank=other)
     if other is not None:
-        raise UsageError(f"--inject {text}: only slow is for two ranks", hint="write it as slow:2-5:20")
+        raise UsageError(f"--inject {text}: only slow takes two ranks", hint="write it as slow:2-5:20")
     mismatch = _parse_mismatch(text, kind, match["detail"])
     iteration, stage = _parse_moment(text, kind, match["when"])
     return Fault(kind, rank, iteration, stage, mismatch=mismatch, specification=text)
@@ -102,7 +102,7 @@ def _parse_mismatch(text: str, kind: FaultKind, detail: str | None) -> MismatchK
         return MismatchKind.SIZE
     if kind is FaultKind.MISMATCH and detail in tuple(MismatchKind):
         return MismatchKind(detail)
-    hint = "a mismatch is of op, size or dtype" if kind is FaultKind.MISMATCH else _EXAMPLES
+    hint = "a mismatch is one of op, size or dtype" if kind is FaultKind.MISMATCH else _EXAMPLES
     raise UsageError(f"--inject {text}: {detail!r} is not valid here", hint=hint)
 
 

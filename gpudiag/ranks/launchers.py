@@ -287,7 +287,7 @@ def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
     one = wanted == "1" or ("RANK" in variables and not wanted.isdecimal())
     if not one and "TORCHELASTIC_RUN_ID" not in variables:
         raise UsageError(
-            f"PET_NPROC_PER_NODE={wanted}: this pod is to run several processes, and torchrun did not start this one",
+            f"PET_NPROC_PER_NODE={wanted}: this pod runs several processes, and torchrun did not start this one",
             hint="start it by `torchrun -m gpudiag ...`, which reads all of PET_*",
         )
 
@@ -371,7 +371,5 @@ def parse_number(variables: Mapping[str, str], name: str, fallback: int | None =
     if not text and fallback is not None:
         return fallback
     if not text.strip().isdecimal():
-        raise UsageError(
-            f"{name}={text} is not a number from 0 up", hint=f"set {name} as your launcher would"
-        )
+        raise UsageError(f"{name}={text} is not a number from 0 up", hint=f"set {name} as your launcher does")
     return int(text)

@@ -27,7 +27,7 @@ WHO_IS_AT_FAULT = {
     XidKind.APPLICATION: "the job's own code; the GPU is fine",
     XidKind.DRIVER: "the driver or its firmware",
     XidKind.SYMPATHETIC: "another Xid of the same burst",
-    XidKind.INFORMATIONAL: "nobody: a fact to know",
+    XidKind.INFORMATIONAL: "nobody: for information",
 }
 
 

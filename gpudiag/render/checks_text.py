@@ -27,7 +27,10 @@ def _entry(check: Check) -> list[str]:
     facts = (
         ("reads", ", ".join(check.readings).replace("{", "{ ").replace(",", ", ").replace(",  ", ", ")),
         ("limit", describe_limits(check)),
-        ("confirmed", check.confirmed or "unconfirmed: may warn, and fails only on what NVML itself states"),
+        (
+            "confirmed",
+            check.confirmed or "unconfirmed: it may warn, and fails only on a fault that NVML itself states",
+        ),
     )
     for name, text in facts:
         if text:

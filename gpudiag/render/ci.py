@@ -63,7 +63,7 @@ def _finding(finding: Finding) -> tuple[str, str]:
 
 
 def _unlooked(result: CheckResult) -> tuple[str, str]:
-    return "error", _command("error", f"ERROR {result.check}", f"could not look: {describe_reason(result)}")
+    return "error", _command("error", f"ERROR {result.check}", f"no result: {describe_reason(result)}")
 
 
 def _command(level: str, title: str, text: str) -> str:
@@ -186,7 +186,7 @@ def _with_verdict(report: Report) -> tuple[CheckResult, ...]:
     shown = {result.outcome for result in report.results}
     if report.verdict in shown or (report.verdict is Outcome.PASS and report.results):
         return report.results
-    reason = f"the verdict is {report.verdict.value}: {len(report.results)} checks, none of them says so"
+    reason = f"the verdict is {report.verdict.value}: {len(report.results)} checks, and none of them gives that verdict"
     outcome = report.verdict if report.verdict in (Outcome.FAIL, Outcome.WARN) else Outcome.ERROR
     return (CheckResult("verdict", outcome, reason=reason), *report.results)
 

@@ -119,13 +119,14 @@ def _rate(reading: Reading[float]) -> str:
 
 
 def render_collective(report: CollectiveReport, *, all_sizes: bool = False, style: Style = PLAIN) -> str:
-    """The whole report: verdict first, at most 80 columns."""
+    """The whole report: verdict first, as wide as the terminal."""
     lines = [*_verdict_lines(report, style)]
-    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    most = style.most(SHOWN_FINDINGS)
+    for place, finding in enumerate(report.findings[:most]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
-    if len(report.findings) > SHOWN_FINDINGS:
-        lines += ["", *_more_findings(report.findings[SHOWN_FINDINGS:])]
-    lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes, style=style)]
+    if len(report.findings) > most:
+        lines += ["", *_more_findings(report.findings[most:])]
+    lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes or style.verbose, style=style)]
     lines += _localisation_lines(report.measurement)
     lines += _moved_lines(report.measurement)
     lines += next_lines(*_next_commands(report))
@@ -169,7 +170,7 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     results = [result for result in measurement.results if result.op != BARRIER]
     if measurement.results and not results:  # it moves no data
         verified = all(result.verified is True for result in measurement.results)
-        return "no rank left early" if verified else "not verified"
+        return "no rank ended early" if verified else "not verified"
     exact = sum(result.verified is True for result in results)
     one_kind = len({name_group(result) for result in results}) == 1
     what = ("size" if one_kind else "result") + "s" * (len(results) != 1)
@@ -196,7 +197,7 @@ def _more_findings(findings: Sequence[Finding]) -> list[str]:
         line
         for code, subjects in by_code.items()
         for line in wrapped(
-            f"{len(subjects)} more {code}: {', '.join(subjects)} (--json has all)", indent="  "
+            f"{len(subjects)} more {code}: {', '.join(subjects)} (--verbose has all)", indent="  "
         )
     ]
 
@@ -223,7 +224,7 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
             describe_movement(movement)
         )
     told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
-    return wrapped(f"Moved meanwhile: {told}.", indent="  ")
+    return wrapped(f"Counters that rose during the run: {told}.", indent="  ")
 
 
 def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:

@@ -1,47 +1,25 @@
 """`gpudiag list` as text: one row per GPU in the snapshot's order, or with `--wide` every reading of every GPU."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from gpudiag.checks.gpu.availability import Candidate
 from gpudiag.checks.gpu.state import GpuState, findings_about, judge_state
 from gpudiag.model.device import (
     Device,
-    EccLocation,
-    FabricState,
     GpuProcess,
     MigInstance,
-    NvLink,
-    PcieErrorCounts,
-    PeerAccess,
-    RowRemapHistogram,
     Snapshot,
-    ThrottleSeconds,
 )
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.reference.declaration import Activity, Declared
-from gpudiag.reference.readings import READINGS, TOPICS
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.reference.reading_names import describe_missing
 from gpudiag.render.style import PLAIN, Column, Footnotes, Style, render_table, sentence, wrapped
-from gpudiag.units import format_gib, format_rate, format_seconds, format_size
+from gpudiag.units import format_gib, format_seconds
 
 # --- the table
 
 NO_VALUE = "-"
-_MISSING_WORDS = {
-    MissingReason.NOT_SUPPORTED: "this GPU does not report it",
-    MissingReason.FUNCTION_NOT_FOUND: "the driver is too old to report it",
-    MissingReason.NO_PERMISSION: "no permission to read it",
-    MissingReason.DEVICE_LOST: "the GPU is lost",
-    MissingReason.RESET_REQUIRED: "the GPU must be reset first",
-    MissingReason.SOURCE_ABSENT: "its source is not here",
-    MissingReason.TIMED_OUT: "no answer by the deadline",
-    MissingReason.ATTACHING: "the driver is still attaching the GPU",
-    MissingReason.NOT_ASKED: "not asked",
-    MissingReason.ERROR: "the driver answered with an error",
-}
 # Programs that run others: the script's name is more useful than theirs.
 _INTERPRETERS = ("python", "bash", "sh", "torchrun", "mpirun")
 
@@ -55,12 +33,6 @@ _COLUMNS = (
     Column("USER/COMMAND", gives_way=True),
     Column("STATE"),
 )
-
-
-def describe_missing(missing: Missing) -> str:
-    """Why a value is not there, in words; the source's own words follow where there are any."""
-    words = _MISSING_WORDS[missing.reason]
-    return f"{words} ({missing.detail})" if missing.detail else words
 
 
 def describe_index(device: Device) -> str:
@@ -307,191 +279,3 @@ def render_too_few(wanted: int, candidates: tuple[Candidate, ...]) -> str:
 
 def _uuid(candidate: Candidate) -> str:
     return "" if isinstance(candidate.uuid, Missing) else candidate.uuid
-
-
-# --- every reading
-
-_LABEL_WIDTH = 11
-_OF_TWO_LOOKS = {
-    "nvlink_throughput_bytes_per_second",
-    *(one.name for one in READINGS if isinstance(one.question, Activity)),
-}
-
-
-def describe_throttle_seconds(times: ThrottleSeconds) -> str:
-    """For how long each cause held the clocks back; causes that never did are left out."""
-    known = _known(times)
-    said = [f"{name.replace('_', ' ')} {format_seconds(value)}" for name, value in known if value > 0]
-    return ", ".join(said) or "nothing"
-
-
-def describe_pcie_errors(counts: PcieErrorCounts) -> str:
-    """The counts that are not 0, in words."""
-    said = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
-    return ", ".join(said) or "no"
-
-
-def describe_fabric(fabric: FabricState) -> str:
-    """The state of the registration, and the faults that the fabric reports."""
-    health = () if isinstance(fabric.health, Missing) else (fabric.health.replace("_", " "),)
-    faults = () if isinstance(fabric.faults, Missing) else fabric.faults
-    words = (fabric.state.replace("_", " "), fabric.status, *health, *faults)
-    return ", ".join(word.replace("_", " ") for word in words)
-
-
-def describe_peers(peers: tuple[PeerAccess, ...]) -> str:
-    """How many other GPUs this one can read directly, and how many of those by NVLink."""
-    readable = sum(1 for peer in peers if peer.read == "ok")
-    linked = sum(1 for peer in peers if peer.nvlink == "ok")
-    return f"reads {readable} of {len(peers)} other GPUs, {linked} by NVLink" if peers else ""
-
-
-def _known(noun: Any) -> list[tuple[str, Any]]:
-    values = ((field.name, getattr(noun, field.name)) for field in fields(noun))
-    return [(name, value) for name, value in values if not isinstance(value, Missing)]
-
-
-def render_wide(
-    snapshot: Snapshot,
-    findings: tuple[Finding, ...],
-    candidates: tuple[Candidate, ...],
-    style: Style = PLAIN,
-) -> str:
-    """A block per GPU with all its readings, and last the reasons not to start work on it."""
-    lines = simulated_lines(snapshot)
-    for device in snapshot.devices:
-        lines += [*_block(snapshot, device, findings_about(device, findings), style), ""]
-    free = [candidate.label for candidate in candidates if candidate.free]
-    lines.append(f"Free: {' '.join(free) if free else 'none'}.")
-    for candidate in candidates:
-        if not candidate.free:
-            lines += wrapped(f"Not free: {candidate.label}: {', '.join(candidate.against)}.", indent="  ")
-    return "\n".join(lines) + "\n"
-
-
-def _block(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...], style: Style) -> list[str]:
-    name = "name not known" if isinstance(device.name, Missing) else device.name
-    state = judge_state(snapshot, device, findings)
-    colour = "bold" if state is GpuState.HEALTHY else "red"
-    lines = [style.paint(f"GPU {describe_index(device)}  {name}  {describe_state(state)}", colour)]
-    for finding in findings:
-        lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")
-    absent: dict[str, list[str]] = {}
-    for label, readings in TOPICS if device.responding is True else TOPICS[:1]:
-        lines += _topic(label, _said(device, readings, snapshot.taken_at, absent))
-    return [*lines, *_topic("no value", _absences(absent))]
-
-
-def _said(device: Device, readings: tuple[Declared, ...], now: datetime, absent: dict[str, list[str]]) -> str:
-    """The readings of one topic in words; those that are not there are noted under their reason."""
-    said = []
-    for declared in readings:
-        if not declared.words:
-            continue
-        name = declared.name
-        reading = getattr(device.id if name in ("uuid", "bus_id", "cuda_ordinal") else device, name)
-        if isinstance(reading, Missing):
-            if name in _OF_TWO_LOOKS and reading.reason is MissingReason.NOT_ASKED:
-                continue  # a listing looks once
-            absent.setdefault(reading.reason.value.replace("_", " "), []).append(name)
-        else:
-            said.append(declared.words.format(_value(name, reading, now)))
-    return ", ".join(part for part in said if part)
-
-
-def _value(name: str, value: Any, now: datetime) -> str:
-    """One reading as text; its unit is in the name, or in the words around it."""
-    if isinstance(value, tuple):
-        return _TUPLES[name](value, now)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, RowRemapHistogram):
-        counts = (value.max_banks, value.high_banks, value.partial_banks, value.low_banks, value.none_banks)
-        return "/".join(str(count) for count in counts)
-    if type(value) in _NOUNS:
-        return _NOUNS[type(value)](value)
-    if name.endswith("_bytes"):
-        return format_size(value)
-    if name.endswith("_bytes_per_second"):
-        return format_rate(value)
-    return f"{value:.0f}" if isinstance(value, float) else str(value)
-
-
-def _describe_reasons(reasons: tuple[str, ...], now: datetime) -> str:
-    return " ".join(reasons) or "nothing"
-
-
-def _describe_locations(locations: tuple[EccLocation, ...], now: datetime) -> str:
-    return " ".join(location.location for location in locations) or "no location apart"
-
-
-def _describe_links(links: tuple[NvLink, ...], now: datetime) -> str:
-    if not links:
-        return "no link"
-    down = " ".join(str(link.link) for link in links if link.active is False)
-    unknown = sum(1 for link in links if isinstance(link.active, Missing))
-    parts = (
-        f"{sum(1 for link in links if link.active is True)} of {len(links)} up",
-        f"down: {down}" if down else "",
-        f"{unknown} not known" if unknown else "",
-        f"{sum(_errors(link) for link in links)} errors",
-    )
-    return ", ".join(part for part in parts if part)
-
-
-def _errors(link: NvLink) -> int:
-    counters = (link.crc_flit_errors, link.crc_data_errors, link.replay_errors, link.recovery_errors)
-    return sum(counter for counter in counters if not isinstance(counter, Missing))
-
-
-def _describe_instances(instances: tuple[MigInstance, ...], now: datetime) -> str:
-    return ", ".join(_describe_instance(instance) for instance in instances)
-
-
-def _describe_instance(instance: MigInstance) -> str:
-    memory = describe_memory_gib(instance.memory_used_bytes, instance.memory_total_bytes)
-    parts = (
-        describe_instance_name(instance),
-        instance.uuid,
-        memory if isinstance(memory, Missing) else f"{memory} GiB",
-    )
-    return " ".join(part for part in parts if not isinstance(part, Missing))
-
-
-def _describe_processes(processes: tuple[GpuProcess, ...], now: datetime) -> str:
-    return ", ".join(_describe_whole(process, now) for process in processes) or "nobody"
-
-
-def _describe_whole(process: GpuProcess, now: datetime) -> str:
-    job = "" if isinstance(process.slurm_job_id, Missing) else f", Slurm job {process.slurm_job_id}"
-    return f"{describe_process(process, now)} (pid {process.pid}, {process.kind}{job})"
-
-
-def _describe_peers(peers: tuple[PeerAccess, ...], now: datetime) -> str:
-    return describe_peers(peers)
-
-
-_NOUNS: dict[type, Callable[[Any], str]] = {
-    ThrottleSeconds: describe_throttle_seconds,
-    PcieErrorCounts: describe_pcie_errors,
-    FabricState: describe_fabric,
-}
-_TUPLES: dict[str, Callable[[Any, datetime], str]] = {
-    "clocks_event_reasons": _describe_reasons,
-    "ecc_locations": _describe_locations,
-    "nvlinks": _describe_links,
-    "mig_instances": _describe_instances,
-    "processes": _describe_processes,
-    "peers": _describe_peers,
-}
-
-
-def _topic(label: str, text: str) -> list[str]:
-    if not text:
-        return []
-    return wrapped(text, first=f"  {label:{_LABEL_WIDTH}}", indent=" " * (_LABEL_WIDTH + 2))
-
-
-def _absences(absent: dict[str, list[str]]) -> str:
-    """The missing readings and why: `fan_speed_percent (not supported)`, under the names of the JSON."""
-    return "; ".join(f"{', '.join(names)} ({why})" for why, names in absent.items())

@@ -71,7 +71,7 @@ def _render_job(log: LogExplanation, verdict: Verdict, style: Style) -> str:
         if (
             sighting.role is not Role.SYMPTOM
             and sighting.explanation.topic != verdict.topic
-            and place < _MOST_OTHERS
+            and place < style.most(_MOST_OTHERS)
         ):
             place += 1
             lines += [
@@ -86,10 +86,11 @@ def _render_job(log: LogExplanation, verdict: Verdict, style: Style) -> str:
     left = f"; {left_out:,} bytes before the end were left out" if left_out else ""
     lines += ["", *wrapped(f"Read: {name}, {_lines(count)}{left}." if count else f"{name}: it is empty.")]
     refused = [one for one in log.logs if one.refused]
-    for one in refused[:_MOST_REFUSED]:
+    for one in refused[: style.most(_MOST_REFUSED)]:
         lines += wrapped(f"{one_line(one.name)}: not read: {one.refused}.")
-    if len(refused) > _MOST_REFUSED:
-        lines.append(f"and {len(refused) - _MOST_REFUSED} more files were not read: --json names them")
+    untold = len(refused) - style.most(_MOST_REFUSED)
+    if untold > 0:
+        lines.append(f"and {untold} more files were not read: --verbose names them")
     return "\n".join(lines) + "\n"
 
 
@@ -132,16 +133,16 @@ def _unknown(place: int, error: UnknownError, style: Style, several: bool) -> li
 
 def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several: bool) -> list[str]:
     explanation, role = sighting.explanation, sighting.role.value.upper()
-    where = f"{one_line(sighting.log)} {_where(sighting)}" if several else _where(sighting)
+    where = f"{one_line(sighting.log)} {_where(sighting, style)}" if several else _where(sighting, style)
     heading = wrapped(f"{place}. {role} {explanation.topic}: {explanation.title} ({where})", indent="   ")
     heading[0] = heading[0].replace(role, style.paint(role, _ROLE_COLOURS[sighting.role]), 1)
     excerpt = wrapped(one_line(sighting.excerpt, 240), first="   | ", indent="   | ")
     lines = [*heading, *excerpt]
     if sighting.went_on:
-        lines += _labelled("But", "the run went on after it")
+        lines += _labelled("But", "the run continued after it")
     if sighting.follows:
         return [*lines, *_labelled("Follows", f"from {sighting.follows}")]
-    if brief:
+    if brief and not style.verbose:
         return lines
     owner = f"{sighting.owner.value}; written by {sighting.program}" if sighting.owner else ""
     return [
@@ -152,12 +153,12 @@ def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several
     ]
 
 
-def _where(sighting: Sighting) -> str:
-    numbers = ", ".join(str(number) for number in sighting.lines[:_MAX_NUMBERS])
+def _where(sighting: Sighting, style: Style) -> str:
+    numbers = ", ".join(str(number) for number in sighting.lines[: style.most(_MAX_NUMBERS)])
     others = f", also in {len(sighting.other_logs)} more" if sighting.other_logs else ""
     if sighting.count == 1:
         return f"line {numbers}"
-    more = sighting.count - len(sighting.lines[:_MAX_NUMBERS])
+    more = sighting.count - len(sighting.lines[: style.most(_MAX_NUMBERS)])
     return f"lines {numbers}" + (f" and {more} more" if more > 0 else "") + others
 
 

@@ -17,7 +17,7 @@ _MOST_MACHINES = 8
 
 
 def render_hang(report: HangReport, style: Style = PLAIN) -> str:
-    """The whole report, at most 80 columns wide where words allow."""
+    """The whole report, as wide as the terminal."""
     lines: list[str] = []
     for verdict in report.jobs:
         lines += [*_job(verdict, style), ""]
@@ -27,7 +27,7 @@ def render_hang(report: HangReport, style: Style = PLAIN) -> str:
             finding.outcome,
             style,
         )
-    seen = f"looked for {report.seconds:.1f} s on {_where(report)}"
+    seen = f"looked for {report.seconds:.1f} s on {_where(report, style)}"
     for machine in report.machines:
         if machine.reason:
             lines += wrapped(
@@ -37,33 +37,35 @@ def render_hang(report: HangReport, style: Style = PLAIN) -> str:
     return "\n".join([*lines, *_next(report)]) + "\n"
 
 
-def _where(report: HangReport) -> str:
+def _where(report: HangReport, style: Style) -> str:
     names = [one_line(machine.name) for machine in report.machines if not machine.reason]
     if not report.machines:
         return one_line(report.host)
     if not names:
         return "no machine that has a job"
-    more = f" and {len(names) - _MOST_MACHINES} more" if len(names) > _MOST_MACHINES else ""
-    return f"{len(names)} of {len(report.machines)} machines ({', '.join(names[:_MOST_MACHINES])}{more})"
+    most = style.most(_MOST_MACHINES)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{len(names)} of {len(report.machines)} machines ({', '.join(names[:most])}{more})"
 
 
 def _job(verdict: JobVerdict, style: Style) -> list[str]:
     word = _word(verdict.outcome)
     lines = _painted(wrapped(f"{word} {_headline(verdict)}", indent="  "), verdict.outcome, style)
     lines += _on_machine(verdict)
-    for finding in verdict.findings[1:_MOST_FINDINGS]:
+    for finding in verdict.findings[1 : style.most(_MOST_FINDINGS)]:
         lines += _painted(
             wrapped(f"{_word(finding.outcome)} {one_line(finding.message)}", indent="  "),
             finding.outcome,
             style,
         )
-    lines += ["", *wrapped(f"{one_line(verdict.name)}, {_counted(verdict)}", indent="  ")]
-    for place in verdict.places[:_MOST_PLACES]:
-        lines += _place(place)
-    if len(verdict.places) > _MOST_PLACES:
-        lines.append(f"  and {len(verdict.places) - _MOST_PLACES} more places: --json has all")
+    lines += ["", *wrapped(f"{one_line(verdict.name)}, {_counted(verdict, style)}", indent="  ")]
+    for place in verdict.places[: style.most(_MOST_PLACES)]:
+        lines += _place(place, style)
+    left = len(verdict.places) - style.most(_MOST_PLACES)
+    if left > 0:
+        lines.append(f"  and {left} more places: --verbose has all")
     if verdict.findings:
-        lines += ["", *_evidence(verdict.findings[0])]
+        lines += ["", *_evidence(verdict.findings[0], style)]
     for reason in verdict.unseen:
         lines += wrapped(one_line(reason), first="Not seen: ", indent="  ")
     if verdict.ruled_out:
@@ -94,34 +96,34 @@ def _headline(verdict: JobVerdict) -> str:
     return one_line(verdict.headline) + code
 
 
-def _counted(verdict: JobVerdict) -> str:
+def _counted(verdict: JobVerdict, style: Style) -> str:
     here, size = len(verdict.job.ranks), verdict.job.world_size
     of = "" if isinstance(size, Missing) or size == here else f" of {size}"
     if len(verdict.job.machines) > 1:
         places = "; ".join(
             f"{one_line(host)} has {name_ranks(ranks) if ranks else 'none'}"
-            for host, ranks in verdict.job.machines[:_MOST_MACHINES]
+            for host, ranks in verdict.job.machines[: style.most(_MOST_MACHINES)]
         )
-        more = len(verdict.job.machines) - _MOST_MACHINES
+        more = len(verdict.job.machines) - style.most(_MOST_MACHINES)
         return f"{here}{of} rank{'s' * (here != 1)} ({places}{f'; {more} more' if more > 0 else ''}):"
     return f"{here}{of} rank{'s' * (here != 1)} here:"
 
 
-def _place(place: Place) -> list[str]:
+def _place(place: Place, style: Style) -> list[str]:
     name = name_ranks(place.ranks) if place.ranks else "a process without a known rank"
     state = "moves" if place.moves else "still"
     since = (
         "" if isinstance(place.since_seconds, Missing) or place.moves else f" for {place.since_seconds:.0f} s"
     )
     lines = wrapped(f"{name}: {one_line(place.words)} ({state}{since})", first="  ", indent="    ")
-    for frame in place.stack[:_MOST_FRAMES]:
+    for frame in place.stack[: style.most(_MOST_FRAMES)]:
         lines += wrapped(one_line(frame, 200), first="      ", indent="        ")
     return lines
 
 
-def _evidence(finding: Finding) -> list[str]:
+def _evidence(finding: Finding, style: Style) -> list[str]:
     lines = []
-    for fact in finding.evidence[:_MOST_FACTS]:
+    for fact in finding.evidence[: style.most(_MOST_FACTS)]:
         unit = f" {fact.unit}" if fact.unit else ""
         lines += wrapped(f"{fact.name}: {one_line(str(fact.value))}{unit}", first="  - ", indent="    ")
     return lines

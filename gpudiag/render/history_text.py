@@ -11,24 +11,27 @@ MAX_BASELINES = 40
 
 
 def render_history(history: History, style: Style = PLAIN) -> str:
-    """The whole page, at most 80 columns wide."""
+    """The whole page, as wide as the terminal."""
     name = one_line(history.machine, 60)
     if not history.runs:
         lines = wrapped(f"No run of {name} is stored in {history.store}.")
         return "\n".join([*lines, "Next: gpudiag preflight"]) + "\n"
     count = len(history.runs)
     lines = wrapped(f"{name}: {count} run{'s' * (count > 1)} in {history.store}")
-    lines += ["", *_runs(history, style), *_gpus(history), *_baselines(history)]
+    lines += ["", *_runs(history, style), *_gpus(history), *_baselines(history, style)]
     return "\n".join([*lines, "Next: gpudiag preflight | gpudiag history --json"]) + "\n"
 
 
 def _runs(history: History, style: Style) -> list[str]:
     columns = (Column("RUN", right=True), Column("WHEN (UTC)"), Column("KIND"), Column("OUTCOME"))
-    rows = [(str(run.id), _when(run.at), run.kind, run.outcome.upper()) for run in history.runs[:MAX_RUNS]]
+    rows = [
+        (str(run.id), _when(run.at), run.kind, run.outcome.upper())
+        for run in history.runs[: style.most(MAX_RUNS)]
+    ]
     heading, *lines = render_table(columns, rows)
     painted = [style.paint_outcome(line, run.outcome) for line, run in zip(lines, history.runs, strict=False)]
-    more = len(history.runs) - MAX_RUNS
-    return [heading, *painted, *([f"and {more} earlier: --json has all"] if more > 0 else [])]
+    more = len(history.runs) - style.most(MAX_RUNS)
+    return [heading, *painted, *([f"and {more} earlier: --verbose has all"] if more > 0 else [])]
 
 
 def _gpus(history: History) -> list[str]:
@@ -42,7 +45,7 @@ def _gpus(history: History) -> list[str]:
     return ["", *render_table(columns, rows)]
 
 
-def _baselines(history: History) -> list[str]:
+def _baselines(history: History, style: Style) -> list[str]:
     """A line per metric: its value in good runs and its last one; the largest fall comes first."""
     if not history.baselines:
         return []
@@ -64,10 +67,10 @@ def _baselines(history: History) -> list[str]:
             f"{_drift(one):+.0%}",
             str(one.count),
         )
-        for one in ordered[:MAX_BASELINES]
+        for one in ordered[: style.most(MAX_BASELINES)]
     ]
-    more = len(ordered) - MAX_BASELINES
-    return ["", *render_table(columns, rows), *([f"and {more} more: --json has all"] if more > 0 else [])]
+    more = len(ordered) - style.most(MAX_BASELINES)
+    return ["", *render_table(columns, rows), *([f"and {more} more: --verbose has all"] if more > 0 else [])]
 
 
 def _drift(baseline: Baseline) -> float:

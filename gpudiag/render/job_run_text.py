@@ -7,7 +7,7 @@ from gpudiag.render.style import PLAIN, Style, wrapped
 _PREFIX = "gpudiag: "
 _INDENT = "  "
 _SHOWN_FINDINGS = 4
-_GOES_ON = "the job goes on as it is"
+_GOES_ON = "the job continues"
 _KILLS = "it is ended now: SIGTERM, and SIGKILL 30 s later (--on-stall kill)"
 
 
@@ -19,7 +19,7 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
         lines += _details(first)
     for finding in [one for one in others if one is not None][:_SHOWN_FINDINGS]:
         lines += _paragraph(f"{finding.outcome.value.upper()} {finding.message} [{finding.code}]")
-    lines += [line for why in run.unseen[:2] for line in _paragraph(f"could not look: {why}", _INDENT)]
+    lines += [line for why in run.unseen[:2] for line in _paragraph(f"not read: {why}", _INDENT)]
     lines += _explained(run)
     files = f"; dumps and error files: {run.folder}" if run.folder else ""
     lines += _paragraph(f"verdict: {path}{files}", _INDENT)
@@ -63,6 +63,6 @@ def _paragraph(text: str, indent: str = "") -> list[str]:
 
 
 def _width(indent: str) -> int:
-    from gpudiag.render.style import columns
+    from gpudiag.render.style import prose_columns
 
-    return columns() - len(_PREFIX) - len(indent)
+    return prose_columns() - len(_PREFIX) - len(indent)

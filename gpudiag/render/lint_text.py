@@ -1,7 +1,7 @@
 """What a lint found, as text: each mistake with its line, why, and the mended line."""
 
 from gpudiag.model.lint import LintFinding, LintReport, Severity
-from gpudiag.render.style import PLAIN, Style, columns, one_line, wrapped
+from gpudiag.render.style import PLAIN, Style, one_line, prose_columns, wrapped
 
 _INDENT = "  "
 _MAX_SOURCE = 300
@@ -40,7 +40,7 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
 def _code(label: str, text: str) -> list[str]:
     """A line of code after its label; one that is too long for the screen goes on below, unbroken words whole."""
     shown = one_line(text, _MAX_SOURCE)
-    if len(_INDENT + label + " " + shown) <= columns():
+    if len(_INDENT + label + " " + shown) <= prose_columns():
         return [f"{_INDENT}{label} {shown}"]
     return wrapped(shown, indent=_INDENT + " " * (len(label) + 1), first=f"{_INDENT}{label} ")
 
@@ -60,7 +60,7 @@ def _summary(report: LintReport) -> list[str]:
     mendable = sum(bool(finding.edits) for finding in report.findings)
     if mendable:
         lines += wrapped(
-            f"{_many(mendable, 'of these', plural='of these')} can be mended: gpudiag lint --fix",
+            f"{_many(mendable, 'of these', plural='of these')} can be fixed: gpudiag lint --fix",
             indent=_INDENT,
         )
     codes = sorted({finding.code for finding in report.findings if finding.severity is Severity.FINDING})

@@ -1,12 +1,13 @@
 """Many machines' reports as text: the count of each verdict, then each finding once with its machines."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gpudiag.model.finding import Outcome
 from gpudiag.model.report import FindingGroup, MachineVerdict, MergedReport
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
-MAX_MACHINES_NAMED = 24  # of one group; `--json` has all
+MAX_MACHINES_NAMED = 24  # of one group; `--verbose` has all
 MAX_TEXT_CHARACTERS = 400
 # From this share of the machines on, one common cause is likelier than many broken machines.
 _COMMON_SHARE = 0.5
@@ -27,17 +28,12 @@ def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
         lines += ["", *_group(group, len(merged.machines), style)]
     doubtful = [machine for machine in merged.machines if machine.reason is not None]
     if doubtful:
-        lines += ["", *_doubtful(doubtful)]
+        lines += ["", *_doubtful(doubtful, style)]
     if merged.repeated:
-        named = ", ".join(one_line(place) for place in merged.repeated[:MAX_MACHINES_NAMED])
-        more = len(merged.repeated) - MAX_MACHINES_NAMED
-        also = f" and {more:,} more" if more > 0 else ""
-        lines += ["", *wrapped(f"Counted once, though given again: {named}{also}", indent="  ")]
+        named = _named(merged.repeated, ", ", style)
+        lines += ["", *wrapped(f"Given twice, counted once: {named}", indent="  ")]
     if merged.unfit:
-        named = ", ".join(one_line(node) for node in merged.unfit[:MAX_MACHINES_NAMED])
-        more = len(merged.unfit) - MAX_MACHINES_NAMED
-        also = f" and {more:,} more" if more > 0 else ""
-        lines += ["", *wrapped(f"To leave out: {named}{also}", indent="  ")]
+        lines += ["", *wrapped(f"To leave out: {_named(merged.unfit, ', ', style)}", indent="  ")]
         if merged.leave_out is not None:
             lines.append(f"  {one_line(merged.leave_out)}")
     if merged.groups:
@@ -45,6 +41,13 @@ def render_merged(merged: MergedReport, style: Style = PLAIN) -> str:
     elif doubtful:
         lines += ["", *next_lines("gpudiag preflight --report json=FILE (on each of these machines)")]
     return "\n".join(lines) + "\n"
+
+
+def _named(names: Sequence[str], separator: str, style: Style) -> str:
+    """The names, and how many more there are."""
+    most = style.most(MAX_MACHINES_NAMED)
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(map(one_line, names[:most])) + more
 
 
 def _verdict(merged: MergedReport, style: Style) -> list[str]:
@@ -65,28 +68,25 @@ def _group(group: FindingGroup, machines: int, style: Style) -> list[str]:
     word = group.outcome.value.upper()
     count = len(group.machines)
     owner = "" if group.owner is None else f" ({group.owner.value})"
-    named = " ".join(one_line(name) for name in group.machines[:MAX_MACHINES_NAMED])
-    more = f" and {count - MAX_MACHINES_NAMED:,} more" if count > MAX_MACHINES_NAMED else ""
-    heading = f"{word} {count:,}: {one_line(group.code)}{owner}: {named}{more}"
+    heading = f"{word} {count:,}: {one_line(group.code)}{owner}: {_named(group.machines, ' ', style)}"
     lines = wrapped(heading, indent="  ")
     lines[0] = style.paint_outcome(lines[0], group.outcome.value)
     lines += wrapped(one_line(group.message, MAX_TEXT_CHARACTERS), first="  ", indent="  ")
     lines += wrapped(one_line(group.remedy, MAX_TEXT_CHARACTERS), first="  Do: ", indent="      ")
     if machines >= _COMMON_MIN_MACHINES and count > _COMMON_SHARE * machines:
         lines += wrapped(
-            "More than half of the machines have it: look for one common cause (image, driver, fabric, "
-            "power) before any of them is drained.",
+            "More than half of the machines have it: look for a common cause (image, driver, fabric, power) before you drain any of them.",
             first="  ",
             indent="  ",
         )
     return lines
 
 
-def _doubtful(machines: list[MachineVerdict]) -> list[str]:
-    lines = ["Reports that could not be taken as they stand:"]
-    for machine in machines[:MAX_MACHINES_NAMED]:
+def _doubtful(machines: list[MachineVerdict], style: Style) -> list[str]:
+    lines = ["Reports that are damaged or contradict themselves:"]
+    for machine in machines[: style.most(MAX_MACHINES_NAMED)]:
         words = f"{one_line(machine.name, 120)}: {one_line(machine.reason or '', MAX_TEXT_CHARACTERS)}"
         lines += wrapped(words, first="  ", indent="    ")
-    if len(machines) > MAX_MACHINES_NAMED:
+    if len(machines) > style.most(MAX_MACHINES_NAMED):
         lines.append(f"  and {len(machines) - MAX_MACHINES_NAMED:,} more")
     return lines

@@ -152,7 +152,9 @@ def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
     yield {}, float(device.responding is True)
 
 
-_UP_METRIC = Metric("gpudiag_gpu_up", "gauge", "Whether the GPU answers: 0 is lost or silent.", _responding)
+_UP_METRIC = Metric(
+    "gpudiag_gpu_up", "gauge", "1 if the GPU answers, 0 if it is lost or silent.", _responding
+)
 # Metrics that are not the number of a reading, by the reading that they are made from.
 _MADE: dict[str, tuple[Metric, ...]] = {
     "clocks_event_reasons": (

@@ -26,7 +26,7 @@ _XID_EVENTS = (
     "gpudiag_gpu_xid_events_total",
     "How often NVML reported that Xid, as far as the timeline tells.",
 )
-_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "When that Xid was reported the last time.")
+_XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "Time of the last report of that Xid.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,13 @@ def render_metrics(
     build = {"version": __version__, "host": snapshot.host}
     if snapshot.simulated:
         build["simulated"] = snapshot.simulated
-    page.add("gpudiag_build_info", "info", "The gpudiag that answers, and where.", [(build, 1.0)])
+    page.add(
+        "gpudiag_build_info", "info", "The version of gpudiag that answers, and its host.", [(build, 1.0)]
+    )
     page.add(
         "gpudiag_gpu_info",
         "info",
-        "Who each GPU is.",
+        "The identity of each GPU.",
         [({**_device_labels(device), **_identity(device, snapshot)}, 1.0) for device in snapshot.devices],
     )
     host, seen = {"host": snapshot.host}, numbers.last_indices
@@ -155,11 +157,11 @@ def _add_processes(page: Page, devices: tuple[Device, ...]) -> None:
 def _add_service(page: Page, numbers: ServiceNumbers, host: Labels) -> None:
     plain = {
         "collect_success": ("1 when the numbers are fresh.", float(numbers.fresh)),
-        "collect_duration_seconds": ("How long the last tick took.", numbers.tick_seconds),
-        "collect_last_success_timestamp_seconds": ("When NVML answered last.", numbers.last_good_at),
+        "collect_duration_seconds": ("Duration of the last tick.", numbers.tick_seconds),
+        "collect_last_success_timestamp_seconds": ("Time of NVML's last answer.", numbers.last_good_at),
         "sampler_stuck_processes": ("Samplers that the kernel cannot end.", float(numbers.stuck_children)),
         "stream_clients": ("Listeners of the live stream.", float(numbers.stream_clients)),
-        "active_runs": ("Runs that wait or go on.", float(numbers.active_runs)),
+        "active_runs": ("Runs that wait or are running.", float(numbers.active_runs)),
     }
     for name, (text, value) in plain.items():
         if value is not None:

@@ -23,16 +23,16 @@ def render_nccl(log: NcclLog, style: Style = PLAIN) -> list[str]:
     for place, finding in enumerate(log.findings, 1):
         lines += _finding(place, finding, style)
     if not log.findings:
-        lines += wrapped("None of the faults that its INFO lines can show.", first="  ", indent="  ")
+        lines += wrapped("No fault that its INFO lines can show.", first="  ", indent="  ")
     return [*lines, *_facts(log)]
 
 
 def _heading(log: NcclLog, style: Style) -> list[str]:
-    version = _names(log.versions) or "of an unknown version"
+    version = _names(log.versions) or "of unknown version"
     largest = log.communicators[0] if log.communicators else None
     ranks = f", {largest.size} rank{'s' * (largest.size != 1)}" if largest else ""
     hosts = f" on {_names(log.hosts)}" if log.hosts else ""
-    found = f": {len(log.findings)} thing{'s' * (len(log.findings) > 1)} to mend" if log.findings else ""
+    found = f": {len(log.findings)} thing{'s' * (len(log.findings) > 1)}to fix" if log.findings else ""
     heading = wrapped(f"NCCL {version}{ranks}{hosts}{found}", indent="  ")
     heading[0] = heading[0].replace("NCCL", style.paint("NCCL", "bold"), 1)
     return heading
@@ -75,7 +75,7 @@ def _communicator(communicator: NcclCommunicator) -> list[str]:
     stuck = [str(rank.rank) for rank in communicator.ranks if not rank.completed]
     if stuck:
         lines += _labelled(
-            "not made by", f"rank{'s' * (len(stuck) > 1)} {_names(stuck)}: no line says Init COMPLETE"
+            "not made by", f"rank{'s' * (len(stuck) > 1)} {_names(stuck)}: no line has Init COMPLETE"
         )
     for path in communicator.paths[:_MAX_PATHS]:
         lines += _labelled(

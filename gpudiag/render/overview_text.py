@@ -98,7 +98,7 @@ def _unlooked(report: Report, *, explained: bool) -> list[str]:
     return [
         line
         for reason, checks in reasons.items()
-        for line in wrapped(f"Could not judge {_named(checks)}{reason}", first="  ", indent="    ")
+        for line in wrapped(f"Not judged: {_named(checks)}{reason}", first="  ", indent="    ")
     ]
 
 
@@ -136,7 +136,7 @@ def _ranges(indices: list[str]) -> str:
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
     working = _works(snapshot)
     if not working and not faults:
-        plain = "Nothing to train on, so nothing passes. Where no GPU should be: gpudiag preflight --expect-gpus 0"
+        plain = "No GPU to train on, so no PASS. If this machine should have no GPU: gpudiag preflight --expect-gpus 0"
         return [*wrapped(plain), *next_lines(*_WITHOUT_GPU)]
     if not working:
         return next_lines("gpudiag list --sources all", f"explain {faults[0].code}", "--help")

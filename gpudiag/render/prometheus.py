@@ -32,13 +32,17 @@ def render_prometheus(report: Report) -> str:
     found = (finding for result in report.results for finding in result.findings)
     moment = report.snapshot.taken_at.timestamp()
     blocks = (
-        _metric("gpudiag_build_info", "The gpudiag that wrote this, and where it ran.", [(information, 1.0)]),
+        _metric(
+            "gpudiag_build_info",
+            "The version of gpudiag that wrote this, and its host.",
+            [(information, 1.0)],
+        ),
         _metric(
             "gpudiag_report_verdict",
             "1 for the verdict on this machine: pass, warn, fail or error.",
             [({**host, "verdict": report.verdict.value}, 1.0)],
         ),
-        _metric("gpudiag_report_timestamp_seconds", "When the machine was looked at.", [(host, moment)]),
+        _metric("gpudiag_report_timestamp_seconds", "Time of the look at the machine.", [(host, moment)]),
         _metric("gpudiag_check_status", "1 for the outcome of a check; skip did not apply.", statuses),
         _metric("gpudiag_check_duration_seconds", "How long a check took.", seconds),
         _metric(*FINDING, count_findings(found, report.snapshot)),

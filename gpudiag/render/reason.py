@@ -71,6 +71,10 @@ def _cause(report: Report, plan: PreflightPlan) -> _Cause:
         return _of_findings(told)
     if unclear and outcome is Outcome.ERROR:
         return _Cause(outcome, unclear[0].check, 0, describe_reason(unclear[0]))
+    gaps = [result for result in report.results if result.is_gap] if plan.strict else []
+    if gaps:
+        skipped = f"--strict, and a check was skipped: {describe_reason(gaps[0])}"
+        return _Cause(Outcome.ERROR, gaps[0].check, len(gaps) - 1, skipped)
     return _Cause(outcome, "", 0, coverage(report).sentence())
 
 

@@ -2,6 +2,7 @@
 
 from itertools import zip_longest
 
+from gpudiag.checks.needs import NVML_REASONS
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.history import UNREAD
 from gpudiag.model.report import Report
@@ -16,28 +17,27 @@ from gpudiag.render.report_words import (
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
-MAX_FINDINGS = 20  # shown whole; `--format json` has all
-# Where more share one reason, their number is enough; every document names them all.
-_MAX_SKIPPED_NAMED = 2
-_MAX_ERRORS_NAMED = 6
+MAX_FINDINGS = 20  # shown whole; `--verbose` has all
+_MAX_ERRORS_NAMED = 6  # where more share one reason, their number is enough; `--verbose` names them all
 
 
 def render_report_text(report: Report, style: Style = PLAIN) -> str:
-    """The whole report, at most 80 columns wide where words allow."""
+    """The whole report, as wide as the terminal; a verbose one has every finding, and why each check was skipped."""
     faults = faults_worst_first(report)
     covered = coverage(report)
     lines = _verdict(report, faults, covered, style)
     told = tell_once(faults)
-    for subject, about in _by_subject(told[:MAX_FINDINGS]).items():
+    shown = told[: style.most(MAX_FINDINGS)]
+    for subject, about in _by_subject(shown).items():
         lines += ["", *wrapped(subject)]
         for one, following in zip_longest(about, about[1:]):
             lines += _finding(one, style)
             if following is None or following.remedy != one.remedy:  # printed once, after the last
                 lines += wrapped(one.remedy, first="    Do: ", indent="        ")
-    if len(told) > MAX_FINDINGS:
-        left = sum(one.count for one in told[MAX_FINDINGS:])
-        lines += ["", f"and {left} more findings: --format json has all"]
-    lines += ["", *_coverage(covered)]
+    if len(told) > len(shown):
+        left = sum(one.count for one in told[len(shown) :])
+        lines += ["", f"and {left} more findings: --verbose has all"]
+    lines += ["", *_coverage(report, covered, verbose=style.verbose)]
     return "\n".join([*lines, *_next(report, faults)]) + "\n"
 
 
@@ -57,13 +57,13 @@ def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, sty
 
 
 def _extent(covered: Coverage, checks: int) -> str:
-    """How much was judged: `9 of 81 checks, 7 could not look`; skipped checks judged nothing."""
+    """How much was judged: `9 of 81 checks, 7 without a result`; skipped checks judged nothing."""
     share = f"{covered.looked} of " if covered.looked < checks else ""
     blind = sum(len(names) for names in covered.errors.values())
     unread = sum(len(names) for reason, names in covered.skipped.items() if reason.startswith(UNREAD))
     return (
         f"{share}{_counted(checks, 'check')}"
-        + (f", {blind} could not look" if blind else "")
+        + (f", {blind} without a result" if blind else "")
         + (f", {unread} not run without {UNREAD}" if unread else "")
     )
 
@@ -90,16 +90,36 @@ def _finding(told: Told, style: Style) -> list[str]:
     return lines
 
 
-def _coverage(covered: Coverage) -> list[str]:
-    lines = wrapped(f"Coverage: {covered.sentence()}")
-    for word, reasons, most in (
-        ("could not look", covered.errors, _MAX_ERRORS_NAMED),
-        ("skipped", covered.skipped, _MAX_SKIPPED_NAMED),
-    ):
-        for reason, checks in reasons.items():
-            told = len(checks) <= most or reason.startswith(UNREAD)
-            named = f" ({', '.join(checks)})" if told else ""
-            lines += wrapped(f"{len(checks)} {word}: {reason}{named}", first="  ", indent="    ")
+def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
+    """What was not looked at: all of it where that is wanted, else only what a person should act on."""
+    if verbose:
+        lines = wrapped(f"Coverage: {covered.sentence()}")
+        for word, reasons in (("without a result", covered.errors), ("skipped", covered.skipped)):
+            lines += _reasons(word, reasons, most_named=None)
+        return lines
+    errors = dict(covered.errors)
+    if report.verdict is Outcome.FAIL:  # what follows from the fault is told by the fault
+        errors = {reason: checks for reason, checks in errors.items() if not reason.startswith(NVML_REASONS)}
+    lines = _reasons("without a result", errors, most_named=_MAX_ERRORS_NAMED)
+    left_out = sum(len(checks) for checks in covered.errors.values()) - sum(map(len, errors.values()))
+    if left_out:
+        lines += wrapped(f"{_counted(left_out, 'check')} gave no result because of that.", indent="  ")
+    unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
+    lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
+    lines += _reasons("skipped", covered.forbidden, most_named=_MAX_ERRORS_NAMED)
+    skipped = sum(len(checks) for checks in covered.skipped.values())
+    if skipped:
+        was = "was" if skipped == 1 else "were"
+        lines += wrapped(f"{_counted(skipped, 'check')} {was} skipped: --verbose says why.", indent="  ")
+    return lines
+
+
+def _reasons(word: str, reasons: dict[str, tuple[str, ...]], most_named: int | None) -> list[str]:
+    """A line per reason, with the checks; of more than `most_named` only how many."""
+    lines: list[str] = []
+    for reason, checks in reasons.items():
+        named = f" ({', '.join(checks)})" if most_named is None or len(checks) <= most_named else ""
+        lines += wrapped(f"{len(checks)} {word}: {reason}{named}", indent="  ")
     return lines
 
 

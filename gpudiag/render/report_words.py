@@ -23,7 +23,7 @@ from gpudiag.model.evidence import (
     Subject,
 )
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.render.style import one_line, wrapped
 from gpudiag.units import format_seconds, format_size, significant
@@ -142,11 +142,12 @@ class Coverage:
     looked: int
     skipped: dict[str, tuple[str, ...]]
     errors: dict[str, tuple[str, ...]]
+    forbidden: dict[str, tuple[str, ...]]  # of the skipped ones, those that this user may not run
 
     def sentence(self) -> str:
-        """The counts in words: `41 looked, 3 skipped, 1 could not look`."""
-        parts = [f"{self.looked} looked"]
-        for word, reasons in (("skipped", self.skipped), ("could not look", self.errors)):
+        """The counts in words: `41 judged, 3 skipped, 1 without a result`."""
+        parts = [f"{self.looked} judged"]
+        for word, reasons in (("skipped", self.skipped), ("without a result", self.errors)):
             count = sum(len(checks) for checks in reasons.values())
             if count:
                 parts.append(f"{count} {word}")
@@ -233,7 +234,8 @@ def coverage(report: Report) -> Coverage:
     errors = [
         result for result in report.results if not _looked(result) and result.outcome is not Outcome.SKIP
     ]
-    return Coverage(looked, _by_reason(skipped), _by_reason(errors))
+    forbidden = [result for result in skipped if result.missing_reason is MissingReason.NO_PERMISSION]
+    return Coverage(looked, _by_reason(skipped), _by_reason(errors), _by_reason(forbidden))
 
 
 def _looked(result: CheckResult) -> bool:

@@ -3,6 +3,7 @@
 from gpudiag.checks.traces import Trace
 from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.reading import Missing, Reading
+from gpudiag.reference.reading_names import name_reading, name_state
 from gpudiag.render.devices_text import (
     NO_VALUE,
     describe_index,
@@ -20,7 +21,7 @@ _GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
 def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
     """How every source answered, what each shows of each GPU, and each disagreement with its reason."""
     widest = max(len(status.name) for status in snapshot.sources)
-    heading = f"{'SOURCE':{widest}} STATE             GPUS     TIME  WHAT IT SAYS"
+    heading = f"{'SOURCE':{widest}} STATE         GPUS     TIME  WHAT IT SAYS"
     lines = [style.paint(heading, "bold")]
     for status in snapshot.sources:
         lines += _source_lines(snapshot, status, widest, style)
@@ -33,7 +34,8 @@ def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
 def _source_lines(snapshot: Snapshot, status: SourceStatus, width: int, style: Style) -> list[str]:
     count = NO_VALUE if isinstance(status.device_count, Missing) else str(status.device_count)
     seconds = NO_VALUE if isinstance(status.seconds, Missing) else format_seconds(status.seconds)
-    head = f"{status.name:{width}} {status.state.value:17} {count:>4} {seconds:>8}  "
+    name = status.name.replace("_", " ")
+    head = f"{name:{width}} {name_state(status.state):13} {count:>4} {seconds:>8}  "
     words = status.reason or _build_words(snapshot, status.name) or "-"
     lines = wrapped(words, first=head, indent=" " * len(head))
     return lines if status.state in _GOOD_STATES else [style.paint(line, "yellow") for line in lines]
@@ -150,7 +152,7 @@ def _one_disagreement(item: Disagreement, style: Style) -> list[str]:
     )
     about = f" of {item.uuid}" if item.uuid else ""
     kind = "explained" if item.expected else "DIFFERS"
-    lines = wrapped(f"{kind}: {item.field}{about}: {said}: {item.reason}", indent="  ")
+    lines = wrapped(f"{kind}: {name_reading(item.field)}{about}: {said}: {item.reason}", indent="  ")
     return lines if item.expected else [style.paint(line, "yellow") for line in lines]
 
 

@@ -1,13 +1,15 @@
 """How text is laid out on a terminal: width, colour where wanted, footnotes, plain tables."""
 
 import os
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-# The width without COLUMNS (POSIX, Environment Variables); no table fits in less.
+# The width where there is no terminal; no table fits in less.
 _COLUMNS = 80
+_MOST_OF_PROSE = 100  # longer lines of text are hard to read; tables take the whole width
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _OUTCOME_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "error": "red"}
 _GAP = " "
@@ -19,16 +21,36 @@ _FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 
 
 def columns() -> int:
-    """The width of text: COLUMNS, else 80 on any terminal, for a log is read elsewhere."""
+    """The width of what is printed: COLUMNS (POSIX, Environment Variables), else the terminal's, else 80."""
     text = os.environ.get("COLUMNS", "")
-    return max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, int(text))) if text.isdecimal() and int(text) else _COLUMNS
+    said = int(text) if text.isdecimal() else 0
+    width = said or _terminal_columns() or _COLUMNS
+    return max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, width))
+
+
+def prose_columns() -> int:
+    """The width of sentences: that of what is printed, but no wider than reads well."""
+    return min(columns(), _MOST_OF_PROSE)
+
+
+def _terminal_columns() -> int:
+    """The width of the terminal that standard output is; 0 where it is none, or does not tell."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
+    except (OSError, ValueError, AttributeError):  # closed, replaced, or not told
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Whether to write colours."""
+    """Whether to write colours, and whether to write all that there is (`--verbose`)."""
 
     colour: bool = False
+    verbose: bool = False
+
+    def most(self, count: int) -> int:
+        """How many of a list are written: `count`, or all."""
+        return sys.maxsize if self.verbose else count
 
     def paint(self, text: str, colour: str) -> str:
         """`text` in that colour; as it is where colours are off, or where `colour` is empty."""
@@ -98,10 +120,10 @@ def render_table(
 
 
 def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
-    """`text` in lines of at most `width`, the first after `first`, the others after `indent`."""
+    """`text` in lines of at most `width` (else as wide as prose is), the first after `first`, the others after `indent`."""
     return wrap(
         text,
-        width or columns(),
+        width or prose_columns(),
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,

@@ -139,4 +139,4 @@ def _plural(findings: list[Finding]) -> str:
 
 
 def _more(count: int) -> str:
-    return f"; and {count} more alike" if count > 0 else ""
+    return f"; and {count} more of the same kind" if count > 0 else ""

@@ -89,15 +89,15 @@ def headline(report: TrainingReport) -> str:
         script = report.script
         ranks = f"{script.world_size} rank{'s' * (script.world_size != 1)}"
         proved = [one.name.replace("_", " ") for one in script.verifications if one.passed is True]
-        seen = f"seen to hold: {', '.join(proved)}" if proved else "nothing of its training was proved"
-        return f"{prefix}{ranks} of {script.script} ended well; {seen}."
+        seen = f"verified: {', '.join(proved)}" if proved else "its training was not verified"
+        return f"{prefix}{ranks} of {script.script} succeeded; {seen}."
     ran = [result for result in report.strategies if result.ran]
     if not ran:
         return f"{prefix}nothing ran: {_reasons(report)}"
     only = "CPU ONLY: " if all(result.device_kind == "cpu" for result in ran) else ""
     names = ", ".join(result.strategy for result in ran)
     ranks = f"{ran[0].world_size} rank{'s' * (ran[0].world_size != 1)}"
-    return f"{prefix}{only}{names} on {ranks}: the maths is that of a single process."
+    return f"{prefix}{only}{names} on {ranks}: the results match a single process."
 
 
 def _reasons(report: TrainingReport) -> str:
@@ -115,16 +115,17 @@ _COLUMNS = tuple(
 
 
 def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
-    """The whole report: verdict first, at most 80 columns."""
+    """The whole report: verdict first, as wide as the terminal."""
     if report.advice and not report.strategies:
         return "\n".join(_advice_lines(report)) + "\n"
     word = report.outcome.value.upper()
     first, *more = wrapped(f"{word} {headline(report)}", indent="  ")
     lines = [style.paint_outcome(first, report.outcome.value), *more]
-    for place, finding in enumerate(report.findings[:SHOWN_FINDINGS]):
+    most = style.most(SHOWN_FINDINGS)
+    for place, finding in enumerate(report.findings[:most]):
         lines += ["", *_finding_lines(finding, told=place == 0)]
-    if len(report.findings) > SHOWN_FINDINGS:
-        lines += ["", f"  {len(report.findings) - SHOWN_FINDINGS} more findings; --json has all."]
+    if len(report.findings) > most:
+        lines += ["", f"  {len(report.findings) - most} more findings: --verbose has all"]
     ran = [result for result in report.strategies if result.ran]
     if len(report.strategies) == 1 and ran:
         lines += ["", *_strategy_lines(ran[0])]
@@ -181,7 +182,7 @@ def _verification_lines(result: StrategyResult) -> list[str]:
         if isinstance(one.passed, Missing) and not is_not_asked(one)
     ]
     lines = wrapped(f"Proved: {', '.join(proved)}.", indent="  ") if proved else []
-    lines += wrapped(f"Disproved: {', '.join(wrong)}.", indent="  ") if wrong else []
+    lines += wrapped(f"Failed: {', '.join(wrong)}.", indent="  ") if wrong else []
     return lines + (wrapped(f"Not reached: {', '.join(open_)}.", indent="  ") if open_ else [])
 
 
@@ -215,9 +216,7 @@ def _script_lines(report: TrainingReport) -> list[str]:
     ]
     for one in script.verifications:
         if isinstance(one.passed, Missing):
-            lines += wrapped(
-                f"Not looked at: {one.name.replace('_', ' ')} ({one.passed.detail}).", indent="  "
-            )
+            lines += wrapped(f"Not checked: {one.name.replace('_', ' ')} ({one.passed.detail}).", indent="  ")
     alike: dict[str, list[int]] = {}
     for rank in script.ranks:
         ending = "killed at the end" if isinstance(rank.exit, Missing) else f"exit {rank.exit}"

@@ -27,15 +27,15 @@ def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
     lines += _labelled("Driver", one_line("; ".join(verdict.driver_errors[:6]), 400))
     if verdict.kind is not VerdictKind.NOTHING:
         lines += _labelled("Do", one_line(verdict.remedy, 600))
-    return lines + _echoes(verdict.echoes)
+    return lines + _echoes(verdict.echoes, style)
 
 
-def _echoes(echoes: tuple[Echo, ...]) -> list[str]:
+def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:
     if not echoes:
         return []
     count = sum(echo.count for echo in echoes)
-    lines = ["", f"Echoes, not causes ({count:,} line{'s' if count > 1 else ''}):"]
-    for echo in echoes[:_MOST_ECHOES]:
+    lines = ["", f"Consequences, not causes ({count:,} line{'s' if count > 1 else ''}):"]
+    for echo in echoes[: style.most(_MOST_ECHOES)]:
         who = f" by {name_ranks(echo.ranks)}" if echo.ranks else ""
         hosts = (
             f" on {', '.join(one_line(host, 40) for host in echo.hosts[:4])}{' and more' if len(echo.hosts) > 4 else ''}"
@@ -44,8 +44,9 @@ def _echoes(echoes: tuple[Echo, ...]) -> list[str]:
         )
         text = f"{echo.count:,} x {one_line(echo.what, 120)}{who}{hosts} ({one_line(echo.log)}:{echo.line})"
         lines += wrapped(text, first="  ", indent="      ")
-    if len(echoes) > _MOST_ECHOES:
-        lines.append(f"  and {len(echoes) - _MOST_ECHOES} more sorts: --json has them")
+    left = len(echoes) - style.most(_MOST_ECHOES)
+    if left > 0:
+        lines.append(f"  and {left} more kinds: --verbose has them")
     return lines
 
 

@@ -85,7 +85,7 @@ def stream_telemetry(emit: Callable[[Any], None], interval_seconds: float, start
     """In a guarded child, until it is killed: emit every GPU's sensors, one message per GPU and reading.
 
     Only sensors are read while a test runs: a full snapshot takes a hundred calls per GPU, and each takes
-    the driver's lock. One thread per GPU, so that one that hangs does not hold up the others.
+    the driver's lock. One thread per GPU, so that one that hangs failed up the others.
     """
     from gpudiag.probe.nvml.child import load_pynvml
 

@@ -84,7 +84,7 @@ class BandwidthRun:
         snapshot = take_snapshot(("nvml", "torch"), _LOOK_SECONDS, python=self._python, kernel_log=True)
         history, warning = self._keeper.read(_READ_SECONDS)
         if warning:
-            self._warn(f"{warning}; going on without it")
+            self._warn(f"{warning}; gpudiag continues without it")
         measures = Measures(active=self._measure(snapshot))
         self._emitter.enter(JUDGE)
         good = history if isinstance(history, Missing) else history.good

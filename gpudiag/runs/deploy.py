@@ -104,7 +104,7 @@ def write_files(files: tuple[ShippedFile, ...], folder: Path) -> tuple[Path, ...
             target = folder / file.path
             if os.path.lexists(target) and target.read_text() != file.text:
                 raise UsageError(
-                    f"{target} is there and differs: it is left as it is",
+                    f"{target} exists and differs: it was not changed",
                     hint="remove it, or name another folder",
                 )
         for file in files:
@@ -142,5 +142,5 @@ def _read_place(place: str) -> list[ShippedFile]:
     except OSError as error:
         raise GpudiagError(
             f"this installation of gpudiag lacks {place}: {error.strerror}",
-            hint="install it anew, as a wheel",
+            hint="install it again, as a wheel",
         ) from error

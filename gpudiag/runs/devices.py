@@ -1,4 +1,7 @@
-"""The recipe behind `gpudiag list`: ask the wanted sources once; ask the others if NVML has no answer."""
+"""The recipe behind `gpudiag list`: ask the wanted sources once; ask GPUtil too if NVML has no answer.
+
+torch takes seconds to load, so it is asked only where it is named.
+"""
 
 from dataclasses import replace
 
@@ -10,12 +13,13 @@ from gpudiag.probe.start import StartedProbes, start_probes
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
 
+_TORCH_UNASKED = "it takes seconds to load; --sources all asks it"
 _LEFT_ALONE = "not asked: the driver hangs, and asking would wait for it again; --sources all asks anyway"
 
 
 @noun
 class DeviceRequest:
-    """The sources to ask by name (None: NVML, and the others if it has no answer), and the deadline.
+    """The sources to ask by name (None: NVML, and GPUtil if that has no answer), and the deadline.
 
     A caller that judges the GPUs needs the kernel log too: a GPU with an Xid may show nothing in NVML.
     """
@@ -51,15 +55,18 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
     if state is SourceState.OK:
         return snapshot
     if state is SourceState.TIMED_OUT:
-        return _left_alone(snapshot)
-    # NVML has answered: the same answer is joined with those of the others.
-    return take_snapshot(SOURCES, request.deadline_seconds, kernel_log=request.kernel_log, started=started)
+        return _explained(snapshot, _LEFT_ALONE)
+    # NVML has answered: the same answer is joined with that of the other.
+    snapshot = take_snapshot(
+        ("nvml", "gputil"), request.deadline_seconds, kernel_log=request.kernel_log, started=started
+    )
+    return _explained(snapshot, _TORCH_UNASKED)
 
 
-def _left_alone(snapshot: Snapshot) -> Snapshot:
-    """The snapshot of a hung driver, with the reason why the sources that need it were not asked."""
+def _explained(snapshot: Snapshot, reason: str) -> Snapshot:
+    """The snapshot, with the reason why some sources were not asked."""
     sources = tuple(
-        replace(status, reason=_LEFT_ALONE) if status.state is SourceState.NOT_ASKED else status
+        replace(status, reason=reason) if status.state is SourceState.NOT_ASKED else status
         for status in snapshot.sources
     )
     return replace(snapshot, sources=sources)

@@ -1,6 +1,7 @@
 """The gate: results to a verdict and an exit status. Missing results never open it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
@@ -8,13 +9,10 @@ from gpudiag.checks.runner import TOLD_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.plan import PreflightPlan
-from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
 
 # Findings that the machine differs from its last good run.
 _UNACCEPTED = frozenset((CHANGED.code, PORT_GONE.code))
-# A check skipped for these reasons does not apply to this machine; any other SKIP is a gap.
-_NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 
 def complete_results(checks: Iterable[Check], results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
@@ -50,9 +48,26 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
         return ExitStatus.ERROR
     if plan.strict and verdict is Outcome.WARN:
         return ExitStatus.FAIL
-    if plan.strict and any(is_gap(result) for result in report.results):
+    if plan.strict and any(result.is_gap for result in report.results):
         return ExitStatus.ERROR
     return ExitStatus.PASS
+
+
+def describe_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> str:
+    """Why `--strict` alone gives that exit status: the warnings, or the checks that were skipped; empty where it does not."""
+    if not plan.strict or status is exit_status(report, replace(plan, strict=False)):
+        return ""
+    if status is ExitStatus.FAIL:
+        codes = dict.fromkeys(
+            finding.code for finding in report.findings() if finding.outcome is Outcome.WARN
+        )
+        return f"exit status 1 because of --strict, which counts a warning as a failure: {', '.join(codes)}"
+    gaps: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.is_gap:
+            gaps.setdefault(result.reason or "no reason given", []).append(result.check)
+    told = "; ".join(f"{', '.join(checks)} ({reason})" for reason, checks in gaps.items())
+    return f"exit status 3 because of --strict, for these checks apply here and were skipped: {told}"
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
@@ -71,11 +86,6 @@ def is_good_state(report: Report) -> bool:
     if report.verdict not in (Outcome.PASS, Outcome.WARN):
         return False
     return not any(finding.code in _UNACCEPTED for finding in report.findings())
-
-
-def is_gap(result: CheckResult) -> bool:
-    """Whether a check was skipped though it applies to this machine."""
-    return result.outcome is Outcome.SKIP and result.missing_reason not in _NO_GAP
 
 
 def _looked(results: Sequence[CheckResult]) -> bool:

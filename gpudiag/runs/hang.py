@@ -49,7 +49,8 @@ def run_hang(
     looked at.
 
     Raises:
-        UsageError: there is no such process or job, or there are several and none was named.
+        UsageError: there is no such process or job, it runs no Python and has no ranks, or there are several jobs and
+            none was named.
         SourceAbsentError: py-spy is not installed.
     """
     started = monotonic()
@@ -90,7 +91,7 @@ def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
         if pid in below | {rank.pid for rank in job.ranks} | {job.launcher_pid}:
             return (job,)
     found = "; ".join(f"{job.name} (pid {job.ranks[0].pid})" for job in jobs[:8] if job.ranks)
-    raise UsageError(f"process {pid} is of no job that was found here", hint=f"there is {found}")
+    raise UsageError(f"process {pid} belongs to no job that was found here", hint=f"there is {found}")
 
 
 def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
@@ -186,13 +187,11 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
             hint=f"run it where the job runs: `srun --overlap --jobid {wanted.slurm_job} gpudiag hang --slurm-job {wanted.slurm_job}`",
         )
     if wanted.pid is not None and not jobs:
-        raise UsageError(
-            f"there is no process {wanted.pid} here, or it is gpudiag's own",
-            hint="`gpudiag hang --all` lists the jobs that are here",
-        )
+        words, hint = gathered.refusal or (f"no job was found at process {wanted.pid}", "")
+        raise UsageError(words, hint=hint)
     if not jobs and gathered.hidden:
         raise SourceFailedError(
-            f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be looked into",
+            f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be read",
             hint="`sudo gpudiag hang`, or `sudo gpudiag hang PID`",
         )
     if not jobs:
@@ -233,8 +232,8 @@ def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     if any(
         thread.native for job in seen for rank in job.ranks for look in rank.looks for thread in look.threads
     ):
-        return ("pystack stopped the rank whose C functions are shown for about a second",)
+        return ("pystack stopped the rank with the C functions for about a second",)
     if stopped:
         pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))
         return (f"to read a whole stack, these processes were stopped for some milliseconds: {pids}",)
-    return ("it was read from outside: no rank was stopped or changed",)
+    return ("read from outside: no rank was stopped or changed",)

@@ -73,7 +73,7 @@ def _read(source: ReportSource) -> HangReport | HangMachine:
     schema = _schema(source)
     if schema != HangReport.SCHEMA:
         what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"
-        reason = f"{what}; documents of `gpudiag hang` are merged with their own kind only"
+        reason = f"{what}; documents of `gpudiag hang` can be merged only with each other"
         return HangMachine(source.place, source.place, Outcome.ERROR, reason)
     try:
         return decode(HangReport, source.document)
@@ -164,7 +164,7 @@ def _told_of_absent(verdict: JobVerdict) -> JobVerdict:
     if not absent:
         return verdict
     are = "is" if len(absent) == 1 else "are"
-    note = f"{name_ranks(absent)} {are} on no machine that was looked at: run `gpudiag hang --json` there too"
+    note = f"{name_ranks(absent)} {are} on no machine of these documents: run `gpudiag hang --json` there too"
     outcome = verdict.outcome if verdict.outcome is Outcome.FAIL else Outcome.ERROR
     headline = verdict.headline if outcome is Outcome.FAIL else f"cannot tell: {note}"
     return replace(verdict, outcome=outcome, headline=headline, unseen=(*verdict.unseen, note))

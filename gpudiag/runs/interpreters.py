@@ -85,7 +85,7 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
     """Why that framework cannot train on GPUs here, in its ranks' interpreter; None if no reason is known."""
     python = python or sys.executable
     if framework == "deepspeed" and not _finds_toolkit(os.environ) and _asks_for_toolkit(python):
-        words = "this DeepSpeed looks for nvcc when it is imported on a machine with GPUs, and there is none"
+        words = "this DeepSpeed looks for nvcc when it is imported on a machine with GPUs, and finds none"
         return words, "install the CUDA toolkit, or set CUDA_HOME to it"
     if framework == "horovod" and _is_built_with_cuda(python) is False:
         words = "this Horovod is built without CUDA, and cannot use GPU tensors"

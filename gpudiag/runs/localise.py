@@ -52,9 +52,13 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        return f"it takes {NODES_AT_LEAST} nodes to tell a bad one from its partners, and this run has {len(nodes)}"
+        return f"{NODES_AT_LEAST} nodes are needed to tell a bad one from its partners, and this run has {len(nodes)}"
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
-    return f"the run itself ended early, by rank {ended[0].rank} ({ended[0].kind.value})" if ended else None
+    return (
+        f"the run itself ended early, because of rank {ended[0].rank} ({ended[0].kind.value})"
+        if ended
+        else None
+    )
 
 
 def is_localisation_due(run: RankRun, backend: str, judge: Callable[[], Sequence[Finding]]) -> bool:
@@ -118,6 +122,6 @@ def add_localisation(run: RankRun, found: Reading[Localisation], again: RankRun)
 
 def _why_failed(incidents: Sequence[Incident]) -> str:
     if not incidents:
-        return "the ranks that were to exchange data ended without a result"
+        return "the ranks of the exchange ended without a result"
     first = incidents[0]
-    return f"of the ranks that were to exchange data, rank {first.rank} on {first.host}: {first.kind.value}"
+    return f"in the exchange, rank {first.rank} on {first.host}: {first.kind.value}"

@@ -159,7 +159,7 @@ def _judge(place: str, document: Any) -> _Entry:
     if schema in (CollectiveReport.SCHEMA, TrainingReport.SCHEMA):
         return _judge_run(place, decode(_RunHead, document))
     if schema == HangReport.SCHEMA:
-        raise UsageError("a document of `gpudiag hang`: merge those by themselves")
+        raise UsageError("a document of `gpudiag hang`: merge these separately")
     if schema != Report.SCHEMA:
         what = f"a document of schema {schema!r}" if schema else "not a gpudiag document"
         raise UsageError(f"{what}, expected {Report.SCHEMA}")
@@ -294,7 +294,7 @@ def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[FindingGro
                 None,
                 machines,
                 1,
-                f"could not look: {reason}",
+                f"no result: {reason}",
                 "",
             )
 

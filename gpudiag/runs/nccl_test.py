@@ -246,7 +246,7 @@ def _localise(
     if notice is not None and run.reporter and not setup.plan.localise:
         # The verdict itself waits for them, which may be a minute where a GPU hangs.
         found_so_far = _judge_run(setup, past, run)[0].message
-        notice(f"{found_so_far}; which node or link it is: pairs of nodes exchange data now")
+        notice(f"{found_so_far}; now pairs of nodes exchange data, to find the node or link")
     found, again = localise(
         run,
         setup.placement,

@@ -22,6 +22,7 @@ from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.units import GIB, MIB, format_size
 
@@ -73,11 +74,11 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
     NOT_SUPPORTED if they are simulated, ERROR otherwise.
     """
     if snapshot.simulated is not None:
-        words = f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and compute nothing"
+        words = f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and cannot compute"
         return Missing(MissingReason.NOT_SUPPORTED, words)
     torch = snapshot.torch
     if isinstance(torch, Missing):
-        cause = torch.detail or snapshot.source("torch").reason or torch.reason.value
+        cause = torch.detail or snapshot.source("torch").reason or explain_missing(torch)
     elif isinstance(torch.cuda_runtime_version, Missing):
         cause = f"torch {torch.version} is a build without CUDA"
     elif torch.context_starts is True or any(_starts(view) for view in snapshot.views):
@@ -196,7 +197,7 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
     if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
         raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch here has {_told(version)}",
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and this torch has {_told(version)}",
             hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
@@ -334,8 +335,8 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
         said = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
         return Missing(MissingReason.ERROR, f"{said} ({_CPU_BUILD})")
-    words = snapshot.torch.detail or snapshot.source("torch").reason or snapshot.torch.reason.value
-    return Missing(MissingReason.ERROR, f"torch gave no answer: {words}")
+    words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
+    return Missing(MissingReason.ERROR, f"torch did not answer: {words}")
 
 
 def place_ranks(
@@ -401,8 +402,7 @@ def _on_cpu(
     asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
     if possible is not None and asked > possible:
         raise UsageError(
-            f"{format_size(asked)} need {format_size(asked * _buffers_per_rank(plan) * here)} for {here} ranks "
-            f"here, which is more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
+            f"{format_size(asked)} need {format_size(asked * _buffers_per_rank(plan) * here)} for {here} ranks here, more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
             hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
@@ -475,7 +475,7 @@ def _refuse_too_large(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: i
     if asked > possible:
         needed = format_size(asked * _buffers_per_rank(plan) * ranks)
         raise UsageError(
-            f"{format_size(asked)} need {needed} of each GPU, which is more than {_ASKED_MEMORY_SHARE:.0%} of the "
+            f"{format_size(asked)} need {needed} of each GPU, more than {_ASKED_MEMORY_SHARE:.0%} of the "
             "memory that is free there",
             hint=f"--max-bytes {possible} fits",
         )

@@ -147,11 +147,15 @@ def _ignore(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What only the caller of a preflight sets: the job's interpreter, the good machine, the store."""
+    """What only the caller of a preflight sets: the job's interpreter, the good machine, the store, the patience.
+
+    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it.
+    """
 
     store: str
     python: str | None = None
     expected_machine: Reading[Snapshot] = NOT_ASKED
+    deadline_seconds: float | None = None
 
 
 class Preflight:
@@ -206,7 +210,7 @@ class Preflight:
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
         history, warning = self._keeper.read(patience)
         if warning:
-            self._warn(f"{warning}; going on without it")
+            self._warn(f"{warning}; gpudiag continues without it")
         measures = self._measure(first)
         self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
@@ -260,10 +264,12 @@ class Preflight:
             sources += ["gputil"] * agreement
             sources += ["torch"] * (ranks or agreement or wants(checks, "torch"))
         started = started or start_probes(sources)
-        instant = self._level == INSTANT
+        deadline = self._surroundings.deadline_seconds
+        if deadline is None and self._level == INSTANT:
+            deadline = max(_INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS)
         return take_snapshot(
             sources,
-            max(_INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS) if instant else _LOOK_SECONDS,
+            deadline or _LOOK_SECONDS,
             python=self._surroundings.python,
             host_state=True,  # also where no check wants it: later runs hold its counters against theirs
             kernel_log=wants(checks, "kernel_log", "xids"),
@@ -340,7 +346,7 @@ class Preflight:
             return first, stored
         again = take_snapshot(
             ("nvml",),
-            _LOOK_SECONDS,
+            self._surroundings.deadline_seconds or _LOOK_SECONDS,
             host_state=True,
             kernel_log=wants(self._checks, "kernel_log", "xids"),
         )

@@ -139,7 +139,7 @@ def build_result(report: Report) -> StrategyResult:
     """
     measured = report.measures.training
     if isinstance(measured, Missing) or len(measured) != 1:
-        raise ValueError(f"not of one strategy: {measured}")
+        raise ValueError(f"no strategy was measured: {measured}")
     (measurement,) = measured
     facts = strategy_facts()[measurement.strategy]
     findings = report.findings()
@@ -355,7 +355,7 @@ def build_report(results: tuple[StrategyResult, ...], placement: Placement, host
 
 def _refuse(plan: TrainingPlan, placement: Placement, world_size: int) -> TrainingReport:
     """The report of a run that started no ranks, because of the first of the placement's findings."""
-    reason = f"ranks cannot meet ({placement.findings[0].code})"
+    reason = f"ranks cannot connect ({placement.findings[0].code})"
     results = (skipped_result(plan, name, world_size, Outcome.ERROR, reason, None) for name in plan.strategy)
     return build_report(tuple(results), placement)
 
@@ -531,13 +531,13 @@ def _why_no_fault(
 def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[str, str | None] | None:
     """Why a strategy cannot run here, and the command that helps; None if it can."""
     if facts.name == "data-parallel" and min(len(place.placement.devices), place.world_size) < 2:
-        return "it needs at least two GPUs; on fewer it only calls the model, and averages nothing", None
+        return "it needs at least two GPUs; on one it only calls the model and averages nothing", None
     if facts.one_process and place.environment is not None:
         return "one process drives all its workers: start it without a launcher", None
     if facts.name == "mirrored" and plan.workload not in _MIRRORED_WORKLOADS:
-        return f"workload {plan.workload} has no TensorFlow model here", "--workload regression"
+        return f"workload {plan.workload} has no TensorFlow model in gpudiag", "--workload regression"
     if facts.name == "mirrored" and plan.dtype != "float32":
-        return f"{plan.dtype} is not tested with TensorFlow here", "--dtype float32"
+        return f"{plan.dtype} is not tested with TensorFlow by gpudiag", "--dtype float32"
     if facts.name == "accelerate" and plan.dtype == "float16" and place.device_kind == "cpu":
         return "Accelerate scales float16 on GPUs only", "--dtype bfloat16"
     absent = absent_modules(facts.modules, place.python_for(facts))

@@ -58,7 +58,7 @@ _REST_SECONDS = 1.0  # a thread of this process reads it; only a starved machine
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
-ELSEWHERE = ScriptPlace("several places", work="its Python code moves")
+ELSEWHERE = ScriptPlace("several places", work="its Python stack changes")
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -210,7 +210,7 @@ class ScriptWatch:
             return
         self._told = told
         self.say(
-            f"{describe_wait(self.still, working)}. That may be fine, and the run goes on; gpudiag ends it "
+            f"{describe_wait(self.still, working)}. That may be fine, and the run continues; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
 

@@ -408,7 +408,7 @@ class Supervisor:
         self.generation += 1
         if child.heard_at == child.started_at and self._ends_in_a_row > 0:
             self.cannot_start = (
-                f"the sampler's process ends before it says anything ({child.how_it_ended()}): "
+                f"the sampler's process ends before its first message ({child.how_it_ended()}): "
                 "`python -m gpudiag.sampler.child` shows why"
             )
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1

@@ -295,11 +295,11 @@ class Changes:
         before, self._sampler = self._sampler, status.state
         wedged = SamplerState.WEDGED
         if status.state is wedged and before is not wedged:
-            self._note(TimelineKind.SAMPLER, f"the sampler is wedged: {status.reason}", "fail")
+            self._note(TimelineKind.SAMPLER, f"the sampler is stuck: {status.reason}", "fail")
         elif before is wedged and status.state is not wedged:
-            self._note(TimelineKind.SAMPLER, f"the sampler is well again: {status.state.value}", "pass")
+            self._note(TimelineKind.SAMPLER, f"the sampler works again: {status.state.value}", "pass")
         elif status.restarts > self._restarts and status.state in (SamplerState.OK, SamplerState.SLOW):
-            self._note(TimelineKind.SAMPLER, "the sampler was started anew", "pass")
+            self._note(TimelineKind.SAMPLER, "the sampler was restarted", "pass")
         self._restarts = status.restarts
 
     def note_run(self, message: str, severity: str, at: float) -> None:

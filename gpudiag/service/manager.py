@@ -64,7 +64,7 @@ _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 4.0
 
 
-_ENDED_WITH_SERVICE = "the service ended while it ran, and it ended with the service"
+_ENDED_WITH_SERVICE = "the service ended during the run, and the run with it"
 
 
 class RunManager:
@@ -190,7 +190,7 @@ class RunManager:
         if entry.process is None:
             self._end(entry, RunState.CANCELLED, "cancelled before it started")
         elif entry.run.state is RunState.RUNNING:
-            self._change(entry, replace(entry.run, state=RunState.CANCELLING, reason="somebody cancelled it"))
+            self._change(entry, replace(entry.run, state=RunState.CANCELLING, reason="a user cancelled it"))
             entry.process.ask_to_end()
         return entry.run
 
@@ -391,7 +391,7 @@ class RunManager:
         for entry in lost:
             waited = entry.run.state is RunState.QUEUED
             reason = (
-                "the service ended before its turn came: start it anew" if waited else _ENDED_WITH_SERVICE
+                "the service ended before this run's turn: start it again" if waited else _ENDED_WITH_SERVICE
             )
             self._change(
                 entry, replace(entry.run, state=RunState.LOST, ended_at=datetime.now(UTC), reason=reason)

@@ -280,7 +280,7 @@ class BusyGpusError(RunConflictError):
 
     def __init__(self, message: str, members: dict[str, object]) -> None:
         """Name who is there."""
-        super().__init__(message, hint='"force": true runs all the same, and disturbs them')
+        super().__init__(message, hint='"force": true runs nevertheless, and disturbs them')
         self.members = members
 
 

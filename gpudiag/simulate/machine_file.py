@@ -264,7 +264,7 @@ def read_layers(source: str | Path) -> list[Layer]:
         if "base" not in layer:
             return layers
         if len(layers) > _MAX_BASES:
-            raise UsageError(f"the bases of {source} form a loop", hint="one of them builds on itself")
+            raise UsageError(f"the bases of {source} form a loop", hint="one of them is its own base")
         source = _base_of(layer["base"], source)
 
 
@@ -368,7 +368,7 @@ def _merged(layers: list[Layer], name: str) -> dict[str, Any]:
     for layer in layers:
         merged |= layer
     if "bus_id" not in {key for layer in layers for key in layer.get("each", {})}:
-        raise UsageError(f"{name}: nothing says which GPUs there are", hint='name a base: base = "h100x8"')
+        raise UsageError(f"{name}: no key defines its GPUs", hint='name a base: base = "h100x8"')
     return merged
 
 

@@ -417,7 +417,7 @@ def open_session(scenario: Scenario, outside: Mapping[str, str] | None = None) -
             session = Session(folder, scenario, os.environ if outside is None else outside)
         except OSError as error:
             raise UsageError(
-                f"the simulated machine cannot be laid out in {folder.parent}: {error.strerror}",
+                f"the simulated machine cannot be created in {folder.parent}: {error.strerror}",
                 hint="set TMPDIR to a folder with room for a few megabytes",
             ) from error
         yield session

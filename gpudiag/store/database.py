@@ -130,7 +130,7 @@ def parse_store_url(text: str) -> URL:
         ) from error
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise UsageError(
-            f"--store {url.get_backend_name()}://... is not a database that gpudiag can keep a history in",
+            f"--store {url.get_backend_name()}://... is no database that gpudiag supports",
             hint="name a file, sqlite:///FILE or postgresql://HOST/NAME",
         )
     if url.drivername == "postgresql":
@@ -237,7 +237,7 @@ class Store:
                 connection.execute(sql.insert(_version).values(version=SCHEMA_VERSION))
             elif version > SCHEMA_VERSION:
                 raise StoreError(
-                    f"the history at {self.place} was written by a newer gpudiag",
+                    f"a newer gpudiag wrote the history at {self.place}",
                     hint="update gpudiag here, or name another store with --store",
                 )
 

@@ -24,15 +24,15 @@ DEFAULT_PARAMETERS = 10**9
 
 # Of a host's memory, for what is offloaded to it; data loading and the system take the rest.
 USABLE_SHARE_OF_HOST = 0.8
-_LEFT_OUT = "activations are left out: they come on top, and grow with the batch and the length"
+_LEFT_OUT = "activations are not counted: they come on top, and grow with batch and sequence length"
 # What speaks for each strategy, the simplest first.
 _FOR_ONE = MappingProxyType({"ddp": "one GPU needs no strategy: a plain loop is enough"})
 _FOR_SEVERAL = MappingProxyType(
     {
         "ddp": "least communication: one all-reduce, hidden behind backward",
-        "zero1": "the optimizer's state is split, the traffic that of ddp",
-        "zero2": "gradients are split too, the traffic that of ddp",
-        "fsdp2": "everything is split, in torch itself; half as much traffic again as ddp",
+        "zero1": "the optimizer's state is split, with the same traffic as ddp",
+        "zero2": "gradients are split too, with the same traffic as ddp",
+        "fsdp2": "everything is split, in torch itself; 1.5 times the traffic of ddp",
     }
 )
 
@@ -73,7 +73,7 @@ class Model:
         if self.master_weights or self.dtype == "bfloat16":
             return
         if self.dtype == "float32":
-            raise UsageError("float32 weights have no other copy", hint="--dtype bfloat16")
+            raise UsageError("the float32 weights are the only copy", hint="--dtype bfloat16")
         raise UsageError(
             "float16 gradients alone underflow, and torch's GradScaler refuses them", hint="--dtype bfloat16"
         )
@@ -170,7 +170,7 @@ def _with_offload(model: Model, place: Place) -> Advice:
     else:
         known = "" if room is None else f", of {format_size(room)} usable"
         where = f"offload {what} to the host's memory: {format_size(needed)} per host{known}"
-    without = f"about {-(-model.in_torch.whole // usable)} such GPUs would do without"
+    without = f"about {-(-model.in_torch.whole // usable)} such GPUs would need no offload"
     return Advice("zero3", (start, where, without, _LEFT_OUT))
 
 

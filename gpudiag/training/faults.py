@@ -57,7 +57,7 @@ def parse_training_fault(text: str, workers: int, steps: int) -> TrainingFault |
     kind, rank, step = match["kind"], match["rank"], match["step"]
     form = _FORMS[kind]
     if ("RANK" in form) != (rank is not None) or ("STEP" in form) != (step is not None):
-        raise UsageError(f"--inject {text}: it is written {form}", hint=EXAMPLES)
+        raise UsageError(f"--inject {text}: write it as {form}", hint=EXAMPLES)
     if rank is not None and int(rank) >= workers:
         raise UsageError(
             f"--inject {text}: there is no rank {rank} among {workers} ranks",

@@ -119,7 +119,7 @@ class SignsOfWork:
         lines = _text(self.root / "self" / "task" / str(os.getpid()) / "status").splitlines()
         count = next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt")), 0)
         before, self._woken = self._woken, count
-        return "something still comes over the network" if count > before else None
+        return "data still arrives over the network" if count > before else None
 
     def _read_sleep(self, now: float, patience_seconds: float) -> str | None:
         """A sign if the main thread is in the same sleep as at the last look, which ends in time; or None."""

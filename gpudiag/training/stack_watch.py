@@ -28,7 +28,7 @@ _CALL_CHARACTERS = 100
 # which is also torch's longest default timeout (gloo's).
 PATIENCE = 30.0
 _LONGEST_PAUSE_SECONDS = 3600.0
-_MOVES = "its Python code moves"
+_MOVES = "its Python stack changes"
 
 
 @dataclass(slots=True)

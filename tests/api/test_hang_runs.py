@@ -63,7 +63,7 @@ def test_a_process_of_no_job_is_not_looked_at(served, rank: int) -> None:
         run = wait_for_end(served, served.start(kind="hang", plan={"job_of": other.pid}).json()["id"])
         other.kill()
     assert (run["state"], run["report_formats"]) == ("failed", [])
-    assert f"process {other.pid} is of no job that was found" in run["reason"]
+    assert f"process {other.pid} belongs to no job that was found" in run["reason"]
 
 
 @pytest.mark.parametrize(

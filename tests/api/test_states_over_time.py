@@ -264,7 +264,7 @@ def test_a_sampler_that_cannot_be_started_says_so_and_does_not_blame_the_driver(
         live = service.wait(
             lambda: (now := told(service)) and now["sampler"]["state"] == "failed" and now, 60
         )
-        assert live["sampler"]["reason"].startswith("the sampler's process ends before it says anything")
+        assert live["sampler"]["reason"].startswith("the sampler's process ends before its first message")
         assert "exit status 3" in live["sampler"]["reason"]
         assert "gpudiag.sampler.child" in live["sampler"]["reason"]
         live = service.wait(lambda: (now := told(service))["verdict"] is not None and now, 60)

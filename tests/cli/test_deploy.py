@@ -57,7 +57,7 @@ def test_files_are_written_with_their_rights_and_nothing_else_is_overwritten(tmp
     (folder / "check-node.sh").write_text("GPUDIAG=/site/gpudiag\n")
     (folder / "prolog.sh").unlink()
     assert main(["deploy", "slurm", "--output", str(folder)]) == ExitStatus.USAGE
-    assert "check-node.sh is there and differs" in capsys.readouterr().err
+    assert "check-node.sh exists and differs" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["check-node.sh", "epilog.sh"]
 
 
@@ -66,7 +66,7 @@ def test_files_are_written_with_their_rights_and_nothing_else_is_overwritten(tmp
     [
         (["sytemd"], "no files called 'sytemd'"),
         (["slurm/prolog"], "slurm has no file 'prolog'"),
-        (["--output", "x"], "--output needs the name"),
+        (["--output", "x"], "--output needs the NAME"),
         (["slurm", "--output", "/proc/gpudiag/x"], "cannot write to /proc/gpudiag"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["no-such-thing"], "is no finding code and no file"),
         (["79"], "did you mean xid 79?"),
         (["xid"], "say which Xid"),
-        (["xid", "many"], "'many' is no number of an Xid"),
+        (["xid", "many"], "'many' is no Xid number"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
         ([], "missing argument"),
     ],
@@ -108,7 +108,10 @@ def test_files_and_folders_are_explained_together(tmp_path, capsys):
     assert main(["explain", str(folder), str(other)]) == ExitStatus.PASS
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Rank 1 failed first: a disk is full (disk.full).")
-    assert "Echoes, not causes (1 line): 1 x a collective waited for a rank that never came by rank 0" in out
+    assert (
+        "Consequences, not causes (1 line): 1 x a collective waited for a rank that never entered it by rank 0"
+        in out
+    )
     assert "Read: 2 logs, 3 lines." in out
     assert "cuda.out_of_memory" not in out
 

@@ -128,14 +128,14 @@ def test_a_diff_changes_nothing_and_a_fix_is_shown_first(script, capsys) -> None
     status, out, err = run(capsys, "--diff", str(script))
     assert status == ExitStatus.FAIL
     assert "+    return DataLoader" in out
-    assert "--fix would mend 1 mistake" in err
+    assert "--fix would fix 1 mistake" in err
     assert script.read_text() == before
     status, out, err = run(capsys, "--fix", str(script))
     assert status == ExitStatus.PASS
     assert out.index("+    return DataLoader") < out.index("0 findings")
-    assert "mended 1 mistake" in err
+    assert "fixed 1 mistake" in err
     assert "shuffle=False" in script.read_text()
-    assert "nothing here can be mended" in run(capsys, "--fix", str(script))[2]
+    assert "no certain fix" in run(capsys, "--fix", str(script))[2]
 
 
 def test_what_steers_a_terminal_is_taken_out(tmp_path, capsys) -> None:

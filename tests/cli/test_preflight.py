@@ -75,7 +75,7 @@ def test_a_machine_without_a_gpu_gets_one_answer_from_every_command(state):
 
 
 def test_where_no_gpu_is_expected_the_cpu_is_judged_and_what_was_skipped_is_said(state):
-    done = preflight("none", state, "--expect-gpus", "0")
+    done = preflight("none", state, "--expect-gpus", "0", "--verbose")
     assert done.status == ExitStatus.PASS
     assert done.out.startswith("PASS SIMULATED none, CPU ONLY")
     assert "skipped: no GPU and no trace of one" in done.out

@@ -71,7 +71,10 @@ def test_output_and_status_are_those_of_the_job(name: str) -> None:
     document = json.loads(verdict.read_text())
     assert document["schema"] == "gpudiag.job_run/1"
     assert document["exit_status"] == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode)
-    assert document["outcome"] == ("pass" if plain.returncode == 0 else "fail")
+    assert document["outcome"] == ("skip" if plain.returncode == 0 else "fail")
+    said = " ".join(watched.stderr.decode().partition("gpudiag: ")[2].replace("gpudiag:", "").split())
+    assert said.startswith("FAIL" if plain.returncode else "SKIP the command ended with exit status 0")
+    assert "no rank was seen" in said
 
 
 def started(folder: Path, *flags: str, **more: object) -> tuple[subprocess.Popen[str], Path]:
@@ -224,7 +227,7 @@ def test_what_the_user_set_stays_and_the_rest_is_switched_on(folder: Path) -> No
 
 WRONG = {
     "no command": ([], 2, "there is no command"),
-    "no separator": (["torchrun", "--nproc", "2"], 2, "comes behind `--`"),
+    "no separator": (["torchrun", "--nproc", "2"], 2, "goes after `--`"),
     "no such option": (["--bogus", "--", "true"], 2, "no option --bogus"),
     "no such command": (["--", "no-such-command"], 127, "command not found"),
     "no executable": (["--", str(ROOT)], 126, "Permission denied"),

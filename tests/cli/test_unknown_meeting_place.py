@@ -22,6 +22,6 @@ def test_processes_that_cannot_find_each_other_are_refused(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(
-        f"gpudiag: {launcher} started 4 processes on several machines, and nothing says"
+        f"gpudiag: {launcher} started 4 processes on several machines, and no variable names"
     )
     assert "MASTER_ADDR" in said.err

@@ -30,7 +30,7 @@ FAULTS = {
     "the driver's library is not installed": "h100x8+no-library",
     "library and kernel driver differ": "h100x8+version-mismatch",
     "the driver does not answer at all": "h100x8+init-hang",
-    "device nodes may not be opened": "h100x8+no-permission",
+    "no permission to open the device nodes": "h100x8+no-permission",
     "CUDA does not start (fabric)": "h100x8+cuda-broken",
     "an uncorrectable memory error": "h100x8+ecc:3",
     "a row that could not be replaced": "h100x8+row-remap-failed:3",

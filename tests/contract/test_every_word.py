@@ -116,13 +116,18 @@ def told() -> Told:
     gpus = tuple(saying(gpu, number) for number, gpu in enumerate(islice(cycle(scenario.gpus), _GPU_COUNT)))
     with simulated_machine(replace(scenario, gpus=gpus)) as session:
         listed = run_on(session, "list", "--json", "--deadline", "60")
-        wide = run_on(session, "list", "--wide", "--deadline", "60")
+        wide = run_on(session, "list", "--wide", "--verbose", "--deadline", "60")
         shown = subprocess.run(
             ["nvidia-smi", "-q", "-x"], env=session.environment, capture_output=True, text=True, timeout=60
         )
     snapshot = from_document(listed.document)
     assert isinstance(snapshot, Snapshot)
-    return Told(snapshot, listed.document, wide.out, ElementTree.fromstring(shown.stdout).findall("gpu"))
+    return Told(
+        snapshot,
+        listed.document,
+        " ".join(wide.out.split()),
+        ElementTree.fromstring(shown.stdout).findall("gpu"),
+    )
 
 
 def turns(words: tuple[Any, ...]) -> Iterable[Any]:

@@ -70,7 +70,7 @@ def test_a_script_that_is_right_passes_and_what_was_seen_is_said(tmp_path: Path)
 @pytest.mark.parametrize(
     ("mistake", "code", "words"),
     [
-        ("no ddp", "train.not_averaged", "no gradient crossed"),
+        ("no ddp", "train.not_averaged", "no gradient was averaged"),
         ("module", "train.not_averaged", "never called"),
         ("parameters", "train.parameters_summed", "not divided by 2"),
         ("no sampler", "train.same_samples", "the same samples"),

@@ -13,6 +13,7 @@ from gpudiag.model.device import (
     ThrottleSeconds,
 )
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.reading_names import name_state
 from tests.scenarios.situations import Case, gpu, gpus, machine, now, part, top, without_gpu
 
 MIB = 1024**2
@@ -38,7 +39,7 @@ def source(status_of: SourceState, seconds: float = 0.01):
 
     def change(snapshot):
         others = tuple(status for status in snapshot.sources if status.name != "nvml")
-        status = SourceStatus("nvml", status_of, status_of.value, seconds)
+        status = SourceStatus("nvml", status_of, f"NVML: {name_state(status_of)}", seconds)
         return top(sources=(status, *others))(snapshot)
 
     return change

@@ -26,6 +26,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import PciDevice
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 
 # --- GPUs that the driver could not initialise
@@ -33,7 +34,7 @@ from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 _BASIS = Basis(
     reads="Lines of the kernel log of this boot: RmInitAdapter failed, probe failed with an error, a PCI"
     " region (BAR) that is invalid; against the GPUs that NVML lists.",
-    limit="None for a GPU that is not listed; 24 hours for one that works now (own choice).",
+    limit="None for a GPU that is not listed; 24 hours for one that works now (our choice).",
     look_also=(
         "dmesg -T | grep -e NVRM -e nvidia",
         "gpu.missing",
@@ -56,7 +57,7 @@ START_FAILED = _kind(
     code="gpu.start_failed",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="According to the kernel log, the driver could not start a GPU within the last day; what it lists now may be all there is.",
+    meaning="According to the kernel log, the driver could not start a GPU within the last day; it may list fewer GPUs than the machine has.",
     remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
 )
 # These report that the driver does not list the GPU; the log says why.
@@ -145,7 +146,7 @@ _GPU_RECOVERY_NEEDED_BASIS = Basis(
     reads="NVML field 230, the driver's recovery action: none, GPU reset, node reboot, drain P2P, drain"
     " and reset, bus reset, system reboot; return code 16 (reset required) of any NVML call.",
     limit="None: the driver itself asks for it. Drain P2P and the IMEX domain are WARN; every other"
-    " action is FAIL, even one that gpudiag has no word for.",
+    " action is FAIL, even one that gpudiag does not know.",
     look_also=("nvidia-smi -q | grep -A1 'GPU Recovery Action'", "xid 154", "xid.hardware"),
 )
 GPU_LOST = FindingKind(
@@ -186,7 +187,7 @@ GPU_RECOVERY_ADVISED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver asks for a recovery step that leaves the GPU usable meanwhile.",
+    meaning="The driver asks for a recovery step that leaves the GPU usable until then.",
     remedy="Let running jobs end, then do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )
@@ -403,7 +404,7 @@ def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
         words = responding.detail or "no handle by the deadline"
         message = f"{name_device(device)} is being attached by the driver: {words}"
         return GPU_ATTACHING.finding(subject, message, Evidence("responding", words, source="NVML"))
-    words = responding.detail or responding.reason.value.replace("_", " ")
+    words = explain_missing(responding)
     message = f"{name_device(device)} gives no readings: {words}"
     return GPU_NOT_READ.finding(subject, message, Evidence("responding", words, source="NVML"))
 

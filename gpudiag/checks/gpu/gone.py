@@ -25,7 +25,7 @@ GPU_GONE = FindingKind(
     "Taken out on purpose: `gpudiag explain gpu.gone`.",
     basis=Basis(
         reads="UUIDs and bus ids of the GPUs, RDMA ports, driver, VBIOS, kernel, processor and"
-        " memory, as they are and as they were in the last good run.",
+        " memory, now and in the last good run.",
         limit="the GPUs of this machine's last good run, or of --expect",
         look_also=("gpu.missing", "lspci -d 10de:", "dmesg -T | grep -i -e NVRM -e mlx5"),
     ),
@@ -34,7 +34,7 @@ GPU_GONE = FindingKind(
 
 @check(
     "machine.gpus",
-    title="every GPU that was here still is",
+    title="every GPU of the last good run is still here",
     needs=("known_gpus",),
     reports=(GPU_GONE,),
     readings=("devices", "pci_devices", "what the last good run noted"),
@@ -45,7 +45,7 @@ def machine_gpus(context: Context) -> Judgement:
     known = context.known_gpus
     assert not isinstance(known, Missing)  # noqa: S101 - the runner answers for the need
     if known.share != share_of(context.snapshot) or known.in_container != in_container(context.snapshot):
-        return does_not_apply("what was recorded is of another share of this machine")
+        return does_not_apply("what was recorded is of another part of this machine")
     return judged(*_gone(context.snapshot, known))
 
 

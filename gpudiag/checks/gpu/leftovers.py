@@ -27,10 +27,10 @@ MEMORY_LEFTOVER = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="Memory of the GPU is in use, and no process on this machine accounts for it.",
-    remedy="Find who holds the device (`fuser -v /dev/nvidia*` as root) and end it; else reset the GPU.",
+    remedy="Find the process that holds the device (`fuser -v /dev/nvidia*` as root) and end it; if there is none, reset the GPU.",
     basis=Basis(
         reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
-        limit=f"{format_size(limits.LEFTOVER_BYTES)} (own choice; idle GPUs in captures show 0);"
+        limit=f"{format_size(limits.LEFTOVER_BYTES)} (our choice; idle GPUs in captures show 0);"
         f" {format_size(limits.LEFTOVER_OLD_DRIVER_BYTES)} where an older driver counts its own use in",
         look_also=("fuser -v /dev/nvidia*", "process.dead"),
     ),
@@ -39,16 +39,16 @@ PROCESS_DEAD = _kind(
     code="process.dead",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="A process that holds this GPU is dead or stuck in the kernel, and will not let go of it.",
-    remedy="End its parent if it is a zombie; a process stuck in the kernel (state D) takes a reboot.",
+    meaning="A process that holds this GPU is dead or stuck in the kernel, and does not release it.",
+    remedy="End its parent if it is a zombie; a process stuck in the kernel (state D) needs a reboot.",
     basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_GONE = _kind(
     code="process.gone",
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
-    meaning="The driver lists a process on this GPU that does not exist on this machine, or no longer does.",
-    remedy="Check again in a minute; if it is still there, reset the GPU with nobody on it (`nvidia-smi -i INDEX -r`).",
+    meaning="The driver lists a process on this GPU that does not exist on this machine.",
+    remedy="Check again in a minute; if it is still there, reset the GPU while no process uses it (`nvidia-smi -i INDEX -r`).",
     basis=_PROCESS_DEAD_BASIS,
 )
 PROCESS_FOREIGN = _kind(
@@ -116,9 +116,9 @@ def process_foreign(context: Context) -> Judgement:
     assert not isinstance(state, Missing)  # noqa: S101 - the runner answers for the need
     user = state.user
     if granted(snapshot.machine.allocation) is None:
-        return does_not_apply("nothing says that these GPUs were given to this job alone")
+        return does_not_apply("no setting gives these GPUs to this job alone")
     if isinstance(user, Missing):
-        return does_not_apply("it is not known who runs this")
+        return does_not_apply("gpudiag does not know which user runs this")
     return judge_devices(
         snapshot, ("processes",), lambda snapshot, device: _judge_foreign(snapshot, device, user)
     )
@@ -132,7 +132,7 @@ def _judge_memory(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     limit = limits.LEFTOVER_OLD_DRIVER_BYTES if counts_its_own else limits.LEFTOVER_BYTES
     if used > limit:
         message = f"{name_device(device)}: {format_size(used)} of memory in use, and no process on it"
-        evidence = Evidence("memory_used_bytes", used, "bytes", limit, "NVML; limit: own choice")
+        evidence = Evidence("memory_used_bytes", used, "bytes", limit, "NVML; limit: our choice")
         yield MEMORY_LEFTOVER.finding(device_subject(snapshot, device), message, evidence)
 
 

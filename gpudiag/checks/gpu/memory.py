@@ -25,7 +25,7 @@ MEMORY_TOO_SMALL = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_MEMORY,
     owner=Owner.HARDWARE,
-    meaning="The GPU has less memory than others of its board have here, or than its model is sold with.",
+    meaning="The GPU has less memory than GPUs of the same board in this machine, or than its model has.",
     remedy="Drain the GPU and power-cycle the machine; if the memory does not come back, have the GPU replaced.",
     basis=Basis(
         reads="NVML's total memory of the GPU, against GPUs of the same product, board"
@@ -89,8 +89,7 @@ _ECC_MODE_BASIS = Basis(
     look_also=("nvidia-smi -q -d ECC", "mode.mig_pending"),
 )
 _ECC_UNCORRECTED_BASIS = Basis(
-    reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in all and by"
-    " place (DRAM, SRAM).",
+    reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in total and by memory (DRAM, SRAM).",
     limit="0; in the GPU's life, the count of the earlier reading",
     look_also=("nvidia-smi -q -d ECC,ROW_REMAPPER", "xid 48", "xid 94", "xid 95", "memory.row_remap_pending"),
 )
@@ -105,7 +104,7 @@ ECC_DISABLED = _kind(
     outcome=Outcome.WARN,
     severity=Severity.CONFIG,
     owner=Owner.HOST,
-    meaning="ECC is off on a data-center GPU: flipped bits in its memory go unseen into the results.",
+    meaning="ECC is off on a data-center GPU: flipped bits in its memory corrupt results silently.",
     remedy="Turn it on as root with `nvidia-smi -i INDEX -e 1`, then reset the GPU or reboot.",
     basis=_ECC_MODE_BASIS,
 )
@@ -115,7 +114,7 @@ ECC_MODE_PENDING = _kind(
     severity=Severity.RESET,
     owner=Owner.HOST,
     meaning="Someone changed the ECC mode, and the change waits for a reset of the GPU.",
-    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` with nobody on it) or reboot.",
+    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot.",
     basis=_ECC_MODE_BASIS,
 )
 ECC_UNCORRECTED_VOLATILE = _kind(
@@ -165,12 +164,12 @@ ECC_CORRECTED_RATE = _kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="ECC corrects far more errors on this GPU than on the GPUs beside it.",
-    remedy="Keep an eye on it; on Xid 92, or when uncorrected errors follow, call support.",
+    remedy="Watch it; on Xid 92, or when uncorrected errors follow, call the vendor's support.",
     basis=Basis(
         reads="Corrected ECC errors, now and in the earlier snapshot; a count that"
         " fell has restarted and is left out.",
         limit=f"{limits.CORRECTED_RATE_FACTOR:.0f} times the next GPU's rate, and at least"
-        f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (own choice; published limits differ 5,000-fold)",
+        f" {limits.CORRECTED_MIN_PER_HOUR:.0f} an hour (our choice; published limits differ 5,000-fold)",
         look_also=("xid 92", "nvidia-smi -q -d ECC"),
     ),
 )
@@ -327,7 +326,7 @@ def _judge_rate(
         return
     message = f"{name_device(count.device)}: {rate:.0f} corrected memory errors an hour; the next GPU has {next_rate:.0f}"
     evidence = (
-        Evidence("corrected_per_hour", rate, "errors/h", limits.CORRECTED_MIN_PER_HOUR, "own choice"),
+        Evidence("corrected_per_hour", rate, "errors/h", limits.CORRECTED_MIN_PER_HOUR, "our choice"),
         Evidence("corrected_per_hour_of_peers", next_rate, "errors/h", source="the other GPUs"),
     )
     yield ECC_CORRECTED_RATE.finding(device_subject(snapshot, count.device), message, *evidence)
@@ -336,7 +335,7 @@ def _judge_rate(
 # --- repairs
 
 _REPLACE = "Take the GPU out of service and have it replaced; keep this report for the case."
-_RESET = "Reset the GPU before the next job (`nvidia-smi -i INDEX -r` with nobody on it), or reboot."
+_RESET = "Reset the GPU before the next job (`nvidia-smi -i INDEX -r` while no process uses it), or reboot."
 
 _fail = partial(_kind, outcome=Outcome.FAIL, severity=Severity.ISOLATE, remedy=_REPLACE)
 _warn = partial(_kind, outcome=Outcome.WARN)
@@ -368,7 +367,7 @@ ROW_REMAP_FAILED = _fail(
 ROW_REMAP_PENDING = _warn(
     code="memory.row_remap_pending",
     severity=Severity.RESET,
-    meaning="A bad row waits to be replaced by a spare one; the bad one is in use until the next reset.",
+    meaning="A bad memory row waits for its spare row; it stays in use until the next reset.",
     remedy=_RESET,
     basis=_MEMORY_ROW_REMAP_BASIS,
 )
@@ -404,7 +403,7 @@ PAGE_RETIREMENT_RISING = _fail(
 PAGE_RETIREMENT_PENDING = _warn(
     code="memory.page_retirement_pending",
     severity=Severity.RESET,
-    meaning="A bad page is due to be retired, and stays in use until the driver is reloaded.",
+    meaning="A bad memory page will be retired; it stays in use until the driver is reloaded.",
     remedy="Reboot, or reload the driver with nobody on its GPUs, before the next job.",
     basis=_MEMORY_PAGE_RETIREMENT_BASIS,
 )
@@ -433,7 +432,7 @@ _WAITS = {
 
 @check(
     "memory.row_remap",
-    title="bad rows are replaced, and spare ones are left",
+    title="bad rows are replaced, and spare rows are left",
     needs=("gpus",),
     reports=(
         ROW_REMAP_FAILED, ROW_REMAP_SPARES_GONE, ROW_REMAP_PENDING, ROW_REMAP_SPARES_LOW, ROW_REMAP_COUNT,
@@ -449,7 +448,7 @@ def memory_row_remap(context: Context) -> Judgement:
 
 @check(
     "memory.page_retirement",
-    title="few pages of memory are retired, and none is waiting to be",
+    title="few pages of memory are retired, and none is pending",
     needs=("gpus",),
     reports=(PAGE_RETIREMENT_FULL, PAGE_RETIREMENT_RISING, PAGE_RETIREMENT_PENDING),
     readings=("retired_pages_corrected", "retired_pages_uncorrected", "page_retirement_pending"),
@@ -467,7 +466,7 @@ def memory_page_retirement(context: Context) -> Judgement:
 
 @check(
     "memory.repair",
-    title="no memory is beyond repair or waiting for it",
+    title="all memory is repaired, and no repair is pending",
     needs=("gpus",),
     reports=(MEMORY_UNREPAIRABLE, MEMORY_REPAIR_PENDING),
     readings=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),

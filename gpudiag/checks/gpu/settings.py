@@ -37,14 +37,14 @@ _MODE_COMPUTE_BASIS = Basis(
     look_also=("nvidia-smi -q -d COMPUTE", "cuda.device_unavailable"),
 )
 _MODE_MIG_BASIS = Basis(
-    reads="nvmlDeviceGetMigMode, now and pending, and the instances that there are.",
+    reads="nvmlDeviceGetMigMode, now and pending, and the instances that exist.",
     limit="the pending mode is the current one; MIG on has instances",
     look_also=("nvidia-smi mig -lgi", "nvidia-smi -L"),
 )
 COMPUTE_PROHIBITED = _mode_kind(
     code="mode.compute_prohibited",
     outcome=Outcome.FAIL,
-    meaning="The GPU's compute mode lets no program use it.",
+    meaning="The GPU's compute mode allows no program to use it.",
     remedy="Allow it as root: `nvidia-smi -i INDEX -c DEFAULT`.",
     stated=True,
     basis=_MODE_COMPUTE_BASIS,
@@ -61,7 +61,7 @@ MIG_PENDING = _mode_kind(
     outcome=Outcome.WARN,
     severity=Severity.RESET,
     meaning="Someone turned MIG on or off, and the change waits for a reset of the GPU.",
-    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` with nobody on it) or reboot.",
+    remedy="Reset the GPU (`nvidia-smi -i INDEX -r` while no process uses it) or reboot.",
     basis=_MODE_MIG_BASIS,
 )
 MIG_EMPTY = _mode_kind(
@@ -78,8 +78,8 @@ LOOKS_STUCK = _mode_kind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="The GPU is fully busy, moves no data and draws little power: as in a collective that waits forever.",
-    remedy="See where its process is with `py-spy dump`, and at the other ranks; see `gpudiag nccl-test`.",
+    meaning="The GPU is fully busy, moves no data and draws little power: like in a collective that waits forever.",
+    remedy="Look at its process with `py-spy dump`, and at the other ranks; test with `gpudiag nccl-test`.",
     basis=Basis(
         reads="Load, memory load and power draw, in two snapshots a minute or more apart.",
         limit=f"{_BUSY_PERCENT} % busy, memory below {_QUIET_MEMORY_PERCENT} %, power below {_QUIET_POWER_SHARE:.0%}"
@@ -91,7 +91,7 @@ LOOKS_STUCK = _mode_kind(
 
 @check(
     "mode.compute",
-    title="the compute mode lets programs use every GPU",
+    title="the compute mode allows programs on every GPU",
     needs=("gpus",),
     reports=(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE),
     readings=("compute_mode",),
@@ -117,7 +117,7 @@ def mode_mig(context: Context) -> Judgement:
 
 @check(
     "gpu.looks_stuck",
-    title="no GPU is busy doing nothing",
+    title="no GPU is busy without work",
     needs=("gpus", "earlier"),
     reports=(LOOKS_STUCK,),
     readings=(
@@ -145,7 +145,7 @@ def describe_exclusive(devices: Sequence[Device]) -> str | None:
         return None
     names = ", ".join(name_device(device) for device in held)
     return (
-        f"{names}: exclusive-process mode lets one process in, and a copy between GPUs needs contexts of two"
+        f"{names}: exclusive-process mode allows one process, and a copy between GPUs needs contexts of two"
     )
 
 
@@ -195,7 +195,7 @@ def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:
         if not isinstance(value := getattr(device, name), Missing)
     ]
     stack = f"`py-spy dump --pid {processes[0].pid}`" if processes else "`py-spy dump`"
-    remedy = f"See where its process is with {stack}, and at the other ranks; see `gpudiag nccl-test`."
+    remedy = f"Look at its process with {stack}, and at the other ranks; test with `gpudiag nccl-test`."
     yield LOOKS_STUCK.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy)
 
 
@@ -239,7 +239,7 @@ POWER_LIMIT_LOWERED = _power_kind(
 POWER_LIMIT_DIFFERS = _power_kind(
     code="power.limit_differs",
     category=Category.HW_POWER,
-    meaning="Identical GPUs of this machine have different power limits: the lowest sets everyone's pace.",
+    meaning="Identical GPUs of this machine have different power limits: the lowest slows all of them down.",
     remedy="Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl`.",
     basis=_POWER_LIMIT_BASIS,
 )
@@ -251,7 +251,7 @@ CLOCKS_LOWERED = _power_kind(
 )
 CLOCKS_DIFFER = _power_kind(
     code="clocks.application_differs",
-    meaning="Identical GPUs of this machine have different application clocks: the lowest sets everyone's pace.",
+    meaning="Identical GPUs of this machine have different application clocks: the lowest slows all of them down.",
     remedy="Reset them as root with `nvidia-smi -i INDEX -rac` (and `-rgc` for locked clocks).",
     basis=_CLOCKS_APPLICATION_BASIS,
 )
@@ -260,18 +260,18 @@ IDLE_DRAW = _power_kind(
     severity=Severity.TRIAGE,
     category=Category.HW_POWER,
     meaning="An idle GPU draws far more power than the idle GPUs beside it.",
-    remedy="No process is on it: reset it (`nvidia-smi -i INDEX -r`); if it stays, watch it under load.",
+    remedy="No process is on it: reset it (`nvidia-smi -i INDEX -r`); if that does not help, watch it under load.",
     basis=replace(
         _POWER_LIMIT_BASIS,
         limit=f"{limits.IDLE_POWER_PEER_RATIO:.0f} times the median of the other idle GPUs, and"
-        f" {limits.IDLE_POWER_MORE_WATTS:.0f} W more (own choice)",
+        f" {limits.IDLE_POWER_MORE_WATTS:.0f} W more (our choice)",
     ),
 )
 
 
 @check(
     "power.limit",
-    title="power limits are at their default, and alike",
+    title="power limits are at their default and equal",
     needs=("gpus",),
     reports=(POWER_LIMIT_LOWERED, POWER_LIMIT_DIFFERS),
     readings=("power_limit_enforced_watts", "power_limit_default_watts"),
@@ -285,7 +285,7 @@ def power_limit(context: Context) -> Judgement:
 
 @check(
     "clocks.application",
-    title="application clocks are at their default, and alike",
+    title="application clocks are at their default and equal",
     needs=("gpus",),
     reports=(CLOCKS_LOWERED, CLOCKS_DIFFER),
     readings=("graphics_clock_application_mhz", "graphics_clock_application_default_mhz"),

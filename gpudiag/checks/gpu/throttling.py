@@ -74,7 +74,7 @@ HOTTER_THAN_PEERS = _heat_kind(
     meaning="The GPU is much hotter than identical GPUs of this machine that draw as much power.",
     basis=Basis(
         reads="Temperature and power draw of identical GPUs that are at work.",
-        limit=f"{limits.PEER_CELSIUS} C above the median of peers that draw as much power, under load (own choice)",
+        limit=f"{limits.PEER_CELSIUS} C above the median of peers that draw as much power, under load (our choice)",
         look_also=("gpudiag list --wide", "temperature.gpu_nearly_too_hot"),
     ),
 )
@@ -239,7 +239,7 @@ _CLOCKS_HARDWARE_SLOWDOWN_BASIS = Basis(
 )
 _CLOCKS_POWER_CAPPED_BASIS = Basis(
     reads="SM clock, highest SM clock, load and clocks event reasons of GPUs at work.",
-    limit=f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work (own choice)",
+    limit=f"{limits.PEER_CLOCK_RATIO:.0%} of the median clock of GPUs at the same work (our choice)",
     look_also=("nvidia-smi -q -d CLOCK,PERFORMANCE,POWER", "power.limit_lowered", "clocks.power_brake"),
 )
 HARDWARE_THERMAL = _warn(
@@ -280,7 +280,7 @@ THROTTLED = _kind(
     basis=Basis(
         reads="nvmlDeviceGetViolationStatus (thermal, reliability, board limit), now and in"
         " the earlier snapshot.",
-        limit=f"{limits.THROTTLED_SHARE:.0%} of the time since the earlier reading (own choice)",
+        limit=f"{limits.THROTTLED_SHARE:.0%} of the time since the earlier reading (our choice)",
         look_also=("nvidia-smi -q -d PERFORMANCE", "clocks.hardware_thermal_slowdown"),
     ),
 )
@@ -454,7 +454,7 @@ def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     median = clocks[len(clocks) // 2]
     if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * median:
         message = (
-            f"{name_device(device)}: its power limit holds it at {clock} MHz; the others run at {median} MHz"
+            f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {median} MHz"
         )
         evidence = Evidence(
             "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * median, "NVML; limit: peers"

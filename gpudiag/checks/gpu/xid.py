@@ -50,13 +50,13 @@ from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
 # A job's fault matters while its owner may still look; a GPU's, for a week after it was
-# settled. gpudiag's own choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
+# settled. gpudiag's our choice: the anchors have 3 days (gpud) to 7 days (NVSentinel).
 APPLICATION_WINDOW = timedelta(hours=24)
 # A driver that never asked for anything, or cannot be asked, may not know how to ask: the catalogue is
 # believed for a day.
 UNASKED_WINDOW = timedelta(hours=24)
 SETTLED_WINDOW = timedelta(days=7)
-# Older faults are not counted as repeats. gpudiag's own choice: a month of jobs on one machine.
+# Older faults are not counted as repeats. gpudiag's our choice: a month of jobs on one machine.
 REPEAT_WINDOW = timedelta(days=30)
 
 _XID_HARDWARE_BASIS = Basis(
@@ -93,7 +93,7 @@ XID_REPEATED = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The same fault of the same GPU came back: what was done about it did not help.",
+    meaning="The same GPU has the same fault again: the last remedy did not help.",
     remedy="Take the next step: reset, power cycle, replacement.",
     stated=True,
     basis=_XID_HARDWARE_BASIS,
@@ -105,7 +105,7 @@ XID_SETTLED = FindingKind(
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
     meaning="The GPU had a fault within the last week; the driver now asks for no recovery.",
-    remedy="Nothing now; if it comes back, have the GPU looked at.",
+    remedy="No action now; if it comes back, have the GPU examined.",
     basis=_XID_HARDWARE_BASIS,
 )
 XID_WEAR = FindingKind(
@@ -154,7 +154,7 @@ XID_OTHER_GPU = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HOST,
-    meaning="A GPU of this machine that this job or container was not given had a fault.",
+    meaning="A GPU that belongs to this machine, but not to this job or container, had a fault.",
     remedy="Tell the machine's owner; this job's GPUs are not affected.",
     basis=_XID_UNKNOWN_BASIS,
 )
@@ -165,7 +165,7 @@ XID_NOTE = FindingKind(
     category=Category.SW_XID,
     owner=Owner.JOB,
     meaning="The driver reported something within the last day that is not a fault.",
-    remedy="Nothing has to be done.",
+    remedy="No action is needed.",
     basis=_XID_APPLICATION_BASIS,
 )
 

@@ -163,7 +163,7 @@ def is_later(event: KernelEvent, other: KernelEvent) -> bool:
 # --- one cause on one GPU
 
 KERNEL_XID = 13  # an exception of a job's kernel
-MIN_JOBS = 3  # that met it in one place: gpudiag's own choice; NVIDIA's workflow for Xid 13 gives no number
+MIN_JOBS = 3  # that met it in one place: gpudiag's our choice; NVIDIA's workflow for Xid 13 gives no number
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
 

@@ -64,7 +64,7 @@ DISK_FULL = _kind(
     code="host.disk_full",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="A file system that jobs write to is (nearly) full, in bytes or in files.",
+    meaning="A file system that jobs write to is full or nearly full, in bytes or in files.",
     remedy="Free some space there: checkpoints, caches (`du -xsh * | sort -h`), container images.",
     basis=_HOST_DISK_BASIS,
 )
@@ -87,15 +87,15 @@ DISK_READ_ONLY = _kind(
 CLOCK_SOURCE = _kind(
     code="host.clock_source",
     outcome=Outcome.WARN,
-    meaning="The kernel keeps time by a slow clock although the processor has a fast one: every timestamp costs more.",
-    remedy="See in `dmesg | grep -i tsc` why it was given up; a firmware update often fixes it.",
+    meaning="The kernel uses a slow clock source although the processor has a fast one: every timestamp costs more.",
+    remedy="See in `dmesg | grep -i tsc` why the kernel gave it up; a firmware update often fixes it.",
     basis=_HOST_CLOCK_BASIS,
 )
 CLOCK_UNSYNCHRONIZED = _kind(
     code="host.clock_unsynchronized",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="No time server sets this machine's clock: logs of several machines cannot be put in order.",
+    meaning="No time server sets this machine's clock: logs of several machines cannot be ordered by time.",
     remedy="Start chrony or systemd-timesyncd.",
     basis=_HOST_CLOCK_BASIS,
 )
@@ -125,7 +125,7 @@ MEMORY_UNCORRECTED = _kind(
     confirmed=_KERNEL,
 )
 def host_governor(context: Context) -> Judgement:
-    """WARN for another governor than performance, where the machine lets one be chosen."""
+    """WARN for another governor than performance, where the machine offers a choice."""
     layout = host_state(context).processor_layout
     if isinstance(layout, Missing):
         return not_readable("the processors", layout)
@@ -168,7 +168,7 @@ def host_numa(context: Context) -> Judgement:
 
 @check(
     "host.disk",
-    title="there is room on the disks, and they can be written to",
+    title="the disks have room, and are writable",
     needs=("host_state",),
     reports=(DISK_READ_ONLY, DISK_FULL, DISK_LOW),
     readings=("statvfs of /, /tmp, the working, home and cache directories",),
@@ -181,13 +181,13 @@ def host_disk(context: Context) -> Judgement:
         return not_readable("file systems", filesystems)
     readable = [one for one in filesystems if not isinstance(one.total_bytes, Missing)]
     if not readable:
-        return could_not_look("no file system could be looked at")
+        return could_not_look("no file system could be read")
     return judged(*(finding for one in readable for finding in _judge_filesystem(context, one)))
 
 
 @check(
     "host.clock",
-    title="the clock is fast to read, and right",
+    title="the clock is fast to read, and correct",
     needs=("host_state",),
     reports=(CLOCK_SOURCE, CLOCK_UNSYNCHRONIZED),
     readings=("/sys/devices/system/clocksource", "adjtimex"),
@@ -208,7 +208,7 @@ def host_clock(context: Context) -> Judgement:
         source = "/sys/devices/system/clocksource"
         evidence = Evidence("clocksource", str(clock.source), limit=_TSC, source=source)
         available = Evidence("available", " ".join(known), source=source)
-        message = f"the kernel keeps time by {clock.source}"
+        message = f"the kernel's clock source is {clock.source}"
         findings.append(host_finding(context, CLOCK_SOURCE, message, evidence, available))
     if clock.synchronized is False and context.snapshot.machine.container is None and not is_virtual(state):
         evidence = Evidence("synchronized", False, limit=True, source="adjtimex")

@@ -17,13 +17,13 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing
 
-WINDOW = timedelta(hours=24)  # gpudiag's own choice: what happened to the jobs of the last day
+WINDOW = timedelta(hours=24)  # gpudiag's our choice: what happened to the jobs of the last day
 
 _warn = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, category=Category.SW_OTHER)
 
 _KERNEL_SOFT_LOCKUP_BASIS = Basis(
     reads="kernel_log",
-    limit="no such line within 24 hours (own choice), in a log that was read back to its start",
+    limit="no such line within 24 hours (our choice), in a log that was read back to its start",
     look_also=(
         "dmesg -T | grep -i -A25 -e lockup -e rcu_ -e 'blocked for more than'",
         "gpu.hung",
@@ -32,7 +32,7 @@ _KERNEL_SOFT_LOCKUP_BASIS = Basis(
 )
 _KERNEL_MACHINE_CHECK_BASIS = Basis(
     reads="kernel_log",
-    limit="no such line within 24 hours (own choice), in a log that was read back to its start",
+    limit="no such line within 24 hours (our choice), in a log that was read back to its start",
     look_also=(
         "dmesg -T | grep -e mce -e EDAC -e AER",
         "ras-mc-ctl --summary",
@@ -47,7 +47,7 @@ MEMORY_KILL = _warn(
     remedy="Give the job more memory, or use fewer DataLoader workers and a smaller prefetch.",
     basis=Basis(
         reads="kernel_log",
-        limit="no such line within 24 hours (own choice), in a log that was read back to its start",
+        limit="no such line within 24 hours (our choice), in a log that was read back to its start",
         look_also=("dmesg -T | grep -i 'out of memory'", "host.out_of_memory_kill", "host.memory_limit_low"),
     ),
 )
@@ -68,7 +68,7 @@ HARD_LOCKUP = _warn(
 RCU_STALL = _warn(
     code="kernel.rcu_stall",
     owner=Owner.HOST,
-    meaning="Within the last day a processor did not get to work that the kernel had put off (an RCU stall).",
+    meaning="Within the last day a processor did not run work that the kernel had deferred (an RCU stall).",
     remedy="Read the trace below that line in `dmesg -T`; if it happens again, drain the machine and reboot it.",
     basis=_KERNEL_SOFT_LOCKUP_BASIS,
 )
@@ -97,12 +97,12 @@ PCIE_ERROR = _warn(
 LOG_UNREAD = _warn(
     code="kernel.log_unread",
     owner=Owner.HOST,
-    meaning="The kernel log is so long that there was time for its newest part only, so older faults are not known.",
+    meaning="The kernel log is long, and gpudiag had time for its newest part only: older faults are unknown.",
     remedy="See what fills it: `dmesg -T | tail -50`. For the whole of it: `dmesg | gpudiag explain -`.",
     severity=Severity.MONITOR,
     basis=Basis(
         reads="kernel_log",
-        limit="no such line within 24 hours (own choice), in a log that was read back to its start",
+        limit="no such line within 24 hours (our choice), in a log that was read back to its start",
         look_also=("dmesg -T | tail -50", "gpudiag explain FILE", "xid.hardware"),
     ),
 )
@@ -139,8 +139,8 @@ def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
     status = snapshot.source("kernel_log")
     if status.state is not SourceState.TIMED_OUT:
         return ()
-    message = f"a part of the kernel log was not looked at: {status.reason}"
-    read = Evidence("reading", status.state.value, limit=SourceState.OK.value, source="kernel log")
+    message = f"a part of the kernel log was not read: {status.reason}"
+    read = Evidence("reading", "cut short", limit="whole", source="kernel log")
     return (LOG_UNREAD.finding(HostSubject(snapshot.host), message, read),)
 
 
@@ -207,7 +207,7 @@ def _what(event: KernelEvent) -> str:
         KernelEventKind.SOFT_LOCKUP: f"a processor was stuck in the kernel, in {who}",
         KernelEventKind.BLOCKED_TASK: f"{who} was stuck in the kernel for minutes",
         KernelEventKind.HARD_LOCKUP: "a processor was stuck in the kernel with its interrupts off",
-        KernelEventKind.RCU_STALL: "a processor did not get to work that the kernel had put off (RCU stall)",
+        KernelEventKind.RCU_STALL: "a processor did not run work that the kernel had deferred (RCU stall)",
         KernelEventKind.MACHINE_CHECK: f"{_PARTS.get(event.unit or '', 'the processor or its memory')} reported a "
         "hardware fault that was not corrected",
         KernelEventKind.PCIE_ERROR: f"the PCI Express device at {address} had an error that was not corrected",

@@ -25,13 +25,13 @@ _HOST_SHARED_MEMORY_BASIS = Basis(
 )
 _HOST_PROCESS_LIMITS_BASIS = Basis(
     reads="/proc/self/limits: what this process, and so the ranks that it starts, may use.",
-    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (own choice)",
+    limit=f"locked memory unlimited with RDMA; {limits.OPEN_FILES} files; {limits.PROCESSES} processes (our choice)",
     look_also=("ulimit -a", "network.rdma_error"),
 )
 _HOST_CGROUP_BASIS = Basis(
     reads="cpu.max, memory.max and pids.max of the control group and of all above it; the processors that"
     " affinity allows.",
-    limit="a processor for each GPU; as much memory as the largest GPU has (own choice)",
+    limit="a processor for each GPU; as much memory as the largest GPU has (our choice)",
     look_also=("cat /proc/self/cgroup", "host.out_of_memory_kill"),
 )
 SHM_TINY = _kind(
@@ -144,7 +144,7 @@ def host_cgroup(context: Context) -> Judgement:
     if isinstance(cgroup, Missing):
         return not_readable("the control group", cgroup)
     if not usable_gpus(context):
-        return does_not_apply("there is no GPU to feed")
+        return does_not_apply("the machine has no GPU")
     return judged(*_few_processors(context), *_little_memory(context))
 
 
@@ -169,7 +169,7 @@ def _low_limits(context: Context) -> Iterator[Finding]:
     ):
         if not isinstance(reading, Missing) and reading is not None and reading < limit:
             evidence = Evidence(
-                words.replace(" ", "_"), reading, None, limit, "/proc/self/limits; limit: own choice"
+                words.replace(" ", "_"), reading, None, limit, "/proc/self/limits; limit: our choice"
             )
             yield host_finding(context, kind, f"at most {reading} {words} are allowed", evidence)
 

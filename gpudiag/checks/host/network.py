@@ -19,13 +19,13 @@ LOOPBACK_DOWN = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="The loopback interface is down or has no address: ranks of one machine meet on it.",
+    meaning="The loopback interface is down or has no address: ranks of one machine connect over it.",
     remedy="Bring it up on that host, as root: `ip link set lo up`.",
     basis=Basis(
         reads="Before the ranks are started: the loopback interface's flags in"
         " /sys/class/net and its addresses by netlink; else what a rank's gloo says"
         " when it looks for its address (getifaddrs).",
-        limit="Up, with an address: without one ranks of one machine cannot meet.",
+        limit="Up, with an address: without it ranks of one machine cannot connect.",
         look_also=("ip -brief address show lo", "network.wrong_interface"),
     ),
 )
@@ -63,7 +63,7 @@ def judge_interfaces(machine: Machine) -> Finding | None:
     return LOOPBACK_DOWN.finding(
         HostSubject(machine.hostname),
         f"the loopback interface ({loopback.name}) of {machine.hostname} {fault}: "
-        "ranks of one machine meet on it, so none can be started",
+        "ranks of one machine connect over it, so none can be started",
         Evidence("up", loopback.up, source=f"/sys/class/net/{loopback.name}"),
         Evidence("addresses", ", ".join(loopback.addresses) or "none", source="netlink"),
     )
@@ -88,8 +88,7 @@ def judge_loopback(incidents: Iterable[Incident]) -> tuple[Finding, ...]:
     return tuple(
         LOOPBACK_DOWN.finding(
             HostSubject(host),
-            f"the loopback interface (lo) of {host} has no address, as when it is down: "
-            "ranks cannot meet on it",
+            f"the loopback interface (lo) of {host} has no address, as when it is down: ranks cannot connect over it",
             Evidence("ranks", ", ".join(map(str, sorted(ranks[host]))), source="ranks that raised"),
             *incident.evidence,
         )
@@ -115,10 +114,10 @@ NAME_UNRESOLVED = _kind(
 ONLY_VIRTUAL = _kind(
     code="network.only_virtual_interfaces",
     outcome=Outcome.WARN,
-    meaning="The only interfaces that NCCL would take are virtual ones, which do not reach other machines.",
+    meaning="The only interfaces that NCCL would use are virtual ones, which do not reach other machines.",
     remedy="Bring up the real network, or name it in NCCL_SOCKET_IFNAME.",
     basis=Basis(
-        reads="The interfaces that are up and have an address, in the order in which NCCL would take them.",
+        reads="The interfaces that are up and have an address, in the order in which NCCL would use them.",
         limit="an interface that is up, has an address, and is not virtual (NCCL's own order)",
         look_also=("ip -brief address", "network.wrong_interface"),
     ),
@@ -157,11 +156,11 @@ def network_name(context: Context) -> Judgement:
 
 @check(
     "network.loopback",
-    title="ranks of this machine can meet on its loopback interface",
+    title="ranks of this machine can connect over its loopback interface",
     needs=("host_state",),
     reports=(LOOPBACK_DOWN,),
     readings=("interfaces",),
-    confirmed="a network namespace of Linux, whose loopback interface is down at first",
+    confirmed="a network namespace of Linux: its loopback interface is down at first",
 )
 def network_loopback(context: Context) -> Judgement:
     """FAIL where the loopback interface is down or has no address; SKIP where none is shown."""
@@ -193,13 +192,13 @@ def network_interface(context: Context) -> Judgement:
         return does_not_apply("in a container every interface is virtual")
     candidates = [interface for interface in interfaces if _is_candidate(interface)]
     if not candidates:
-        return does_not_apply("no interface but the loopback is up: ranks can meet on this machine only")
+        return does_not_apply("no interface but the loopback is up: ranks can connect on this machine only")
     if any(not interface.name.startswith(_VIRTUAL) for interface in candidates):
         return judged()
     names = ", ".join(interface.name for interface in candidates)
     evidence = Evidence("interfaces", names, source="/sys/class/net")
     return judged(
-        host_finding(context, ONLY_VIRTUAL, f"NCCL would take {names}: virtual interfaces", evidence)
+        host_finding(context, ONLY_VIRTUAL, f"NCCL would use {names}: virtual interfaces", evidence)
     )
 
 

@@ -348,7 +348,9 @@ def _those_to_blame(found: Sequence[Difference], stuck: set[int]) -> tuple[Diffe
 
 
 def _cross(one: Difference) -> Difference:
-    message = f"{one.message}; {name_many(one.ranks)} {wait(one.ranks)} in another call meanwhile: each waits for the other"
+    message = (
+        f"{one.message}; {name_many(one.ranks)} {wait(one.ranks)} in another call: each waits for the other"
+    )
     return replace(one, apart=Apart.CROSSED, message=message)
 
 

@@ -11,16 +11,15 @@ from gpudiag.reference.waits import GPU
 _BASIS = Basis(
     reads="Two looks or more, a second apart, at every rank: Python stacks with variables and tensors' shapes, thread states,"
     " system calls and what they wait for, processor time, reads and writes, children, all from outside.",
-    limit="A rank is still if between the looks its stack, its processor time and its reads and writes stand; it is blamed"
-    " after 3 s of that while others wait for it, after 60 s where none does (own choice).",
+    limit="A rank stands still if its stack, processor time, reads and writes do not change between the looks. It is blamed after 3 s of that while others wait for it, after 60 s if none does (our choice).",
     look_also=("gpudiag hang --json", "py-spy dump --pid PID", "docs/hang.md"),
 )
 _BASIS_OF_WORK = Basis(
     reads="As for every rank of a running job: stacks, processor time, reads and writes of two looks or more.",
-    limit="Others wait for it for 10 s (told), 300 s (`--limit`, blamed); 5 s where it is in an endless loop of Python (own choice).",
+    limit="Others wait for it for 10 s (warned), 300 s (`--limit`, blamed); 5 s if it is in an endless loop of Python (our choice).",
     look_also=("gpudiag hang --limit SECONDS", "py-spy top --pid PID", "docs/hang.md"),
 )
-_OTHER_JOBS = "it is this job that hangs; another one may start"
+_OTHER_JOBS = "this job hangs; another one may start"
 
 
 def _kind(
@@ -51,43 +50,43 @@ def _kind(
 STOPPED = _kind(
     "hang.stopped",
     "A rank is not allowed to run: a signal stopped it, its control group is frozen, or a debugger or tracer holds it.",
-    "Let it go on: `kill -CONT PID`, thaw its control group, or detach the debugger; then find who stopped it.",
+    "Continue it: `kill -CONT PID`, thaw its control group, or detach the debugger; then find who stopped it.",
 )
 GONE = _kind(
     "hang.rank_gone",
-    "A rank of the job has no process any more, or a dead one that nobody reaped, and others wait for it.",
-    "Look for its end in the job's log (`gpudiag explain LOG`) and for an OOM kill in the kernel log (`gpudiag preflight`).",
+    "A rank's process has ended, or is a zombie, and other ranks wait for it.",
+    "Find why it ended in the job's log (`gpudiag explain LOG`) and for an OOM kill in the kernel log (`gpudiag preflight`).",
 )
 AT_EXIT = _kind(
     "hang.at_exit",
     "A rank has ended its script and waits at its exit, while others wait for it in a collective.",
-    "Find why it ended earlier: fewer batches, a `return`, an exception that was caught. Threads that are not daemons hold it at exit.",
+    "Find why it ended earlier: fewer batches, a `return`, an exception that was caught. Threads that are not daemons keep it from exiting.",
 )
 LOADER = _kind(
     "hang.loader",
     "A rank waits for a worker of its data loader.",
-    "Look at the worker's line. A worker that was forked while a lock was held waits for ever: use"
-    ' `multiprocessing_context="spawn"`, and set `timeout=` of the DataLoader so that it is told.',
+    "Look at the worker's line. A worker that was forked while a lock was held waits forever: use"
+    ' `multiprocessing_context="spawn"`, and set `timeout=` of the DataLoader, which turns the wait into an error.',
 )
 FILE = _kind(
     "hang.file",
     "A rank waits for a file, a FIFO or a disk.",
-    "See whether the file's server answers (`timeout 5 stat PATH`, `df PATH`), and who should write to the FIFO.",
+    "Check whether the file's server answers (`timeout 5 stat PATH`, `df PATH`), and which program should write to the FIFO.",
 )
 LOCK = _kind(
     "hang.lock",
-    "A rank waits for a lock, on a file or between threads, that nobody gives free.",
-    "Find who holds it: the thread or process named, or a copy of a lock that was held when the process was forked.",
+    "A rank waits for a lock, on a file or between threads, that its holder does not release.",
+    "Find the holder: the thread or process named, or, in a forked process, the copy of a lock that was held at the fork.",
 )
 DATABASE = _kind(
     "hang.database",
     "A rank waits for a database that another process or thread has locked.",
-    "Find the transaction that is open (`fuser FILE`); keep databases that ranks share off the training's path.",
+    "Find the transaction that is open (`fuser FILE`); use no database that ranks share inside the training loop.",
 )
 NETWORK = _kind(
     "hang.network",
-    "A rank waits for an answer over the network that is not of the job's own ranks.",
-    "See whether that server answers; give such calls a time limit, and let them run beside the training.",
+    "A rank waits for an answer over the network, and not from the job's own ranks.",
+    "Check whether that server answers; give the call a time limit, and make it outside the training loop.",
     category=Category.SW_OTHER,
 )
 PROGRAM = _kind(
@@ -97,45 +96,43 @@ PROGRAM = _kind(
 )
 QUEUE = _kind(
     "hang.queue",
-    "A rank waits for a queue or a pipe that nobody fills.",
-    "Look at who should fill it: a thread or a process that ended or waits itself; give `get` a `timeout=`.",
+    "A rank waits for a queue or a pipe that nothing fills.",
+    "Find the thread or process that should fill it: it ended, or waits itself. Give `get` a `timeout=`.",
 )
 SLEEP = _kind(
     "hang.sleep",
     "A rank sleeps while others wait for it.",
-    "Look at its line: what it sleeps for may never come. Give such a loop of sleeps a limit.",
+    "Look at its line: what it waits for may never come. Give the loop of sleeps a limit.",
 )
 LOOP = _kind(
     "hang.loop",
-    "A rank computes in an endless loop of Python while others wait for it in a collective.",
+    "A rank runs an endless Python loop while others wait for it in a collective.",
     "Look at the loop's condition; `py-spy top --pid PID` shows where it spends its time.",
     basis=_BASIS_OF_WORK,
 )
 WORKS_LONG = _kind(
     "hang.works_too_long",
     "A rank works while others wait for it in a collective, for longer than the limit.",
-    "If this work is expected, allow more: `gpudiag hang --limit SECONDS`, and a longer timeout of the process group. Else look"
-    " at its line, and let all ranks share the work.",
+    "If this work is expected, allow more time: `gpudiag hang --limit SECONDS`, and a longer timeout of the process group. If not, look at its line, and let all ranks share the work.",
     basis=_BASIS_OF_WORK,
 )
 WORKS_ALONE = _kind(
     "hang.works_alone",
     "Some ranks work while the others wait for them in a collective; it is not a hang yet.",
-    "Look again later. If it is expected, let all ranks share the work or do it beside the training; the process group's timeout"
-    " (10 minutes of NCCL) ends the wait.",
+    "Look again later. If it is expected, let all ranks share the work, or do it outside the training loop; the process group's timeout (10 minutes with NCCL) ends the wait.",
     outcome=Outcome.WARN,
     basis=_BASIS_OF_WORK,
 )
 NOT_YET = _kind(
     "hang.still",
-    "Something stands still, and not for long enough to call it a hang.",
-    "Look again in some seconds: `gpudiag hang`.",
+    "Something stands still, but not yet for long enough to call it a hang.",
+    "Run `gpudiag hang` again in a few seconds.",
     outcome=Outcome.WARN,
 )
 CHECKPOINT = _kind(
     "hang.checkpoint",
     "A rank stands still in loading or saving a checkpoint.",
-    "See whether its storage answers (`timeout 5 stat PATH`, `df PATH`) and has room; look at the other ranks' part of the save.",
+    "Check whether its storage answers (`timeout 5 stat PATH`, `df PATH`) and has room; look at the other ranks' part of the save.",
 )
 DEBUGGER = _kind(
     "hang.debugger",
@@ -144,19 +141,19 @@ DEBUGGER = _kind(
 )
 TERMINAL = _kind(
     "hang.terminal",
-    "A rank waits for somebody to type something.",
-    "Remove `input()` or the prompt of a program from the job, or answer it.",
+    "A rank waits for keyboard input.",
+    "Remove `input()`, or the program that asks, from the job; or answer the prompt.",
 )
 OTHER_COLLECTIVE = _kind(
     "hang.other_collective",
-    "Ranks wait in different collectives: one left a call out, made another one, or is further on or behind.",
+    "Ranks wait in different collectives: one skipped a call, made another one, or is ahead or behind.",
     "Let all ranks make the same calls in the same order: no collective under `if rank`, the same number of batches, no exception"
     " swallowed. `TORCH_DISTRIBUTED_DEBUG=DETAIL` refuses such calls at once.",
 )
 SWALLOWED = _kind(
     "hang.exception_swallowed",
-    "A rank left a collective out that stands in a `try` whose `except` goes on: an exception was swallowed there.",
-    "Let the exception end the rank (`raise`), or let all ranks agree before they go on; look for it in that rank's log.",
+    "A rank skipped a collective inside a `try`, and the `except` continued: an exception was swallowed there.",
+    "Let the exception end the rank (`raise`), or let all ranks agree before they continue; look for the exception in that rank's log.",
 )
 OTHER_SIZE = _kind(
     "hang.other_size",
@@ -170,57 +167,56 @@ OTHER_PEER = _kind(
 )
 CALLS_APART = _kind(
     "hang.calls_apart",
-    "Ranks are in the same collective, and some of them in another step: they left calls out or made more.",
+    "Ranks are in the same collective, and some of them in another step: they skipped calls or made more.",
     "Find what differs in that step: an exception that was swallowed, a `continue`, fewer batches.",
 )
 NEVER_JOINED = _kind(
     "hang.never_joined",
     "Ranks wait for others to join the process group or to set a key of the store.",
-    "Look at the ranks that are not there: they have not started, or wait elsewhere. MASTER_ADDR, MASTER_PORT and WORLD_SIZE must"
+    "Look at the missing ranks: they have not started, or wait elsewhere. MASTER_ADDR, MASTER_PORT and WORLD_SIZE must"
     " be the same everywhere.",
 )
 ALL_WAIT = _kind(
     "hang.all_wait",
-    "All ranks are in the same collective, and nothing moves: the network between them, or a GPU.",
+    "All ranks are in the same collective, and nothing moves: the network between them or a GPU is at fault.",
     "Test them: `gpudiag nccl-test`, `gpudiag preflight`; look at `NCCL_DEBUG=INFO` logs with `gpudiag explain`.",
     owner=Owner.HOST,
 )
 GPU_WAITS = _kind(
     "hang.gpu",
     "A rank waits for its GPU while others wait for it.",
-    "Look at the GPU: `gpudiag`, `gpudiag explain xid N`; a kernel that hangs, or a collective that others have not begun.",
+    "Look at the GPU: `gpudiag`, `gpudiag explain xid N`; a kernel that hangs, or a collective that others have not started.",
     owner=Owner.HARDWARE,
 )
 WAITS = _kind(
     "hang.wait",
-    "A rank waits in a system call that gpudiag has no name for.",
+    "A rank waits in a system call that gpudiag does not know.",
     "Look at its line and its stack in C: `pystack remote --native PID`.",
 )
 
 _BASIS_OF_RECORDS = Basis(
-    reads="What the job says of itself: two answers of NCCL's RAS (localhost:28028 or NCCL_RAS_ADDR, from NCCL 2.24), the dumps"
+    reads="What the job reports about itself: two answers of NCCL's RAS (localhost:28028 or NCCL_RAS_ADDR, from NCCL 2.24), the dumps"
     " of torch's flight recorder, torch's debug server. RAS counts launches, not completions.",
-    limit="Counts that stand still between two answers a second apart; calls that had not ended for 3 s (own choice). RAS calls a"
-    " process dead that has not answered for 60 s (NCCL's).",
+    limit="Counts that do not change between two answers a second apart; calls that did not end for 3 s (our choice). RAS calls a process dead after 60 s without an answer (NCCL's limit).",
     look_also=("ncclras -v", "gpudiag hang --json", "docs/hang.md"),
 )
 NOT_LAUNCHED = _kind(
     "hang.not_launched",
-    "By the job's own records a rank has not launched a collective that the others of its group wait in.",
-    "See what that rank does: `gpudiag hang` on its machine, or `py-spy dump --pid PID`.",
+    "The job's own records show that a rank has not launched a collective in which the others of its group wait.",
+    "Look at what that rank does: `gpudiag hang` on its machine, or `py-spy dump --pid PID`.",
     basis=_BASIS_OF_RECORDS,
 )
 UNRESPONSIVE = _kind(
     "hang.unresponsive",
     "The process of a rank does not answer NCCL's RAS: it is stopped, has died, or its machine cannot be reached.",
-    "See whether the process is there: `gpudiag hang` on its machine. After a minute RAS calls it dead.",
+    "Check whether the process exists: `gpudiag hang` on its machine. After a minute RAS calls it dead.",
     owner=Owner.HOST,
     outcome=Outcome.WARN,
     basis=_BASIS_OF_RECORDS,
 )
 NCCL_ERROR = _kind(
     "hang.nccl_error",
-    "A rank has an error of NCCL, and its job goes on waiting.",
+    "A rank has an NCCL error, and its job still waits.",
     "Look for the first warning of NCCL in that rank's log: `gpudiag explain LOG`; `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` ends such"
     " a job.",
     basis=_BASIS_OF_RECORDS,

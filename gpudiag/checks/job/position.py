@@ -203,11 +203,11 @@ def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
 def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
     """The kind of what the main thread does, by its frames and by the kernel."""
     if not main.frames:
-        return STARTING, "runs no Python: its interpreter has not begun, or is ending"
+        return STARTING, "runs no Python: its interpreter is starting or ending"
     if is_debugged(main.frames):
         return DEBUGGER, "waits at a debugger's prompt"
     if is_at_exit(main.frames):
-        return EXITING, "has ended its script, and waits at its exit"
+        return EXITING, "has ended its script and does not exit"
     awaited = main.awaited
     if call.awaited == RANKS:
         return RANKS, f"waits in {call.operation or 'a collective'}"
@@ -221,7 +221,7 @@ def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
         return GPU, "waits for its GPU"
     text = call.own.text if call.own is not None and not call.library else ""
     if asks_store(text) or _is_master(awaited, job):
-        return STORE, "waits for a key of the store, where ranks meet"
+        return STORE, "waits for a key of the rendezvous store"
     if main.state == "R":
         return PYTHON, "computes"
     by_kernel = _kind_by_kernel(main, call, text)
@@ -244,14 +244,14 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
         what = "for a connection at" if awaited.kind == "listener" else "for an answer from"
         return NETWORK, f"waits {what} {awaited.name}{_detail(awaited)}"
     if awaited is not None and awaited.kind == "pipe":
-        return QUEUE, f"waits at a pipe{_detail(awaited)}"
+        return QUEUE, f"waits for a pipe{_detail(awaited)}"
     if name in _SLEEPS:
         if re.search(r"\.(execute|executemany|executescript|commit)\(", text) or "sqlite" in text:
             return DATABASE, "waits for a database that is locked"
         return SLEEP, "sleeps"
     if main.state == "D":
         where = f", in {main.waits_in} of the kernel" if main.waits_in else ""
-        return FILE, f"is in uninterruptible sleep, for a disk, a server of files or a driver{where}"
+        return FILE, f"is in uninterruptible sleep: it waits for a disk, a file server or a driver{where}"
     if name == "futex" or call.awaited == LOCK:
         return _futex(call, text)
     if call.awaited == NETWORK:
@@ -271,7 +271,7 @@ def _futex(call: Call, text: str) -> tuple[str, str]:
     ):
         return LOCK, "waits for a lock or another thread"
     if waits_for_work(text):
-        return RANKS, "waits for an operation that it began"
+        return RANKS, "waits for an operation that it started"
     return LOCK, "waits for a lock or another thread"
 
 
@@ -280,7 +280,7 @@ def _file_wait(awaited: Awaited, name: str, state: str) -> tuple[str, str]:
         return TERMINAL, f"waits for input at the terminal {awaited.name}"
     if awaited.kind == "fifo":
         what = "opens" if name.startswith("open") else "writes to" if name.startswith("write") else "reads"
-        return FILE, f"{what} the FIFO {awaited.name}, and nobody is at its other end or writes to it"
+        return FILE, f"{what} the FIFO {awaited.name} (no writer, or no other end)"
     verb = (
         "opens"
         if name.startswith("open")

@@ -231,8 +231,8 @@ def _judge_counts(communicator: RasCommunicator, names: _Names) -> Difference | 
         return _difference(Apart.ELSEWHERE, communicator, names, few, most, text)
     if len(whole) < communicator.size:
         return None  # absent ranks were told
-    text = f"all ranks of {_words(communicator)} have launched the same {highest} collectives, and none is launched"
-    return _difference(Apart.NONE, communicator, names, (), sorted(whole), f"{text} any more")
+    text = f"all ranks of {_words(communicator)} have launched the same {highest} collectives, and no rank launches"
+    return _difference(Apart.NONE, communicator, names, (), sorted(whole), f"{text} another")
 
 
 def _judge_sets(communicator: RasCommunicator, names: _Names) -> Difference | None:

@@ -34,7 +34,7 @@ _MEETING_SHARE = 0.6
 _LEFT_OUT = 0.1
 
 
-_NO_RHYTHM = Missing(MissingReason.NOT_SUPPORTED, "how the ranks run and wait does not repeat itself")
+_NO_RHYTHM = Missing(MissingReason.NOT_SUPPORTED, "the ranks do not run and wait in a repeating pattern")
 
 
 def find_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTime]:
@@ -57,7 +57,7 @@ def find_long_step_time(pulses: Mapping[int, Sequence[Pulse]]) -> Reading[StepTi
 def count_meetings(pulses: Mapping[int, Sequence[Pulse]]) -> int:
     """How often the ranks met in the time of these pulses."""
     length = min((len(series) for series in pulses.values()), default=0)
-    return len(_meetings([series[-length:] for series in pulses.values()])) if length > 2 else 0
+    return len(find_meetings([series[-length:] for series in pulses.values()])) if length > 2 else 0
 
 
 def _by_likeness(recent: Sequence[Sequence[Pulse]]) -> StepTime | None:
@@ -73,7 +73,7 @@ def _by_likeness(recent: Sequence[Sequence[Pulse]]) -> StepTime | None:
 
 
 def _by_meetings(recent: Sequence[Sequence[Pulse]]) -> StepTime | None:
-    apart = sorted(after - before for before, after in pairwise(_meetings(recent)))
+    apart = sorted(after - before for before, after in pairwise(find_meetings(recent)))
     if len(apart) < ROUNDS_AT_LEAST:
         return None
     left_out = int(len(apart) * _LEFT_OUT)
@@ -86,7 +86,7 @@ def _by_meetings(recent: Sequence[Sequence[Pulse]]) -> StepTime | None:
     return StepTime(round(seconds, 3), len(apart), round(alike, 2), round(over_seconds, 1))
 
 
-def _meetings(recent: Sequence[Sequence[Pulse]]) -> list[float]:
+def find_meetings(recent: Sequence[Sequence[Pulse]]) -> list[float]:
     """The moments at which most ranks went to sleep together; those that follow at once are one meeting."""
     needed = max(1, math.ceil(_MEETING_SHARE * len(recent)))
     slept = [[after.sleeps > before.sleeps for before, after in pairwise(series)] for series in recent]

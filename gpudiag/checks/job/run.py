@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from gpudiag.checks.job import run_kinds as kinds
 from gpudiag.checks.job.shares import SlowRank
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
-from gpudiag.model.finding import Finding, worst_first
+from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job_run import RankEnd, RankRecord, SignalSeen, Stall, StepTime
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, Reading
@@ -25,11 +25,16 @@ _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGAL
 _SAME_MOMENT = timedelta(seconds=0.5)
 # What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
 _LAST_MOVES = timedelta(seconds=30)
-_UNWATCHED_SECONDS = 60.0
+_UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
+# What starts ranks on other machines, or lets another service start them: they are not below the command.
+_STARTS_ELSEWHERE = frozenset((
+    "srun", "sbatch", "salloc", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "jsrun", "flux",
+    "pdsh", "ssh", "kubectl", "docker", "podman", "ray",
+))  # fmt: skip
 _CAUSES = {
     "runs": "it computes longer",
     "queues": "it waits for a processor",
-    "sleeps": "it waits for something of its own: a file, its loader, a sleep",
+    "sleeps": "it waits for something that no other rank waits for: a file, its loader, a sleep",
 }
 
 
@@ -49,6 +54,9 @@ class RunFacts:
     kernel: Reading[tuple[KernelEvent, ...]]
     glances: int  # that saw something
     unseen: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    has_ended: bool = True  # the command
+    expected: int | None = None  # how many ranks a launcher says are on this machine
 
 
 def without_last_moves(
@@ -212,7 +220,7 @@ def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
         if isinstance(facts.step, Missing)
         else f", {stall.stood_seconds / facts.step.seconds:.0f} of its steps"
     )
-    went_on = ", and went on" if stall.ended else ""
+    went_on = ", and then continued" if stall.ended else ""
     blamed = next(iter(stall.look.findings), None) if stall.look is not None else None
     if blamed is None:
         message = f"nothing moved for {how_long}{steps}{went_on}: {stall.unseen or 'the looks named nobody'}"
@@ -252,13 +260,36 @@ def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
     )
 
 
+def outcome_of_run(facts: RunFacts, findings: Sequence[Finding]) -> Outcome:
+    """The worst of the findings; SKIP for a command that ended well and had no rank that was seen: nothing was looked at."""
+    return Outcome.SKIP if not facts.ranks and not findings else outcome_of_findings(findings)
+
+
+def describe_unseen_ranks(facts: RunFacts) -> str:
+    """Why no rank was seen, as far as it can be told."""
+    if facts.unseen:
+        return "; ".join(facts.unseen)
+    names = [word.rpartition("/")[2] for word in facts.command]
+    starter = next((name for name in names if name in _STARTS_ELSEWHERE), "")
+    if starter:
+        return f"{starter} may have started ranks elsewhere; to have them watched, let it start `gpudiag run` there"
+    if facts.seconds < _UNWATCHED_SECONDS:
+        return "it started none, or they ended too soon"
+    return "no process of the command has a rank, or is a Python's"
+
+
 def _judge_watching(facts: RunFacts) -> tuple[Finding, ...]:
-    if facts.seconds < _UNWATCHED_SECONDS and not facts.unseen:
-        return ()
+    left = [one for one in facts.ranks if one.end is RankEnd.RUNS]
+    why = ""
     if not facts.ranks and facts.seconds >= _UNWATCHED_SECONDS:
-        why = "; ".join(facts.unseen) or "no process of the command has a rank, or torch loaded"
+        why = describe_unseen_ranks(facts)
     elif facts.ranks and not facts.glances and facts.unseen:
         why = facts.unseen[0]
+    if why:
+        message = f"the ranks were not watched: {why}"
+    elif left and facts.has_ended:
+        names = ", ".join(describe_rank(one) for one in left[:8])
+        message = f"the command ended, and {names} continued: how that ends was not watched"
     else:
         return ()
-    return (kinds.NOT_WATCHED.finding(HostSubject(facts.host), f"the ranks were not watched: {why}"),)
+    return (kinds.NOT_WATCHED.finding(HostSubject(facts.host), message),)

@@ -3,23 +3,22 @@
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 
-_OTHER_JOBS = "it is this job that failed; another one may start"
+_OTHER_JOBS = "this job failed; another one may start"
 
 _ENDS = Basis(
     reads="The end of each rank's process at the moment it happens (pidfd), its wait status, torchelastic's error files, the kernel"
     " log of the time of the run.",
-    limit="The first process to fail is the cause, unless it was ended by SIGTERM or says that it lost another rank.",
+    limit="The first process to fail is the cause, unless SIGTERM ended it or it reports that it lost another rank.",
     look_also=("gpudiag explain LOG", "dmesg -T | tail -50", "docs/run.md"),
 )
 _STANDS = Basis(
-    reads="How often each rank's main thread goes to sleep (/proc), then two looks at all ranks, as `gpudiag hang` takes them.",
-    limit="20 steps of the job's own, at least 15 s; 60 s before its steps are known; half of that where a rank is stopped or"
-    " gone, six times as long where one works while the others wait (`--stall-after`, own choice).",
+    reads="How often each rank's main thread goes to sleep (/proc), then two looks at all ranks, as in `gpudiag hang`.",
+    limit="20 of the job's own steps, at least 15 s; 60 s until its steps are known. Half of that if a rank is stopped or gone, six times as long if one works while the others wait (`--stall-after`, our choice).",
     look_also=("gpudiag hang", "docs/run.md"),
 )
 _SHARES = Basis(
-    reads="How long each rank's main thread is asleep (/proc/PID/schedstat), and where it is then, by glances at its stack.",
-    limit="A rank waits for others by 5 % of the time less than they do, in three of four blocks of 5 s or ten steps, six blocks at least.",
+    reads="How long each rank's main thread sleeps (/proc/PID/schedstat), and where it sleeps, from short looks at its stack.",
+    limit="A rank waits for the others 5 % of the time less than they wait, in three of four blocks of 5 s or ten steps, in at least six blocks.",
     look_also=("gpudiag nccl-test", "gpudiag preflight", "docs/run.md"),
 )
 
@@ -52,7 +51,7 @@ STALLED = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="The job stood still for far longer than its own steps take, and the ranks' stacks show no work that explains it.",
-    remedy="Look at the line that is named.",
+    remedy="Look at the named line.",
     basis=_STANDS,
     jobs_may_start=_OTHER_JOBS,
 )
@@ -62,8 +61,8 @@ PAUSED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.JOB,
-    meaning="The job stood still for far longer than its own steps take, and then went on by itself.",
-    remedy="Look at the line that is named; if it is expected, allow more with `gpudiag run --stall-after`.",
+    meaning="The job stood still for far longer than its own steps take, and then continued by itself.",
+    remedy="Look at the named line; if the pause is expected, allow more time with `gpudiag run --stall-after`.",
     basis=_STANDS,
 )
 RANK_SLOW = FindingKind(
@@ -72,8 +71,8 @@ RANK_SLOW = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.JOB,
-    meaning="The other ranks wait for one rank in most of the job's steps: it waits least itself.",
-    remedy="See what that rank has more to do of, or gets less of: its data, its processor, its GPU.",
+    meaning="In most of the job's steps the other ranks wait for one rank.",
+    remedy="Compare that rank with the others: more data, less of its processor, a slower GPU.",
     basis=_SHARES,
 )
 RESTARTED = FindingKind(
@@ -82,8 +81,8 @@ RESTARTED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="The job ended well, after its launcher had started ranks again that had failed.",
-    remedy="See why the rank failed that is named: the next time may cost more than a restart.",
+    meaning="The job succeeded after its launcher had restarted failed ranks.",
+    remedy="Find why the named rank failed: the next time may cost more than a restart.",
     basis=_ENDS,
 )
 INTERRUPTED = FindingKind(
@@ -102,8 +101,8 @@ NOT_WATCHED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="The ranks of the job, or their stacks, could not be looked at: of what happened between them nothing is known.",
-    remedy="See the reason; it names the command that installs what is missing. Stacks also need leave to trace (docs/run.md).",
+    meaning="gpudiag could not read the job's ranks or their stacks, so what happened between them is unknown.",
+    remedy="Read the reason: it names the command that installs what is missing. Stacks also need the permission to trace (docs/run.md).",
     basis=_STANDS,
 )
 RUN_FINDINGS = (

@@ -20,6 +20,7 @@ from gpudiag.reference.waits import FOR_OTHERS
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
+SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is told
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
@@ -55,13 +56,16 @@ def measure_shares(
 
 
 def find_slow_ranks(
-    pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], step_seconds: float = 0.0
+    pulses: Mapping[int, Sequence[Pulse]],
+    glances: Mapping[int, Sequence[Glance]],
+    step_seconds: float = 0.0,
+    blocks_at_least: int = BLOCKS_AT_LEAST,
 ) -> tuple[SlowRank, ...]:
     """The ranks that the others wait for in most blocks of time, the slowest first; a block has some steps."""
     if len(pulses) < 2:
         return ()
     blocks = _blocks(pulses, glances, max(BLOCK_SECONDS, STEPS_IN_BLOCK * step_seconds))
-    if len(blocks) < BLOCKS_AT_LEAST:
+    if len(blocks) < blocks_at_least:
         return ()
     whole = {share.rank: share for share in measure_shares(pulses, glances)}
     found = []
@@ -69,7 +73,7 @@ def find_slow_ranks(
         ahead = [_others_wait(block, rank) - block[rank].waits_for_ranks for block in blocks]
         consistent = sum(one > LATE_SHARE_OF_STEP / 2 for one in ahead) >= CONSISTENT_SHARE * len(ahead)
         if consistent and median(ahead) > LATE_SHARE_OF_STEP:
-            found.append(_describe(rank, whole, len(blocks)))
+            found.append(_describe(rank, whole, len(blocks), glances.get(rank, ())))
     # On a crowded machine some rank is always behind for want of a processor, without being slow.
     sure = [one for one in found if one.cause != "queues" or one.others_wait - one.waits > _CROWDED_SHARE]
     slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
@@ -97,12 +101,20 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     )
 
 
+def _is_own(glance: Glance) -> bool:
+    """Whether the rank was seen at something of its own, and not waiting for ranks."""
+    return glance.awaited not in FOR_OTHERS
+
+
 def _own_place(glances: Sequence[Glance]) -> str:
-    """Where the rank was seen most often of late while it did not wait for ranks."""
-    places = [glance.place for glance in glances if not (glance.asleep and glance.awaited in FOR_OTHERS)]
-    places = places[-_LATEST_GLANCES:]
-    place = max(set(places), key=places.count) if places else ""
-    return place if places.count(place) >= _SEEN_AT_LEAST else ""
+    """The line of late in the function that the rank was seen in most often while it did not wait for ranks."""
+    places = [glance.place for glance in glances if _is_own(glance) and glance.place][-_LATEST_GLANCES:]
+    functions = [place.partition(" in ")[2] for place in places]
+    function = max(functions, key=functions.count, default="")
+    if functions.count(function) < _SEEN_AT_LEAST:
+        return ""
+    lines = [place for place in places if place.partition(" in ")[2] == function]
+    return max(lines, key=lines.count)
 
 
 def _blocks(
@@ -134,7 +146,7 @@ def _others_wait(block: Mapping[int, RankShare], rank: int) -> float:
     return median(share.waits_for_ranks for other, share in block.items() if other != rank)
 
 
-def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int) -> SlowRank:
+def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: Sequence[Glance]) -> SlowRank:
     own = whole[rank]
     others = [share for other, share in whole.items() if other != rank]
     runs, queues = median(one.runs for one in others), median(one.queues for one in others)
@@ -153,5 +165,5 @@ def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int) -> SlowRan
         blocks=blocks,
         cause=cause,
         more=round(more[cause], 4),
-        at=own.at,
+        at=_own_place([glance for glance in glances if glance.asleep == (cause == "sleeps")]),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.apart import Waiters, judge_waiters
+from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import (
     Group,
@@ -18,13 +18,16 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import add_told
+from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
 
 _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
@@ -32,7 +35,7 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
 
 @dataclass(frozen=True, slots=True)
 class HangLimits:
-    """After how long something is told or blamed, in seconds; own choice, see docs/hang.md.
+    """After how long something is told or blamed, in seconds; our choice, see docs/hang.md.
 
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
@@ -86,10 +89,13 @@ def _judge(
     absent = _absent(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
-        blamed = _judge_others(job, others, waiters, limits)
+        awaited = awaited_ranks(waiters)
+        concerned = [one for one in others if awaited is None or one.rank is None or one.rank in awaited]
+        blamed = _judge_others(job, concerned, waiters, limits)
         found += blamed
+        found += _judge_held(job, [one for one in others if one not in concerned])
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
-        if not blamed and not absent and not [one for one in others if one.kind != at.GONE]:
+        if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
     else:
         found += _judge_without_waiters(job, positions, alive, limits)
@@ -123,7 +129,7 @@ def _judge_absent(
     subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
-    message = f"{name_ranks(absent)} {have} no process any more, of {len(absent) + len(job.ranks)} that belong here{where}"
+    message = f"{name_ranks(absent)} no longer {have} a process, of {len(absent) + len(job.ranks)} ranks that belong here{where}"
     kind = kinds.GONE if waited is None or waited >= limits.still else kinds.NOT_YET
     there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
     return [kind.finding(subject, message, there, *waiters.facts())]
@@ -148,7 +154,7 @@ def _judge_others(
 
 
 def _not_in(group: Group, waiters: Waiters) -> str:
-    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in since 41 s: it sleeps at data.py:6`."""
+    """`rank 2 is not in the all_reduce (train.py:10) that ranks 0, 1 and 3 wait in, 41 s so far: it sleeps at data.py:6`."""
     head = group.head
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
@@ -187,7 +193,7 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
             return None
         return (
             kinds.NOT_YET,
-            f"; nothing of it has moved for {still:.1f} s, which is less than {limits.still:g} s",
+            f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
     waited = waited or 0.0
     if head.in_loop and waited >= limits.loop:
@@ -221,26 +227,29 @@ def _judge_without_waiters(
     job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits
 ) -> list[Finding]:
     """Findings where no rank waits for another: those that are held, and ranks that all stand still."""
-    found = []
     still = bool(alive) and not any(one.moves or one.kind == at.UNSEEN for one in alive)
-    for group in group_alike(positions):
-        if group.head.kind in (at.STOPPED, at.DEBUGGER, at.TERMINAL) or (
-            group.head.kind == at.GONE and still
-        ):
-            kind = kinds.OF_POSITION[group.head.kind]
-            found.append(kind.finding(subject_of(group, job), describe(group), *facts_of(group)))
+    found = _judge_held(job, [one for one in positions if still or one.kind != at.GONE])
     if found or not still:
         return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
         long = since is not None and since >= limits.idle
-        word = f" since {describe_seconds(since)}" if since is not None else ""
+        word = f" for {describe_seconds(since)}" if since is not None else ""
         kind = known if long else kinds.NOT_YET
         limit = "" if long else f"; it is called a hang after {limits.idle:g} s"
         message = f"{describe(group)}{word}, and nothing moves{limit}"
         found.append(kind.finding(subject_of(group, job), message, *facts_of(group)))
     return found
+
+
+def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:
+    """Findings for ranks that do not go on by themselves, whoever waits for them."""
+    return [
+        kinds.OF_POSITION[group.head.kind].finding(subject_of(group, job), describe(group), *facts_of(group))
+        for group in group_alike(positions)
+        if group.head.kind in _NEVER_TIMED
+    ]
 
 
 def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
@@ -251,14 +260,14 @@ def _describe_unseen(positions: Sequence[Position]) -> tuple[str, ...]:
         if one.kind == at.UNSEEN and isinstance(stacks, Missing):
             reasons.setdefault(_remedy_of(stacks), []).append(one)
         elif one.kind == at.UNSEEN:
-            reasons.setdefault("nothing of it could be read", []).append(one)
+            reasons.setdefault("none of it could be read", []).append(one)
     return tuple(f"{name_positions(members)}: {reason}" for reason, members in reasons.items())
 
 
 def _remedy_of(missing: Missing) -> str:
     if missing.reason is MissingReason.NO_PERMISSION:
         return missing.detail
-    return f"the Python stack could not be read ({missing.detail or missing.reason.value})"
+    return f"the Python stack could not be read ({explain_missing(missing)})"
 
 
 def _headline(
@@ -275,7 +284,7 @@ def _headline(
             return (
                 "all of its ranks have ended"
                 if positions
-                else "it has no rank now: they have not started, or have ended"
+                else "it has no rank now: its ranks have not started, or have ended"
             )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
@@ -286,7 +295,7 @@ def _progress(positions: Sequence[Position]) -> str:
     """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        return "no rank waits for long"
+        return "no rank waits long"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
     return f"stacks, processor time or files of {len(moving)} of {len(positions)} ranks move{said}"

@@ -40,7 +40,7 @@ UNHEALTHY = _kind(
     severity=Severity.ISOLATE,
     owner=Owner.HARDWARE,
     meaning="The driver says that the GPU's connection to the NVLink fabric is unhealthy.",
-    remedy="Drain the machine and reset all of its GPUs; if it comes back, have the switch tray and the GPU looked at.",
+    remedy="Drain the machine and reset all of its GPUs; if it comes back, have the switch tray and the GPU examined.",
     stated=True,
 )
 LIMITED = _kind(
@@ -48,7 +48,7 @@ LIMITED = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     owner=Owner.HARDWARE,
-    meaning="The driver says that the GPU's connection to the NVLink fabric works at less than its full capacity.",
+    meaning="The driver says that the GPU's connection to the NVLink fabric works at reduced capacity.",
     remedy="Look at NVLinks and switches; collectives will be slower than on a whole fabric.",
 )
 CLIQUE_DIFFERS = _kind(
@@ -168,14 +168,14 @@ MANAGER_NOT_RUNNING = _manager_kind(
 )
 MANAGER_VERSION_DIFFERS = _manager_kind(
     code="fabric.manager_version_differs",
-    meaning="The fabric manager's version is not the driver's; it refuses to work with any other.",
+    meaning="The fabric manager's version differs from the driver's; it works with the same version only.",
     remedy="Install the fabric manager with the driver's version, then restart nvidia-fabricmanager.",
 )
 
 
 @check(
     "fabric.manager",
-    title="the fabric manager runs, and its version is the driver's",
+    title="the fabric manager runs in the driver's version",
     needs=("gpus", "host_state"),
     reports=(MANAGER_NOT_RUNNING, MANAGER_VERSION_DIFFERS),
     readings=("/proc/*/comm (nv-fabricmanager)", "/var/log/fabricmanager.log", "driver_version"),

@@ -54,8 +54,7 @@ PORT_DISABLED = _kind(
     severity=Severity.CONFIG,
     owner=Owner.HOST,
     meaning="An InfiniBand port is turned off: by someone, or by the subnet manager after errors on its link.",
-    remedy="Turn it on from the switch's side (`ibportstate`), or with `mlxlink -d DEVICE --port_state UP`; if nobody "
-    "turned it off, ask who runs the fabric.",
+    remedy="Turn it on from the switch's side (`ibportstate`), or with `mlxlink -d DEVICE --port_state UP`; if nobody here turned it off, ask the administrator of the fabric.",
     basis=_INFINIBAND_PORT_BASIS,
 )
 LINK_FLAPS = _kind(
@@ -78,7 +77,7 @@ NO_PEER_MEMORY = _kind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="The network cards cannot reach GPU memory directly: every message takes a detour through the host.",
+    meaning="The network cards cannot reach GPU memory directly: every message is copied through the host.",
     remedy="Load nvidia_peermem: `sudo modprobe nvidia-peermem`.",
     basis=Basis(
         reads="/proc/modules, the kernel's release and the flavor of the NVIDIA driver.",
@@ -99,7 +98,7 @@ _DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memo
 
 @check(
     "infiniband.port",
-    title="RDMA ports are up, and equally fast",
+    title="RDMA ports are up and equally fast",
     needs=("host_state",),
     reports=(PORT_DOWN, PORT_DISABLED, PORT_SLOW),
     readings=("/sys/class/infiniband/*/ports/*/{state,phys_state,rate}", "/sys/class/infiniband/*/board_id"),

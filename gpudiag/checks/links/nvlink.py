@@ -62,7 +62,7 @@ ALL_LINKS_DOWN = _kind(
     code="nvlink.all_links_down",
     severity=Severity.CONFIG,
     owner=Owner.HOST,
-    meaning="GPUs that are joined by NVLink have no link up: whatever sets up the fabric has not done so.",
+    meaning="GPUs that are joined by NVLink have no link up: the fabric is not set up.",
     remedy=(
         "Start the fabric manager (`systemctl status nvidia-fabricmanager`), whose version must match the driver's; in a"
         " rack it runs on the switch trays, in a virtual machine on the host."
@@ -111,7 +111,9 @@ def nvlink_state(context: Context) -> Judgement:
 def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
     """One finding where links should be up: the fault is in what sets them up, not in the GPUs."""
     if not nvswitches(snapshot) and not any(one.wanted is not None for one in linked):
-        return does_not_apply("no NVLink is up on any GPU, and this model works without: none is fitted")
+        return does_not_apply(
+            "no NVLink is up on any GPU, and this model works without NVLink: none is fitted"
+        )
     if all(_is_joining(one.device) for one in linked):
         return does_not_apply(f"{TOLD_BY} fabric.not_ready: no GPU is registered with the NVLink fabric")
     why = "NVSwitches are there" if nvswitches(snapshot) else f"{linked[0].device.name} is joined by NVLink"
@@ -248,7 +250,7 @@ LINK_ERRORS = _error_kind(
     code="nvlink.errors",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="An NVLink had to repeat packets or to recover since the earlier reading.",
+    meaning="An NVLink repeated packets or recovered since the earlier reading.",
     remedy="Watch it; if it happens again, reset all GPUs of the machine, and look for Xid 74 or 144 to 150.",
 )
 RECOVERY_FAILED = _error_kind(
@@ -264,7 +266,7 @@ BIT_ERRORS = _error_kind(
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
     meaning="The bit error rate of an NVLink, after correction, is above what a good link has.",
-    remedy="Watch it under load; have the GPU or its board looked at if collectives are slow.",
+    remedy="Watch it under load; have the GPU or its board examined if collectives are slow.",
 )
 
 

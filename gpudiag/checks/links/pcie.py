@@ -32,8 +32,7 @@ _CAPTURES = "nvidia-smi -q of A100, H100, B200 and T4"
 _RESEAT = "Reseat the card or its riser and cable, and look at the slot's bifurcation in the firmware set-up."
 _kind = partial(FindingKind, category=Category.HW_PCIE, owner=Owner.HARDWARE, remedy=_RESEAT)
 _PCIE_WIDTH_BASIS = Basis(
-    reads="Width and generation of the link now, what the GPU can, and what the bridge above it in"
-    " /sys/bus/pci can.",
+    reads="Width and generation of the link now, what the GPU supports, and what the bridge above it in /sys/bus/pci supports.",
     limit="the smaller of GPU and slot; where the slot is not visible, peers and the recorded good state",
     look_also=(
         "nvidia-smi -q | grep -A12 'GPU Link Info'",
@@ -51,14 +50,14 @@ WIDTH_REDUCED = _kind(
     code="pcie.width_reduced",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The GPU's PCIe link uses fewer lanes than the GPU and its slot both have.",
+    meaning="The GPU's PCIe link uses fewer lanes than both the GPU and its slot have.",
     basis=_PCIE_WIDTH_BASIS,
 )
 GENERATION_REDUCED = _kind(
     code="pcie.generation_reduced",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="Under load the GPU's PCIe link runs at a lower generation than the GPU and its slot both have.",
+    meaning="Under load the GPU's PCIe link runs at a lower generation than both the GPU and its slot support.",
     basis=replace(
         _PCIE_WIDTH_BASIS,
         limit="the smaller of GPU and slot, on GPUs at work; an idle link is slow on purpose",
@@ -168,7 +167,7 @@ def _expected(context: Context, device: Device, field: str) -> tuple[int | None,
     if isinstance(by_gpu, Missing):
         return None, ""
     if not isinstance(by_slot, Missing):
-        return min(by_gpu, by_slot), "what GPU and slot both have"
+        return min(by_gpu, by_slot), "what both GPU and slot support"
     peers = [getattr(peer, field) for peer in alike(context.snapshot, device) if _comparable(peer, field)]
     known = [value for value in peers if not isinstance(value, Missing)]
     if known:

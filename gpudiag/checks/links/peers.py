@@ -40,7 +40,7 @@ ACS_REDIRECTS = _redirection_kind(
 IOMMU_TRANSLATES = _redirection_kind(
     code="host.iommu_translates",
     category=Category.SW_CONFIG,
-    meaning="The IOMMU translates what the GPUs read and write, which slows traffic between them, or stops it.",
+    meaning="The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them.",
     remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
     basis=Basis(
         reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",
@@ -74,7 +74,7 @@ def host_acs(context: Context) -> Judgement:
 
 @check(
     "host.iommu",
-    title="the IOMMU lets GPU traffic pass",
+    title="the IOMMU passes GPU traffic through",
     needs=("gpus", "host_state"),
     reports=(IOMMU_TRANSLATES,),
     readings=("/sys/kernel/iommu_groups/*/type",),
@@ -117,20 +117,20 @@ PEER_ACCESS_LOST = _kind(
     severity=Severity.TRIAGE,
     category=Category.HW_PCIE,
     owner=Owner.HARDWARE,
-    meaning="Two GPUs cannot read each other's memory, although others that are joined the same way can.",
+    meaning="Two GPUs cannot read each other's memory, although other pairs with the same path can.",
     remedy="Compare with `nvidia-smi topo -p2p r`; look at ACS and the IOMMU between the two.",
 )
 PEER_ACCESS_DISABLED = _kind(
     code="gpu.peer_access_disabled",
     category=Category.SW_CONFIG,
-    meaning="A driver setting forbids GPUs to read each other's memory.",
+    meaning="A driver setting forbids that GPUs read each other's memory.",
     remedy="Look for NVreg_ options in /etc/modprobe.d, remove them, and reload the driver.",
 )
 
 
 @check(
     "peer.access",
-    title="GPUs that are joined the same way can read each other the same way",
+    title="GPUs with the same path between them can read each other's memory",
     needs=("gpus",),
     reports=(PEER_ACCESS_LOST, PEER_ACCESS_DISABLED),
     readings=("peers", "nvlinks"),

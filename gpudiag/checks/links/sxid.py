@@ -38,7 +38,7 @@ SXID_ERROR = FindingKind(
     severity=Severity.MONITOR,
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
-    meaning="An NVSwitch reported an error, and no GPU reports that its NVLinks suffered.",
+    meaning="An NVSwitch reported an error, and no GPU reports a fault of its NVLinks.",
     remedy="Look at the fabric manager's log.",
     basis=_BASIS,
 )
@@ -58,8 +58,8 @@ SXID_NOTE = FindingKind(
     severity=Severity.NONE,
     category=Category.HW_NVSWITCH,
     owner=Owner.HARDWARE,
-    meaning="An NVSwitch corrected an error, or reported something that is not one.",
-    remedy="Nothing has to be done.",
+    meaning="An NVSwitch corrected an error, or reported an event that is no error.",
+    remedy="No action is needed.",
     basis=_BASIS,
 )
 

@@ -22,7 +22,7 @@ _kind = partial(
 COPY_CORRUPTED = _kind(
     code="bandwidth.corrupted",
     category=Category.HW_MEMORY,
-    meaning="A copy did not hold what was copied, and nothing reported an error.",
+    meaning="A copy holds different data from its source, and nothing reported an error.",
     remedy="Keep this GPU out of jobs; look for ECC and PCIe errors (`gpudiag list --wide`), then have it replaced.",
     basis=Basis(
         reads="Every byte of a copy, compared with its source on the device.",
@@ -55,7 +55,7 @@ def collective_all_reduce(context: Context) -> Judgement:
 
 @check(
     "active.ranks",
-    title="every rank gets through the active tests",
+    title="every rank completes the active tests",
     needs=("active",),
     level=Level.QUICK,
     reports=RANK_FINDINGS,
@@ -78,7 +78,7 @@ def active_ranks(context: Context) -> Judgement:
 
 @check(
     "active.coverage",
-    title="every GPU was free to be tested, and was",
+    title="every GPU was free and was tested",
     needs=("active",),
     level=Level.QUICK,
     reports=(),
@@ -89,7 +89,7 @@ def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, and why; ERROR where no test was finished."""
     measured = active_of(context)
     if not measured.untested:
-        return judged() if measured.done else could_not_look("no active test was done on every rank")
+        return judged() if measured.done else could_not_look("no active test was completed on every rank")
     reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
     hint = " (--force tests GPUs in use)" if any(one.in_use for one in measured.untested) else ""
     words = f"not tested: {reasons}{hint}"
@@ -98,7 +98,7 @@ def active_coverage(context: Context) -> Judgement:
 
 @check(
     "bandwidth.data",
-    title="every copy holds what was copied",
+    title="every copy holds the data that was copied",
     needs=("active",),
     level=Level.QUICK,
     reports=(COPY_CORRUPTED,),

@@ -52,11 +52,11 @@ _kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, own
 MEMORY_SLOW = _kind(
     code="bandwidth.memory_slow",
     category=Category.HW_MEMORY,
-    meaning="The GPU's memory is slower than its clock and bus allow, than its peers, or than it was.",
+    meaning="The GPU's memory is slower than its clock and bus allow, than its peers, or than before.",
     remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
     basis=Basis(
         reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
-        limit="68 % of 2 x memory clock x bus width; identical GPUs here; own history; the data sheet",
+        limit="68 % of 2 x memory clock x bus width; identical GPUs here; this machine's history; the data sheet",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -73,7 +73,7 @@ HOST_SLOW = _kind(
     basis=Basis(
         reads="active.bandwidth, active.telemetry",
         limit="65 % of PCIe generation x width as read during the copy; identical GPUs"
-        " here; own history; not judged with confidential computing on",
+        " here; this machine's history; not judged with confidential computing on",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -85,11 +85,11 @@ HOST_SLOW = _kind(
 PEER_SLOW = _kind(
     code="bandwidth.peer_slow",
     category=Category.HW_NVLINK,
-    meaning="Copies from one GPU to another are slower than their links, than similar pairs, or than they were.",
+    meaning="Copies from one GPU to another are slower than their links, than similar pairs, or than before.",
     remedy="Look at both GPUs' NVLinks and PCIe links (`gpudiag list --wide`), and for ACS between them.",
     basis=Basis(
         reads="active.bandwidth, nvlinks, nvlink_bytes_per_second, peers",
-        limit="70 % of what the NVLinks of that pair carry; pairs with the same path; own history",
+        limit="70 % of what the NVLinks of that pair carry; pairs with the same path; this machine's history",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -144,7 +144,7 @@ def bandwidth_peer(context: Context) -> Judgement:
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
     if measured.world_size < 2:
-        return does_not_apply("there is one GPU to test, and no peer")
+        return does_not_apply("one GPU is tested, and it has no peer")
     exclusive = describe_exclusive(context.snapshot.devices)
     if PEER_COPY not in measured.tests and exclusive is not None:
         return does_not_apply(exclusive)

@@ -41,7 +41,7 @@ COLLECTIVE_SLOW = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.PERF_THRESHOLD,
     owner=Owner.HARDWARE,
-    meaning="A collective is slower than on other such machines, or than it was on this one.",
+    meaning="A collective is slower than on machines of this kind, or than before on this machine.",
     remedy="See what changed during the run (throttling, replays, NVLink errors); then find the slow "
     "GPU, node or link: `gpudiag nccl-test --localise`.",
     basis=_BASIS,
@@ -52,8 +52,8 @@ COLLECTIVE_SPEED = FindingKind(
     severity=Severity.NONE,
     category=Category.NONE,
     owner=Owner.HARDWARE,
-    meaning="A collective is as fast as on other such machines, or as it was on this one.",
-    remedy="Nothing has to be done.",
+    meaning="A collective is as fast as on machines of this kind, or as before on this machine.",
+    remedy="No action is needed.",
     basis=_BASIS,
 )
 
@@ -62,7 +62,7 @@ COLLECTIVE_SPEED = FindingKind(
 PLATEAU_BYTES = 4 * GIB
 # Results below this are latency, and too noisy to be compared with earlier ones.
 STORED_BYTES = MIB
-_BEST_RING = 1.05  # own choice: published figures of one machine's ring are 1 to 2 % apart
+_BEST_RING = 1.05  # our choice: published figures of one machine's ring are 1 to 2 % apart
 
 
 def judge_collective_speed(
@@ -201,7 +201,7 @@ def _algorithm_of(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL was set, or NVLS, its own choice where it can.
+    """The algorithm whose figures count: as NCCL was set, or NVLS, its our choice where it can.
 
     A speed that NVLS would be slow for and a ring would not is a ring's: then NVLS is off, and no link is bad.
     """
@@ -232,8 +232,8 @@ COLLECTIVE_CORRUPTED = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="A collective gave wrong data and said nothing: training on it learns from noise.",
-    remedy="Keep this host out of jobs; run it again on fewer ranks to see which device or link it follows.",
+    meaning="A collective returned wrong data without an error: training on it learns from noise.",
+    remedy="Keep this host out of jobs; run it again on fewer ranks to find the device or link at fault.",
     basis=Basis(
         reads="Every element of the timed buffers, against the exact result for a"
         " pattern that depends on rank and offset.",
@@ -247,8 +247,8 @@ BARRIER_PASSED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="A rank came out of a barrier before another one had gone in: the barrier holds nobody back.",
-    remedy="Run `gpudiag nccl-test --op barrier` again; if it stays so, try another version of torch or NCCL.",
+    meaning="A rank left a barrier before another rank had entered it: the barrier does not synchronise.",
+    remedy="Run `gpudiag nccl-test --op barrier` again; if it happens again, try another version of torch or NCCL.",
     basis=Basis(
         reads="The moments right before and right after each timed barrier, on the clock"
         " that all ranks of one machine share.",
@@ -287,8 +287,8 @@ COLLECTIVE_INCOMPLETE = FindingKind(
     severity=Severity.UNKNOWN,
     category=Category.INTERNAL,
     owner=Owner.SOFTWARE,
-    meaning="Fewer sizes were measured than planned, and nothing that was seen explains it.",
-    remedy="Run it again; if it stays so, report it with `--json` output.",
+    meaning="Fewer sizes were measured than planned, and gpudiag found no reason.",
+    remedy="Run it again; if it happens again, report it with `--json` output.",
     basis=_COLLECTIVE_ALL_REDUCE_BASIS,
 )
 COLLECTIVE_TIMED_OUT = FindingKind(
@@ -307,7 +307,7 @@ COLLECTIVE_NOT_VERIFIED = FindingKind(
     severity=Severity.NONE,
     category=Category.NONE,
     owner=Owner.JOB,
-    meaning="Speeds were measured and the data was not looked at, because `--verify off` said so.",
+    meaning="Speeds were measured, but the data was not verified, because of `--verify off`.",
     remedy="Leave out `--verify off`.",
     basis=_COLLECTIVE_NOT_VERIFIED_BASIS,
 )
@@ -327,11 +327,11 @@ COLLECTIVE_WITHOUT_GPU = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.HOST,
-    meaning="No GPU and no trace of one is here, so NCCL was not tested: the ranks ran on the CPU, with gloo.",
+    meaning="This machine has no GPU and no trace of one, so NCCL was not tested: the ranks ran on the CPU, with gloo.",
     remedy="To test the CPU: `--backend gloo`. If a GPU should be here: `lspci -d 10de:`, and `--gpus all` for a container.",
     basis=Basis(
         reads="Every trace of a GPU: NVML, the PCI bus, /dev, the driver, the allocation.",
-        limit="One trace is enough; `--backend gloo` asks for none.",
+        limit="One trace is enough; `--backend gloo` looks for none.",
         look_also=("gpudiag list --sources all", "gpudiag preflight --expect-gpus 0"),
     ),
 )
@@ -451,7 +451,7 @@ def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
     ranks = f"{measurement.world_size} {measurement.backend} ranks"
     return COLLECTIVE_WITHOUT_GPU.finding(
         HostSubject(measurement.host),
-        f"no GPU and no trace of one, so NCCL was not tested; what follows is of {ranks} on the CPU",
+        f"no GPU and no trace of one, so NCCL was not tested; the results below are of {ranks} on the CPU",
         Evidence("gpus", 0, source="NVML, PCI bus, /dev, driver, allocation"),
     )
 
@@ -506,5 +506,5 @@ def _judge_completeness(measurement: CollectiveMeasurement) -> list[Finding]:
     if measurement.timed_out:
         message = f"time ran out after {measured} of {planned} sizes"
         return [COLLECTIVE_TIMED_OUT.finding(HostSubject(measurement.host), message, evidence)]
-    message = f"{measured} of {planned} planned sizes were measured, and nothing seen explains the rest"
+    message = f"{measured} of {planned} planned sizes were measured, and gpudiag found no reason"
     return [COLLECTIVE_INCOMPLETE.finding(HostSubject(measurement.host), message, evidence)]

@@ -37,7 +37,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 from gpudiag.units import format_size, significant
 
-_SLOWER_SHARE = 0.05  # own choice, after gpu-fryer and DCGM's targeted tests: 5 % is more than a warm-up
+_SLOWER_SHARE = 0.05  # our choice, after gpu-fryer and DCGM's targeted tests: 5 % is more than a warm-up
 _kind = partial(
     FindingKind,
     outcome=Outcome.FAIL,
@@ -48,8 +48,7 @@ _kind = partial(
 _COMPUTE_DETERMINISM_BASIS = Basis(
     reads="A hash over every bit of the results of products, attention and reductions from one seed, per"
     " dtype, repeated on every rank.",
-    limit="All repeats on one device are alike, and so are identical devices; where they are not, the"
-    " majority is right.",
+    limit="All repeats on one device, and all identical devices, give the same result; if they do not, the majority is right.",
     look_also=("gpudiag preflight --level long", "gpudiag list --wide", "dcgmi diag -r 3"),
 )
 MATMUL_SLOW = _kind(
@@ -57,12 +56,11 @@ MATMUL_SLOW = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     category=Category.PERF_THRESHOLD,
-    meaning="The GPU multiplies matrices slower than identical GPUs beside it, or than it did.",
+    meaning="The GPU multiplies matrices slower than identical GPUs of this machine, or than before.",
     remedy="Look at its clocks, power limit and temperature under load: `gpudiag list --wide --watch 1`.",
     basis=Basis(
         reads="active.compute, active.telemetry",
-        limit="65 % of what processors and data sheet allow at the clock that was seen, not"
-        " under a power cap, not of an emulated type; identical GPUs here; own history",
+        limit="65 % of what processors and data sheet allow at the clock that was seen, not under a power cap, not for an emulated dtype; identical GPUs here; this machine's history",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -74,20 +72,20 @@ MATMUL_SLOW = _kind(
 NOT_REPEATABLE = _kind(
     code="compute.not_repeatable",
     meaning="The same computation gave different results on one device: it sometimes computes wrongly.",
-    remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    remedy="Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced.",
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 MINORITY = _kind(
     code="compute.minority",
     meaning="From the same input, the device computes a different result from most identical ones here.",
-    remedy="Keep this device out of jobs; have it tested by the vendor's diagnostics and replaced.",
+    remedy="Keep this device out of jobs; have it tested with the vendor's diagnostics and replaced.",
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 NO_MAJORITY = _kind(
     code="compute.no_majority",
     severity=Severity.TRIAGE,
-    meaning="Identical devices compute different results from the same input, and none of them is in the majority.",
-    remedy="Run it again on more of them (`gpudiag preflight --level standard`) to see which one is wrong.",
+    meaning="Identical devices compute different results from the same input, and no result has a majority.",
+    remedy="Run it again on more devices (`gpudiag preflight --level standard`) to find the wrong one.",
     basis=_COMPUTE_DETERMINISM_BASIS,
 )
 SLOWS_DOWN = _kind(
@@ -99,14 +97,14 @@ SLOWS_DOWN = _kind(
     remedy="Look at its temperature and clocks in the report; check airflow, fans, paste and power.",
     basis=Basis(
         reads="active.sustained, active.telemetry",
-        limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (own choice)",
+        limit=f"{_SLOWER_SHARE:.0%} from the first to the last minute (our choice)",
         look_also=("nvidia-smi -q -d TEMPERATURE,POWER,CLOCK", "clocks.throttled", "gpudiag history"),
     ),
 )
 PATTERN_MISMATCH = _kind(
     code="memory.pattern_mismatch",
     category=Category.HW_MEMORY,
-    meaning="Memory gave back a different bit pattern from the one written to it, and nothing reported an error.",
+    meaning="Memory returned a different bit pattern from the one written to it, and nothing reported an error.",
     remedy="Keep this device out of jobs; have its memory, or the GPU, replaced.",
     basis=Basis(
         reads="Eight patterns written to most of the free memory and read back, in two"
@@ -168,7 +166,7 @@ def compute_determinism(context: Context) -> Judgement:
 
 @check(
     "memory.patterns",
-    title="memory gives back what was written to it",
+    title="memory returns what was written to it",
     needs=("active",),
     level=Level.LONG,
     reports=(PATTERN_MISMATCH,),

@@ -31,15 +31,12 @@ from gpudiag.units import format_seconds, format_size
 _RANK_DIED_BASIS = Basis(
     reads="/proc of each rank, by the agent on its own host; the wait status; the rank's exception; the"
     " collective that it last entered.",
-    limit="Silent: the others have waited for 1.2 s longer than max(1 s, 10 times the predicted time),"
-    " times the load of the host; with `--timeout`, until that is over.",
+    limit="Silent: the others have waited for 1.2 s longer than max(1 s, 10 times the predicted time), times the load of the host; with `--timeout`, for that time.",
     look_also=("rank.killed", "host.out_of_memory_kill", "dmesg -T | tail -50", "py-spy dump --pid PID"),
 )
 _RANK_PAUSED_BASIS = Basis(
-    reads="/proc of each rank and where it said that it is, ten times a second; only while the agent"
-    " itself ran.",
-    limit="A stop of 0.3 s, a hang of max(1 s, 10 times the predicted time), times the load of the host;"
-    " and it healed.",
+    reads="/proc of each rank and the position that it reported, ten times a second; only while the agent itself ran.",
+    limit="A stop of 0.3 s, a hang of max(1 s, 10 times the predicted time), times the load of the host; then the rank continued.",
     look_also=("rank.late", "rank.stopped", "collective.stalled", "dmesg -T | tail -50"),
 )
 RANK_DIED = FindingKind(
@@ -59,7 +56,7 @@ RANK_STOPPED = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="A rank's process is stopped: a signal (SIGSTOP, SIGTSTP) or a debugger holds it.",
-    remedy="Find who stopped it (a scheduler that suspends jobs, a debugger), then let it go on: `kill -CONT` and its pid.",
+    remedy="Find who stopped it (a scheduler that suspends jobs, a debugger), then continue it: `kill -CONT` and its pid.",
     basis=_RANK_DIED_BASIS,
 )
 RANK_RAISED = FindingKind(
@@ -93,7 +90,7 @@ RANK_ENDED_EARLY = FindingKind(
     basis=Basis(
         reads="When each rank returned its result, on its host's clock; when the first"
         " of the others lost its connection, or how long it has waited.",
-        limit="No rank may be done while another one still needs it.",
+        limit="No rank may finish while another one still needs it.",
         look_also=("gpudiag train --script", "rank.silent", "collective.mismatched"),
     ),
 )
@@ -103,12 +100,12 @@ RANK_THROTTLED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
-    meaning="The processor quota of a rank's control group holds it back, and the others wait for it.",
+    meaning="The processor quota of a rank's control group throttles it, and the others wait for it.",
     remedy="Raise the quota: CPUQuota= of systemd, resources.limits.cpu of Kubernetes, `cpu.max` of the group.",
     basis=Basis(
         reads="cpu.stat of the rank's control group and of those above it, since the"
         " rank was first seen there.",
-        limit="At least 5 periods, and more than half of them, cut short; and not those of all ranks.",
+        limit="At least 5 periods, and more than half of them, throttled, and not on all ranks.",
         look_also=("rank.late", "cat /proc/PID/cgroup", "cat /sys/fs/cgroup/cpu.stat"),
     ),
 )
@@ -118,8 +115,8 @@ RANK_PAUSED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
-    meaning="A rank was stopped, or stayed away while the others waited; then it went on, and nothing was lost.",
-    remedy="See what held it up then: a suspended machine, a debugger, a disk, somebody else's job.",
+    meaning="A rank was stopped, or was late while the others waited; then it continued, and nothing was lost.",
+    remedy="Find what delayed it at that time: a suspended machine, a debugger, a disk, another job.",
     basis=_RANK_PAUSED_BASIS,
 )
 COLLECTIVE_INTERRUPTED = FindingKind(
@@ -128,7 +125,7 @@ COLLECTIVE_INTERRUPTED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
-    meaning="For a while nothing moved between the ranks, all of which were inside collectives; then it did.",
+    meaning="For some time no data moved between the ranks, though all were inside collectives; then it moved again.",
     remedy="Look for an outage at that time: `dmesg -T`, `ip -s link`, the switch's log.",
     basis=_RANK_PAUSED_BASIS,
 )
@@ -138,13 +135,13 @@ RANK_NOT_STARTED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="A rank never came to where the others meet, so nothing could be measured.",
+    meaning="A rank never joined the rendezvous, so nothing could be measured.",
     remedy="Make sure that the same command runs for that rank, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, "
     "and that its host can reach that address.",
     basis=_RANK_DIED_BASIS,
 )
 _SKEW_BASIS = Basis(
-    reads="What the process that starts a rank has: versions of gpudiag, Python, torch, CUDA and NCCL, and the"
+    reads="Of the process that starts a rank: the versions of gpudiag, Python, torch, CUDA and NCCL, and the"
     " variables NCCL_*, TORCH_NCCL_* and GLOO_*, except those that name a machine's own interfaces and files.",
     limit="None: they must be the same on every rank. The usual value is that of most ranks.",
     look_also=("machines.versions_differ", "env | grep NCCL_", "gpudiag preflight, under the same launcher"),
@@ -155,8 +152,8 @@ RANK_VERSIONS_DIFFER = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_OTHER,
     owner=Owner.SOFTWARE,
-    meaning="The ranks of this run do not have the same version of something that they need alike.",
-    remedy="Give all machines the same environment or image; NCCL refuses, hangs or crashes where versions are mixed.",
+    meaning="The ranks of this run have different versions of something that must be the same.",
+    remedy="Give all machines the same environment or image; NCCL refuses, hangs or crashes with mixed versions.",
     basis=_SKEW_BASIS,
 )
 RANK_VARIABLES_DIFFER = FindingKind(
@@ -165,8 +162,8 @@ RANK_VARIABLES_DIFFER = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="A variable that steers collectives is not the same for all ranks of this run.",
-    remedy="Set it for all ranks alike, in what the launcher passes on (srun --export, mpirun -x), and not in a shell's start-up file.",
+    meaning="A variable that changes collectives differs between the ranks of this run.",
+    remedy="Set it to the same value for all ranks, by the launcher (srun --export, mpirun -x) and not in a shell's start-up file.",
     basis=_SKEW_BASIS,
 )
 RANK_START_FAILED = FindingKind(
@@ -175,11 +172,10 @@ RANK_START_FAILED = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="The process that starts the ranks could not start them: an import failed, hung or was killed, or no process could be made.",
+    meaning="The process that starts the ranks could not start them: an import failed, hung or was killed, or no process could be created.",
     remedy="Try it by hand, in this folder and with the same interpreter: `python -c 'import torch'`; see `ulimit -u -v`.",
     basis=Basis(
-        reads="What the process that imports torch and then forks the ranks said"
-        " last, how it ended, and its standard error.",
+        reads="The last report of the process that imports torch and forks the ranks, how it ended, and its standard error.",
         limit="120 s for the import.",
         look_also=("python -c 'import torch'", "ulimit -u -v", "rank.not_started"),
     ),
@@ -190,8 +186,8 @@ RANK_TEARDOWN = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_LIBRARY,
     owner=Owner.SOFTWARE,
-    meaning="A rank ended badly after its results were complete, while the process group was being torn down.",
-    remedy="The measurements stand. If it happens again, report it with the versions of torch and NCCL.",
+    meaning="A rank failed after its results were complete, while the process group was being destroyed.",
+    remedy="The measurements are valid. If it happens again, report it with the versions of torch and NCCL.",
     basis=_RANK_DIED_BASIS,
 )
 RANK_LATE = FindingKind(
@@ -201,8 +197,7 @@ RANK_LATE = FindingKind(
     category=Category.PERF_VIOLATION,
     owner=Owner.HOST,
     meaning="A rank came to the collectives later than the others, which waited for it.",
-    remedy="Look at what that rank waits for (input, a lock), what else runs on its host's processors, and at the "
-    "clocks of its GPU.",
+    remedy="Look at what that rank waits for (input, a lock), at what else runs on its host's processors, and at the clocks of its GPU.",
     basis=Basis(
         reads="When each rank enters each collective, on its host's clock.",
         limit="The other ranks of the same run: a rank that they wait for again and again.",
@@ -217,7 +212,7 @@ COLLECTIVE_STALLED = FindingKind(
     owner=Owner.HOST,
     meaning="Every rank is inside the same collective, alive, and nothing moves: the transport between them hangs.",
     remedy="Check the links between these ranks: network interface, firewall, NVLink, PCIe peer access. "
-    "`gpudiag nccl-test --localise` finds the pair that does not come to an end.",
+    "`gpudiag nccl-test --localise` finds the pair that hangs.",
     basis=Basis(
         reads="Where every rank is: its stage, the collective that it is inside, and whether anything moves.",
         limit="Stall: 9 s longer than max(1 s, 10 times the predicted time), times"
@@ -305,7 +300,7 @@ _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listen
 # Of gloo (transport/tcp/device.cc), for the interface that GLOO_SOCKET_IFNAME names; of NCCL (bootstrap.cc).
 _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap : no socket interface found")
 _TEARDOWN = "teardown"
-_HELD_BACK = "the processor quota of its control group holds it back"
+_HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
 _OF_THE_HOST = (
     IncidentKind.STALLED,
@@ -396,10 +391,8 @@ def _raised(incident: Incident) -> str:
         by = f" ({facts['port_taken_by']})" if "port_taken_by" in facts else ""
         port = _PORT.search(message)
         which = f"port {port[1]}" if port else "the port"
-        return (
-            f"rank {incident.rank} cannot listen where the ranks are to meet: another process has {which}{by}"
-        )
-    said = f": {first_line}" if first_line else ", without a word"
+        return f"rank {incident.rank} cannot listen on the rendezvous port: another process has {which}{by}"
+    said = f": {first_line}" if first_line else ", without a message"
     return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{said}"
 
 
@@ -439,14 +432,14 @@ def _paused(incident: Incident) -> str:
     lasted = format_seconds(float(facts.get("lasted", 0.0)))
     state = facts.get("process_state", "held")
     how = f"was {state}" if "waited_in" not in facts else "kept the others waiting"
-    return f"rank {incident.rank} {how} for {lasted}{_times(facts)}, and then went on"
+    return f"rank {incident.rank} {how} for {lasted}{_times(facts)}, and then continued"
 
 
 def _interrupted(incident: Incident) -> str:
     facts = incident.facts
     lasted = format_seconds(float(facts.get("lasted", 0.0)))
     ranks = facts.get("ranks_inside", "all")
-    return f"nothing moved between ranks {ranks} for {lasted}{_times(facts)}, and then it went on"
+    return f"nothing moved between ranks {ranks} for {lasted}{_times(facts)}, and then continued"
 
 
 def _times(facts: Mapping[str, Scalar]) -> str:
@@ -495,7 +488,7 @@ def _late(incident: Incident) -> str:
     facts = incident.facts
     by = f" by {format_seconds(float(facts['late_by']))}" if "late_by" in facts else ""
     why = f": {facts['cause']}" if "cause" in facts else ""
-    return f"rank {incident.rank} comes late to the collectives{by}, and the others wait for it{why}"
+    return f"rank {incident.rank} is late in the collectives{by}, and the others wait for it{why}"
 
 
 def _stalled(incident: Incident) -> str:

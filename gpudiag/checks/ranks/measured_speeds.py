@@ -28,7 +28,7 @@ HERTZ_PER_MHZ = 1_000_000
 _OLD_GENERATIONS = 3  # of PCIe
 
 NOT_ON_CPU = "speed is not judged on the CPU"
-HISTORY_RUNS = 3  # own choice: a baseline of fewer runs is chance
+HISTORY_RUNS = 3  # our choice: a baseline of fewer runs is chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def find_baseline(context: Context, metric: str, device_uuid: str | None) -> Bas
 def judge_against(
     context: Context, metric: str, uuid: object, measured: float, unit: str, opinions: Iterable[Opinion]
 ) -> SpeedVerdict:
-    """The verdict on a measured speed by the opinions and the GPU's own history."""
+    """The verdict on a measured speed by the opinions and the GPU's this machine's history."""
     baseline = find_baseline(context, metric, str(uuid))
     past = () if baseline is None else history_opinion([baseline.median])
     return judge_speed(unit_name(unit), measured, unit, (*opinions, *past))

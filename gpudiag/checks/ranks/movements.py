@@ -25,7 +25,7 @@ _DEVICE_COUNTERS = (
 )
 _LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
 _HOST_COUNTERS = (
-    ("tcp_retransmits", "TCP segments sent again", ""),
+    ("tcp_retransmits", "TCP segments retransmitted", ""),
     ("tcp_timeouts", "TCP retransmission timeouts", ""),
     ("interface_errors", "network interface errors", ""),
     ("interface_drops", "packets dropped by network interfaces", ""),

@@ -21,9 +21,8 @@ from gpudiag.units import format_rate, format_seconds
 # --- between the hosts of a run
 
 _MEETING_BASIS = Basis(
-    reads="The addresses of rank 0's machine as this host looks them up, and what comes of connecting to them: to the"
-    " ranks' port, and to those of rank 0's agent.",
-    limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`, and said on standard error after 5 s.",
+    reads="The addresses of rank 0's machine as this host looks them up, and and what happens on connecting to them: to the rendezvous port, and to the ports of rank 0's agent.",
+    limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`; reported on standard error after 5 s.",
     look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
 )
 MEETING_WRONG_ADDRESS = FindingKind(
@@ -53,8 +52,8 @@ MEETING_FOREIGN_SERVER = FindingKind(
     severity=Severity.CONFIG,
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
-    meaning="Another server listens where the ranks are to meet.",
-    remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows who has this one.",
+    meaning="Another server listens on the rendezvous port.",
+    remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows the program that has this one.",
     basis=_MEETING_BASIS,
 )
 _PATHS_BASIS = Basis(
@@ -70,9 +69,9 @@ NETWORK_HOST_CUT_OFF = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="No other host of the run reaches this one, and these reach each other: it is off, or cut off.",
-    remedy="See whether the host is up (its console, `ping`), then its interface, cable and switch port: `ip -s link`. "
-    "Leave it out until then. `gpudiag merge` joins what its own agent wrote with this report.",
+    meaning="No other host of the run reaches this one, while the others reach each other: it is off, or its network is cut.",
+    remedy="Check whether the host is up (its console, `ping`), then its interface, cable and switch port: `ip -s link`. "
+    "Keep it out of jobs until then. `gpudiag merge` joins its own agent's report with this one.",
     basis=_PATHS_BASIS,
 )
 NETWORK_HOSTS_PARTED = FindingKind(
@@ -81,7 +80,7 @@ NETWORK_HOSTS_PARTED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="Two hosts of the run, or two groups of them, do not reach each other.",
+    meaning="Two hosts of the run, or two groups of hosts, do not reach each other.",
     remedy="Look at what is between them: routes, firewall and security group on both (NCCL and gloo take any port), "
     "the switches on the way. `ip route get` and the other's address shows the way.",
     basis=_PATHS_BASIS,
@@ -92,12 +91,12 @@ NETWORK_PATH_LOSSY = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="Segments from one host to another are lost, and TCP sends them again: such a path is slow and uneven.",
+    meaning="TCP segments from one host to another are lost and retransmitted: the path is slow and uneven.",
     remedy="Look at both ends and the switches between for errors and drops: `ip -s link`, `ethtool -S` and the "
     "interface, cable, transceiver, MTU, a full queue. `gpudiag nccl-test --localise` measures every pair.",
     basis=Basis(
         reads="What the kernel of each sender counts of its ranks' TCP connections (tcp_info), by the host at the other"
-        " end, twice a second. Data that goes by RDMA is not counted here.",
+        " end, twice a second. Data over RDMA is not counted here.",
         limit="0.5 % of at least 500 data segments, and at least 10 of them.",
         look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
     ),
@@ -139,7 +138,7 @@ def _misnamed(incident: Incident) -> str:
     what = "has no address" if address == "none" else f"is {address}"
     return (
         f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
-        "and they never meet"
+        "and they never connect"
     )
 
 
@@ -147,7 +146,7 @@ def _lossy(incident: Incident) -> str:
     facts = incident.facts
     one, other = facts.get("one_side", incident.host), facts.get("other_side", "another host")
     share = f"{float(facts['sent_again']):.1%} of what" if "sent_again" in facts else "part of what"
-    return f"{share} {one} sends to {other} is lost on the way and sent again"
+    return f"{share} {one} sends to {other} is lost on the way and retransmitted"
 
 
 NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
@@ -164,16 +163,15 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
 # --- nodes and links that stand out
 
 _SPEED_BASIS = Basis(
-    reads="How fast pairs of nodes exchange data, each rank with the one of the same place in the other node: random"
+    reads="How fast pairs of nodes exchange data, each rank with the rank of the same rail in the other node: random"
     " disjoint pairs in three rounds (all pairs of up to eight nodes), suspects again with two good nodes or with each"
     " other, then all nodes at once in rings.",
     limit="0.9 of the median of the nodes' best with NCCL, 0.6 with gloo, or five robust standard deviations if that"
-    " is less; under load 0.6 of that. In every exchange of the node, or of the pair where both are good with others.",
+    " is less; under load 0.6 of that. In every exchange of the node, or of the pair if both are good with other nodes.",
     look_also=("ib_write_bw", "ethtool -S", "nvidia-smi topo -m", "rank.late", "network.path_lossy"),
 )
 _TAIL_BASIS = Basis(
-    reads="What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data; where data"
-    " goes by RDMA, the slowest and the median of 64 small exchanges (256 KiB).",
+    reads="What the kernel counts of the ranks' TCP connections (tcp_info) while pairs of nodes exchange data; for data over RDMA, the slowest and the median of 64 small exchanges (256 KiB).",
     limit="0.5 % of at least 500 segments, and at least 10 of them; without a count a slowest one of ten times its own"
     " median, ten times the nodes' usual, and 40 ms. The fastest large one reaches a tenth of the usual: else it is slow.",
     look_also=("ip -s link", "ethtool -S", "network.path_lossy", "network.link_slow"),
@@ -195,19 +193,19 @@ def _slow(code: str, meaning: str, remedy: str) -> FindingKind:
 
 NODE_SLOW = _slow(
     "network.node_slow",
-    "One node exchanges data more slowly than the others, whoever its partner is.",
-    "Leave it out of jobs and look at it: link speed and width of its interfaces (`ethtool`, `ibstat`, `lspci -vv`), the "
+    "One node exchanges data more slowly than the others, with every partner.",
+    "Keep it out of jobs and examine it: link speed and width of its interfaces (`ethtool`, `ibstat`, `lspci -vv`), the "
     "clocks of its GPUs, what else runs there.",
 )
 RAIL_SLOW = _slow(
     "network.rail_slow",
-    "The ranks of one place exchange data more slowly than those of the other places: their network card, cable or switch.",
-    "See which card serves that rank (`nvidia-smi topo -m`), its speed and its errors; of all nodes: the switch of that rail.",
+    "The ranks of one rail exchange data more slowly than those of the other rails: their network card, cable or switch is slow.",
+    "Find the card that serves that rank (`nvidia-smi topo -m`), its speed and its errors; on all nodes: the switch of that rail.",
 )
 LINK_SLOW = _slow(
     "network.link_slow",
     "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
-    "Look at what only their traffic passes: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
+    "Look at what only their traffic uses: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
 )
 NODE_LOSSY = FindingKind(
     code="network.node_lossy",
@@ -215,7 +213,7 @@ NODE_LOSSY = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="Exchanges of one node now and then take as long as a retransmission, whoever its partner is.",
+    meaning="Some exchanges of one node take as long as a retransmission, with every partner.",
     remedy="Look at its interface, cable, transceiver and switch port for errors and drops: `ip -s link`, `ethtool -S`.",
     basis=_TAIL_BASIS,
 )
@@ -225,8 +223,8 @@ LINK_LOSSY = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="Exchanges of two nodes with each other now and then take as long as a retransmission; with others none does.",
-    remedy="Look at what only their traffic passes: the switches and cables between them, a full queue, the MTU on the way.",
+    meaning="Some exchanges between two nodes take as long as a retransmission; exchanges with other nodes do not.",
+    remedy="Look at what only their traffic uses: the switches and cables between them, a full queue, the MTU on the way.",
     basis=_TAIL_BASIS,
 )
 EXCHANGE_HANGS = FindingKind(
@@ -235,12 +233,11 @@ EXCHANGE_HANGS = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="A node, or one pair of nodes, does not come to the end of an exchange that others make in milliseconds.",
-    remedy="Look for a firewall, a route or an interface between them that lets small messages pass only (MTU), and at "
-    "NCCL_DEBUG=INFO.",
+    meaning="A node, or one pair of nodes, does not finish an exchange that others finish in milliseconds.",
+    remedy="Look for a firewall, a route or an interface between them that lets small messages pass only (MTU), and at the output of NCCL_DEBUG=INFO.",
     basis=Basis(
         reads="Whether each exchange of a pair ends.",
-        limit="8 s for one exchange; of the pair again, or with other partners that are good.",
+        limit="8 s for one exchange; then the pair again, or other good partners.",
         look_also=("collective.stalled", "network.hosts_parted", "NCCL_DEBUG=INFO"),
     ),
 )
@@ -250,8 +247,8 @@ NOT_LOCALISED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.JOB,
-    meaning="The nodes were to exchange data in pairs, and this did not come to an end, so that no node is cleared.",
-    remedy="Read what happened to the ranks, and run `gpudiag nccl-test --localise` again without the one that is named.",
+    meaning="The nodes did not finish exchanging data in pairs, so no node is cleared.",
+    remedy="Read what happened to the ranks, and run `gpudiag nccl-test --localise` again without the named node.",
     basis=_SPEED_BASIS,
 )
 
@@ -275,10 +272,10 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
     if isinstance(found, Missing):
         if found.reason is not MissingReason.ERROR:
             return []
-        words = f"no bad node or link could be looked for: {found.detail}"
+        words = f"the search for a bad node or link failed: {found.detail}"
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
     if isinstance(found.usual_bytes_per_second, Missing):
-        words = f"no exchange came to an end between any two of {len(found.nodes)} nodes"
+        words = f"no exchange finished between any two of {len(found.nodes)} nodes"
         failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
         said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
@@ -325,12 +322,12 @@ def _message(suspect: Suspect, found: Localisation) -> str:
     else:
         who = " of ".join(filter(None, (rail, *(names or ("all nodes",)))))
     mutual = " with each other" if several else ""
-    others = "; both are good with others" if several else ", whoever the partner is" if names or rail else ""
+    others = "; both are good with others" if several else ", with every partner" if names or rail else ""
     if suspect.under_load:
         others += "; it shows only while all nodes exchange at once"
     if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
         said = f" ({suspect.words})" if suspect.words else ""
-        return f"{who} do{'' if several else 'es'} not come to the end of an exchange{mutual}{said}{others}"
+        return f"{who} do{'' if several else 'es'} not finish an exchange{mutual}{said}{others}"
     if suspect.symptom is Symptom.LOSSY:
         longest = (
             f"takes up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"

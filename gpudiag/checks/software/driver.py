@@ -16,7 +16,7 @@ from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
-_SLOW_START_SECONDS = 1.0  # own choice: with the driver kept loaded nvmlInit and a reading take milliseconds
+_SLOW_START_SECONDS = 1.0  # our choice: with the driver kept loaded nvmlInit and a reading take milliseconds
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_OTHER, owner=Owner.HOST)
 _DRIVER_NOUVEAU_BASIS = Basis(
     reads="/proc/modules, and the kernel driver bound to each GPU in /sys/bus/pci/devices.",
@@ -199,7 +199,7 @@ def driver_persistence(context: Context) -> Judgement:
     message = f"persistence is off on {len(off)} GPUs, and the driver took {seconds:.1f} s to answer"
     evidence = (
         Evidence("persistence_mode", "disabled", limit="enabled", source="nvmlDeviceGetPersistenceMode"),
-        Evidence("nvml_seconds", seconds, "s", _SLOW_START_SECONDS, "own choice"),
+        Evidence("nvml_seconds", seconds, "s", _SLOW_START_SECONDS, "our choice"),
     )
     return judged(PERSISTENCE_OFF.finding(HostSubject(snapshot.host), message, *evidence))
 

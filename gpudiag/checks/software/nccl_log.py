@@ -17,13 +17,11 @@ def _basis(reads: str, limit: str, *look_also: str) -> Basis:
 
 SOCKETS = _kind(
     code="nccl.sockets",
-    meaning="Ranks on several hosts send over TCP sockets, though RDMA is there or was switched off: data passes the kernel"
-    " and host memory, and no GPU is reached directly.",
-    remedy="Unset NCCL_IB_DISABLE and NCCL_NET, and see that RDMA devices are active where the ranks run, containers"
-    " included: `ibv_devinfo`.",
+    meaning="Ranks on several hosts send over TCP sockets, although RDMA is available or was switched off: data passes through the kernel and host memory, and no GPU is reached directly.",
+    remedy="Unset NCCL_IB_DISABLE and NCCL_NET, and check that RDMA devices are active in the ranks' host or container: `ibv_devinfo`.",
     basis=_basis(
         "`Using network`, `NET/IB`, `NET/Socket`, the variables.",
-        "Sockets between hosts, and a line that shows RDMA or why it is off. Hosts that have no RDMA device are left alone.",
+        "Sockets between hosts, and a line that shows RDMA or why it is off. Hosts without an RDMA device are not judged.",
         "ibv_devinfo",
         "network.rdma_error",
         "environment.nccl",
@@ -37,19 +35,18 @@ NO_GPU_DIRECT = _kind(
     " the log again.",
     basis=_basis(
         "`Channel .. via NET/..`, `GPU Direct RDMA Disabled`, `DMA-BUF is available`.",
-        "Receiving channels between hosts over InfiniBand, RoCE or EFA without /GDRDMA. Sending ones do without it before"
-        f" Ampere by design ({_SOURCES}).",
+        "Receiving channels between hosts over InfiniBand, RoCE or EFA without /GDRDMA. Sending channels work without it before Ampere by design ({_SOURCES}).",
         "lsmod",
         "nvidia-smi topo -m",
     ),
 )
 PEER_ACCESS_OFF = _kind(
     code="nccl.peer_access_off",
-    meaning="GPUs of one host do not read each other's memory: what they send passes host memory.",
+    meaning="GPUs of one host do not read each other's memory: their data passes through host memory.",
     remedy="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; where the driver refuses, see `nvidia-smi topo -p2p r`.",
     basis=_basis(
         "`Channel .. via SHM`, `P2P is disabled between`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL.",
-        "A line that says why. NCCL itself uses host memory where the path crosses the CPU: that alone is no finding.",
+        "A line that says why. NCCL itself uses host memory if the path crosses the CPU: that alone is no finding.",
         "nvidia-smi topo -p2p r",
         "gpu.peer_access_broken",
     ),
@@ -57,25 +54,23 @@ PEER_ACCESS_OFF = _kind(
 SHM_OVER_NVLINK = _kind(
     code="nccl.shm_over_nvlink",
     meaning="GPUs that NVLink connects send through host memory, and no line says why.",
-    remedy="See which links are up, `nvidia-smi nvlink -s`, and whether each process sees all GPUs of its host: containers"
-    " that are given one GPU each cannot use NVLink.",
+    remedy="Check which links are up (`nvidia-smi nvlink -s`), and whether each process sees all GPUs of its host: containers with one GPU each cannot use NVLink.",
     basis=_basis(
         "`Channel .. via SHM`, `NVLS multicast support is available`, NVL in the topology.",
-        "Ranks of one host, most of whose pairs use SHM or the network, on GPUs with NVLink.",
+        "Ranks of one host on GPUs with NVLink, if most of their pairs use SHM or the network.",
         "nvidia-smi nvlink -s",
         "nvidia-smi topo -m",
     ),
 )
 NVLS_OFF = _kind(
     code="nccl.nvls_off",
-    meaning="The NVSwitches do not add up for the GPUs (NVLS): all-reduce inside a host is slower. On 8 H200 rings reached"
+    meaning="The NVSwitches do not reduce for the GPUs (NVLS is off): all-reduce inside a host is slower. On 8 H200 rings reached"
     " 367 GB/s and NVLS 482 (stas00/ml-engineering).",
-    remedy="Unset NCCL_NVLS_ENABLE; where binding fails, see that the fabric manager runs and is of the driver's version:"
+    remedy="Unset NCCL_NVLS_ENABLE; if binding fails, check that the fabric manager runs in the driver's version:"
     " `systemctl status nvidia-fabricmanager`.",
     basis=_basis(
         "`NVLS multicast support`, `Failed to bind NVLink SHARP`, NCCL_NVLS_ENABLE.",
-        "A failure that NCCL names, ranks without it beside ranks that have it, or the variable. GPUs that do not have it"
-        " are left alone.",
+        "A failure that NCCL names, ranks without NVLS beside ranks with it, or the variable. GPUs without NVLS are not judged.",
         "nvlink.multicast_failed",
         "systemctl status nvidia-fabricmanager",
     ),
@@ -87,20 +82,17 @@ FEW_CHANNELS = _kind(
     remedy="Unset NCCL_MAX_NCHANNELS, NCCL_MAX_NRINGS and NCCL_MAX_CTAS, and measure with `gpudiag nccl-test`.",
     basis=_basis(
         "`coll channels`, the variables.",
-        "At most 8 where a variable sets the limit, at most 4 without one, of ranks that NVLink connects. 2 are usual on PCIe.",
+        "For ranks that NVLink connects: at most 8 if a variable sets the limit, at most 4 without one. 2 are usual on PCIe.",
         "environment.nccl_costly",
     ),
 )
 BAD_INTERFACE = _kind(
     code="nccl.interface_leads_nowhere",
-    meaning="Ranks on several hosts use an interface that does not lead to the other hosts: they hang or fail where they"
-    " connect.",
-    remedy="Set NCCL_SOCKET_IFNAME to the interface that reaches the other hosts, with = before its name; see"
-    " `ip -brief address`.",
+    meaning="Ranks on several hosts use an interface that does not reach the other hosts: they hang or fail when they connect.",
+    remedy="Set NCCL_SOCKET_IFNAME to the interface that reaches the other hosts, with = before its name; `ip -brief address` lists them.",
     basis=_basis(
         "`Bootstrap`, `NET/Socket : Using`, `OOB`, connections that fail.",
-        "Loopback, bridges of Docker and libvirt, link-local addresses, addresses that two hosts have at once; connections"
-        " that no retry mends.",
+        "Loopback, bridges of Docker and libvirt, link-local addresses, addresses that two hosts have at once; connections that fail after all retries.",
         "network.wrong_interface",
         "network.no_route",
     ),
@@ -111,18 +103,17 @@ NICS_UNUSED = _kind(
     remedy="Unset NCCL_MAX_NCHANNELS; compare `nvidia-smi topo -m` with the cards in use; run one rank for each GPU.",
     basis=_basis(
         "`NET/IB : Using`, `Channel .. via NET/..`.",
-        "Half of the cards or fewer in use, where the host has a rank for each. Cards of another speed or link layer do not"
-        " count.",
+        "Half of the cards or fewer in use, if the host has a rank for each. Cards of another speed or link layer do not count.",
         "nvidia-smi topo -m",
     ),
 )
 NICS_DIFFER = _kind(
     code="nccl.nics_differ",
-    meaning="A host has fewer active network cards than the other hosts of the job, which wait for it.",
-    remedy="See which port is down there: `ibstat`; NCCL lists active ports only.",
+    meaning="A host has fewer active network cards than the other hosts of the job, and these wait for it.",
+    remedy="Find the port that is down there: `ibstat`; NCCL lists active ports only.",
     basis=_basis(
         "`NET/IB : Using` of each host.",
-        "The number of cards of each link layer that more than half of the hosts have; of two hosts, the larger one.",
+        "The number of cards of each link layer that more than half of the hosts have; of two hosts, the larger number.",
         "ibstat",
         "network.rdma_error",
     ),
@@ -130,10 +121,10 @@ NICS_DIFFER = _kind(
 NIC_REMOTE = _kind(
     code="nccl.nic_remote",
     meaning="A GPU reaches its network card only across the link between two CPUs.",
-    remedy="See which card is near which GPU, `nvidia-smi topo -m`, and let NCCL_IB_HCA name the near ones, or leave it unset.",
+    remedy="Find the card near each GPU (`nvidia-smi topo -m`), and name the near ones in NCCL_IB_HCA, or unset it.",
     basis=_basis(
         "`Pattern 4 .. type`, which NCCL_DEBUG_SUBSYS=INIT,GRAPH prints.",
-        "SYS between GPU and network card, where another GPU of the job has a nearer one.",
+        "SYS between GPU and network card, if another GPU of the job has a nearer one.",
         "nvidia-smi topo -m",
     ),
 )
@@ -145,7 +136,7 @@ SETTINGS_DIFFER = _kind(
     remedy="Give all hosts the same variables: compare `env | grep NCCL` and /etc/nccl.conf.",
     basis=_basis(
         "`NCCL_.. set by environment to`.",
-        "The value that most ranks have. Names of interfaces and cards may differ between hosts; not inside one.",
+        "The value that most ranks have. Names of interfaces and cards may differ between hosts, but not within one host.",
         "environment.nccl",
     ),
 )
@@ -161,11 +152,11 @@ PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",
     owner=Owner.JOB,
     category=Category.SW_LIBRARY,
-    meaning="A plugin that the job asks for was not loaded, and NCCL went on without it.",
+    meaning="A plugin that the job asks for was not loaded, and NCCL continued without it.",
     remedy="Put the plugin's folder into LD_LIBRARY_PATH of the ranks, or unset NCCL_NET_PLUGIN and NCCL_TUNER_PLUGIN.",
     basis=_basis(
         "`Plugin name set by env`, `Could not find`, `Plugin load returned`, `No eligible providers`.",
-        "A name that a variable gives. The plugins that NCCL looks for by itself may be missing.",
+        "The plugin that a variable names. Plugins that NCCL looks for by itself may be missing.",
         "nccl.network_plugin",
     ),
 )

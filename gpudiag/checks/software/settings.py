@@ -42,13 +42,13 @@ VISIBLE_INVALID = _kind(
     code="environment.visible_devices_invalid",
     outcome=Outcome.FAIL,
     meaning="CUDA_VISIBLE_DEVICES names a GPU that is not here; CUDA ignores it and every GPU after it, silently.",
-    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it takes.",
+    remedy="Correct CUDA_VISIBLE_DEVICES; `gpudiag list --free 1 --ids` prints UUIDs that it accepts.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 VISIBLE_NONE = _kind(
     code="environment.visible_devices_none",
     outcome=Outcome.FAIL,
-    meaning="CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA says that there is none.",
+    meaning="CUDA_VISIBLE_DEVICES hides every GPU from this process (empty, -1, NoDevFiles): CUDA reports no GPU.",
     remedy="Unset CUDA_VISIBLE_DEVICES, or name GPUs in it (`gpudiag list --free 1 --ids`); under a scheduler, ask it for GPUs.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
@@ -62,14 +62,14 @@ VISIBLE_TWICE = _kind(
 LOCAL_RANK_WITHOUT_GPU = _kind(
     code="environment.local_rank_without_gpu",
     outcome=Outcome.FAIL,
-    meaning="This rank's number on its machine is at least as high as the number of GPUs that it can see.",
-    remedy="Start as many ranks as there are GPUs, or let every rank see them all.",
+    meaning="LOCAL_RANK is not below the number of GPUs that this rank can see.",
+    remedy="Start as many ranks as the machine has GPUs, or let every rank see all GPUs.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
 ORDER_UNSET = _kind(
     code="environment.device_order_unset",
     outcome=Outcome.WARN,
-    meaning="The GPUs are unlike, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
+    meaning="The GPUs are of different models, and CUDA numbers them by speed: ordinals differ from those of nvidia-smi.",
     remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.",
     basis=_ENVIRONMENT_CUDA_VISIBLE_DEVICES_BASIS,
 )
@@ -83,8 +83,8 @@ SEVERAL_INSTANCES = _kind(
 DEBUG_SWITCH = _kind(
     code="environment.debug_switch",
     outcome=Outcome.WARN,
-    meaning="A debugging variable is set; it makes programs slower, or stop where they would go on.",
-    remedy="Unset it for real work.",
+    meaning="A debugging variable is set; it makes programs slower, or stops them.",
+    remedy="Unset it for production jobs.",
     basis=_ENVIRONMENT_DEBUG_BASIS,
 )
 RENAMED = _kind(
@@ -113,13 +113,13 @@ _END = "-1"  # CUDA reads no further
 _HIDES_ALL = (_END, "", "NoDevFiles", "none")  # Slurm writes NoDevFiles for a job without GPUs
 # What costs speed or changes behaviour: variable, values (empty: any but 0), what it does.
 _DEBUG_SWITCHES = (
-    ("CUDA_LAUNCH_BLOCKING", "every kernel is waited for"),
+    ("CUDA_LAUNCH_BLOCKING", "every kernel launch waits for its kernel"),
     ("CUDA_INJECTION64_PATH", "a profiler or tracer is loaded into every CUDA program"),
     ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "a GPU core dump is written on every CUDA exception"),
     ("CUDA_DEVICE_WAITS_ON_EXCEPTION", "programs stop and wait for a debugger on a CUDA exception"),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "every tensor is allocated by the driver"),
-    ("TORCH_NCCL_BLOCKING_WAIT", "every collective is waited for"),
-    ("TORCH_NCCL_NAN_CHECK", "every collective's input is searched for NaN"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "every collective waits for its end"),
+    ("TORCH_NCCL_NAN_CHECK", "every collective searches its input for NaN"),
     ("CUDA_PROFILE", "the profiler is on"),
 )
 # torch/c10 AllocatorConfig.h and CUDAAllocatorConfig.h, and the strings of libc10 (2.13).
@@ -137,7 +137,7 @@ _ALLOCATOR_OPTIONS = frozenset(
 
 @check(
     "environment.cuda_visible_devices",
-    title="CUDA_VISIBLE_DEVICES names GPUs that are here, once each",
+    title="CUDA_VISIBLE_DEVICES names GPUs of this machine, once each",
     needs=("gpus", "host_state"),
     reports=(
         VISIBLE_INVALID,
@@ -345,14 +345,14 @@ _ENVIRONMENT_NCCL_BASIS = Basis(
 UNKNOWN = _kind(
     code="environment.nccl_unknown",
     outcome=Outcome.WARN,
-    meaning="A variable that starts with NCCL_ or TORCH_NCCL_ and that nothing reads: most likely misspelled.",
+    meaning="NCCL and torch read no variable of this name, which starts with NCCL_ or TORCH_NCCL_: it is most likely misspelled.",
     remedy="Correct its name, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
 COSTLY = _kind(
     code="environment.nccl_costly",
     outcome=Outcome.WARN,
-    meaning="A variable makes NCCL slower than it would be on its own. Such variables are for debugging, not for jobs.",
+    meaning="A debugging variable makes NCCL slower.",
     remedy="Unset it, and measure with `gpudiag nccl-test` before and after.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
@@ -360,7 +360,7 @@ DEVICE_ABSENT = _kind(
     code="environment.nccl_device_absent",
     outcome=Outcome.FAIL,
     meaning="NCCL_IB_HCA names RDMA devices, and this machine has none of them: NCCL falls back to sockets or fails.",
-    remedy="Correct NCCL_IB_HCA according to what `ls /sys/class/infiniband` shows here, or unset it.",
+    remedy="Correct NCCL_IB_HCA : `ls /sys/class/infiniband` lists the devices, or unset it.",
     basis=_ENVIRONMENT_NCCL_BASIS,
 )
 INTERFACE_ABSENT = _kind(
@@ -382,7 +382,7 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_I
 
 @check(
     "environment.nccl",
-    title="NCCL's variables are spelled right and cost nothing",
+    title="NCCL's variables are spelled correctly and cost no speed",
     needs=("host_state",),
     reports=(DEVICE_ABSENT, UNKNOWN, COSTLY),
     readings=("environment", "/etc/nccl.conf", "$NCCL_CONF_FILE or ~/.nccl.conf"),
@@ -407,7 +407,7 @@ def environment_nccl(context: Context) -> Judgement:
 
 @check(
     "environment.interface",
-    title="the interfaces that variables name are here and up",
+    title="every interface that a variable names exists and is up",
     needs=("host_state",),
     reports=(INTERFACE_ABSENT,),
     readings=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "interfaces"),

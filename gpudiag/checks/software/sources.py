@@ -31,6 +31,7 @@ from gpudiag.model.device import (
 from gpudiag.model.evidence import Evidence, HostSubject, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.reference.reading_names import name_reading, name_state
 
 # --- the sources
 
@@ -49,7 +50,7 @@ _NO_START_BASIS = Basis(
     ),
 )
 _SLOW_START_BASIS = Basis(
-    reads="How long nvmlInit takes, in a child process that is given up at the deadline.",
+    reads="How long nvmlInit takes, in a child process that is abandoned at the deadline.",
     limit="`--deadline`: 1.5 s for the bare command, 5 s for `gpudiag list`. Without persistence mode eight GPUs may"
     " take longer.",
     look_also=(
@@ -82,27 +83,27 @@ NVML_KINDS = {
     ),
     SourceState.DRIVER_NOT_LOADED: _nvml_kind(
         SourceState.DRIVER_NOT_LOADED,
-        "The driver's library is here and its kernel module is not loaded.",
+        "The driver's library is installed, but its kernel module is not loaded.",
         "Run `sudo modprobe nvidia`; if that fails, `dmesg` says why (DKMS build, Secure Boot, nouveau).",
     ),
     SourceState.VERSION_MISMATCH: _nvml_kind(
         SourceState.VERSION_MISMATCH,
-        "The loaded kernel module and the driver's library are of different versions, as after an upgrade.",
+        "The loaded kernel module and the driver's library have different versions, as after an upgrade.",
         "Reboot, or stop every GPU process and reload the nvidia modules.",
     ),
     SourceState.NO_PERMISSION: _nvml_kind(
         SourceState.NO_PERMISSION,
-        "The driver refuses to talk to this user or container.",
+        "The driver denies access to this user or container.",
         "Look at the permissions of /dev/nvidiactl and /dev/nvidia*, and at the job's device cgroup.",
     ),
     SourceState.TIMED_OUT: _nvml_kind(
         SourceState.TIMED_OUT,
-        "The driver did not answer within the deadline: it hangs, or it starts slowly without persistence.",
+        "The driver did not answer within the deadline: it hangs, or it starts slowly without persistence mode.",
         "Try `gpudiag list --deadline 30`; if that hangs too, look at `dmesg` and reboot.",
     ),
     SourceState.FAILED: _nvml_kind(
         SourceState.FAILED,
-        "NVML could not be started, for a reason of its own.",
+        "NVML could not be started, for another reason.",
         "Run `nvidia-smi` and look at `dmesg`; in a container, restart it.",
     ),
 }
@@ -145,9 +146,9 @@ def nvml_answers(context: Context) -> Judgement:
     kind = NVML_KINDS.get(status.state)
     if kind is None:
         return judged()
-    cause = (status.reason or status.state.value.replace("_", " ")).partition(": ")[0]
+    cause = (status.reason or name_state(status.state)).partition(": ")[0]
     message = f"NVML does not work ({traces[0].text}): {cause}"
-    evidence = [Evidence("state", status.state.value, source="NVML")]
+    evidence = [Evidence("state", name_state(status.state), source="NVML")]
     if status.reason is not None:
         evidence.append(Evidence("reason", status.reason, source="NVML"))
     evidence += (Evidence("trace", trace.text, source=trace.place) for trace in traces)
@@ -157,7 +158,7 @@ def nvml_answers(context: Context) -> Judgement:
 
 @check(
     "source.agreement",
-    title="the sources tell the same story",
+    title="the sources agree",
     reports=(DISAGREEMENT,),
     readings=("count, order, memory, names and driver version by NVML, GPUtil and torch",),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 against simulated machines",
@@ -184,15 +185,11 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
     nvml = next((status for status in silent if status.name == "nvml"), None)
     if nvml is not None:
         return nvml_silent(nvml)
-    told = "; ".join(f"{status.name}: {status.reason or _words(status.state)}" for status in silent)
+    told = "; ".join(f"{status.name}: {status.reason or name_state(status.state)}" for status in silent)
     reason = f"only NVML answered; {told}"
     if all(status.state is SourceState.LIBRARY_ABSENT for status in silent):
         return Judgement(Outcome.SKIP, reason=reason, missing_reason=MissingReason.SOURCE_ABSENT)
     return could_not_look(reason)
-
-
-def _words(state: SourceState) -> str:
-    return state.value.replace("_", " ")
 
 
 def _remedy(snapshot: Snapshot, status: SourceStatus, traces: tuple[Trace, ...]) -> str:
@@ -223,7 +220,7 @@ def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
         for source, value in item.values.items()
         if value is not None
     )
-    message = f"the sources differ on {item.field}{about} ({said}): {item.reason}"
+    message = f"the sources differ on the {name_reading(item.field)}{about} ({said}): {item.reason}"
     return DISAGREEMENT.finding(HostSubject(snapshot.host), message, *evidence)
 
 
@@ -235,13 +232,11 @@ CALL_FAILED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="NVML answered with an error where it should have answered, so that part of the GPU was not looked at.",
-    remedy="Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, reset the GPU or reload the "
-    "driver. An error that a healthy GPU gives under your driver is worth a report to gpudiag.",
+    meaning="NVML answered with an error instead of a reading, so part of the GPU was not checked.",
+    remedy="Compare with `nvidia-smi -q`, and look at `dmesg` (Xid, NVRM); if it stays, reset the GPU or reload the driver. If a healthy GPU gives this error under your driver, please report it to gpudiag.",
     basis=Basis(
         reads="the return code of every NVML call",
-        limit="success, or an answer that this GPU has no such thing, this driver does not"
-        " know it, or this user may not ask (nvmlReturn_t)",
+        limit="success, or an answer that the GPU does not support it, the driver does not know it, or the user has no permission (nvmlReturn_t)",
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
@@ -255,13 +250,11 @@ UNKNOWN_VALUE = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.SW_OTHER,
     owner=Owner.HOST,
-    meaning="The driver gave a number that gpudiag has no word for: whether it is a fault is not known.",
-    remedy="See what NVIDIA calls it with `nvidia-smi -i INDEX -q`. A newer driver may have new words.",
+    meaning="The driver gave a number that gpudiag does not know: it may or may not be a fault.",
+    remedy="`nvidia-smi -i INDEX -q` shows NVIDIA's name for it. Newer drivers have new values.",
     basis=Basis(
-        reads="Modes, fabric state, peer access and clock event reasons, each a number"
-        " for which nvml.h has a word; shown as `unknown_9` in `--json`.",
-        limit="The enumerations of nvml.h as of driver 595. A new architecture or brand"
-        " is noted and is no finding.",
+        reads="Modes, fabric state, peer access and clock event reasons, each a number that nvml.h names; shown as `unknown_9` in `--json`.",
+        limit="The enumerations of nvml.h as of driver 595. A new architecture or brand is no finding.",
         look_also=("nvidia-smi -q", "gpudiag list --json"),
     ),
 )
@@ -314,7 +307,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
 
 @check(
     "driver.values",
-    title="gpudiag has a word for everything that the driver says",
+    title="gpudiag knows every value that the driver reports",
     needs=("gpus",),
     reports=(UNKNOWN_VALUE,),
     readings=(
@@ -325,7 +318,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
         "fabric",
         "peers",
         _REASONS,
-        "and their like",
+        "and similar ones",
     ),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all known)",
 )
@@ -343,7 +336,7 @@ def _judge(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     words = ", ".join(f"{name.replace('_', ' ')} {value.rpartition('_')[2]}" for name, value in told.items())
     facts = (Evidence(name, value, source="NVML") for name, value in told.items())
-    message = f"{name_device(device)}: the driver says something that gpudiag has no word for: {words}"
+    message = f"{name_device(device)}: the driver says something that gpudiag does not know: {words}"
     yield UNKNOWN_VALUE.finding(device_subject(snapshot, device), message, *facts)
 
 

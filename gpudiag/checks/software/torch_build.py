@@ -33,7 +33,7 @@ from gpudiag.reference.software import (
 
 _REAL = "torch's own answers (2.13 CPU build; CUDA builds not seen)"
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CUDA, owner=Owner.SOFTWARE)
-_ITS_OWN = "it is this torch that does not fit, and a job may bring its own"
+_ITS_OWN = "this torch does not fit; a job may bring its own"
 _TORCH_BUILD_BASIS = Basis(
     reads="torch.version.cuda and torch.distributed.is_nccl_available of the job's own interpreter.",
     limit="a CUDA build, with NCCL, where there are GPUs",
@@ -78,15 +78,15 @@ NEWER_MINOR = _kind(
     code="torch.newer_cuda_minor",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="torch was built with a newer minor version of CUDA than the driver's: most works, new features do not.",
-    remedy="Where something says 'PTX JIT' or 'unsupported toolchain', update the driver or take an older build.",
+    meaning="torch was built with a newer minor version of CUDA than the driver's: most functions work, new features do not.",
+    remedy="On 'PTX JIT' or 'unsupported toolchain' errors, update the driver or install an older build.",
     basis=_TORCH_DRIVER_BASIS,
 )
 NO_KERNELS = _kind(
     code="cuda.no_kernel_image",
     outcome=Outcome.FAIL,
-    meaning="This torch holds no code for this GPU: the first kernel fails with `no kernel image is available`.",
-    remedy="Install a torch built for this GPU's compute capability: a newer one for a new GPU, an older for an old.",
+    meaning="This torch has no code for this GPU: the first kernel fails with `no kernel image is available`.",
+    remedy="Install a torch built for this GPU's compute capability: a newer one for a new GPU, an older one for an old GPU.",
     stated=True,
     jobs_may_start=_ITS_OWN,
     basis=_TORCH_ARCHITECTURES_BASIS,
@@ -95,7 +95,7 @@ PTX_ONLY = _kind(
     code="torch.ptx_only",
     outcome=Outcome.WARN,
     severity=Severity.MONITOR,
-    meaning="This torch holds only PTX for this GPU: the driver compiles every kernel at its first use.",
+    meaning="This torch has only PTX for this GPU: the driver compiles every kernel at its first use.",
     remedy="Install a torch built for this GPU's compute capability.",
     basis=_TORCH_ARCHITECTURES_BASIS,
 )
@@ -103,7 +103,7 @@ NCCL_MISSING = _kind(
     code="torch.nccl_missing",
     outcome=Outcome.WARN,
     category=Category.SW_LIBRARY,
-    meaning="This CUDA build of torch has no NCCL: GPUs cannot talk to each other at speed.",
+    meaning="This CUDA build of torch has no NCCL: collectives between GPUs are slow.",
     remedy="Install a build of torch with NCCL (the Linux builds on torch's start page have it).",
     basis=_TORCH_BUILD_BASIS,
 )
@@ -136,8 +136,8 @@ CONTEXT_KINDS = {
     ),
     r"all CUDA-capable devices are busy|busy or unavailable": _context(
         code="cuda.device_unavailable",
-        meaning="The GPU is taken by another process, or its compute mode lets nobody in (error 46).",
-        remedy="Look at `gpudiag list` for who holds it, and at the GPU's compute mode.",
+        meaning="The GPU is in use by another process, or its compute mode allows no process (error 46).",
+        remedy="`gpudiag list` shows who uses it; look at the GPU's compute mode too.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"no CUDA-capable device|No CUDA GPUs are available|lists no GPU": _context(
@@ -148,21 +148,21 @@ CONTEXT_KINDS = {
     ),
     r"CUDA unknown error": _context(
         code="cuda.unknown_error",
-        meaning="CUDA does not start and names no reason (error 999): often a container that lost its devices.",
+        meaning="CUDA does not start and gives no reason (error 999): often a container that lost its devices.",
         remedy="Restart the container; on the host reload nvidia_uvm (`rmmod nvidia_uvm; modprobe nvidia_uvm`).",
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"out of memory": _context(
         code="cuda.out_of_memory",
-        meaning="The GPU has no memory left for so much as a CUDA context.",
-        remedy="See who holds its memory: `gpudiag list`.",
+        meaning="The GPU has too little free memory for a CUDA context.",
+        remedy="Find who holds its memory: `gpudiag list`.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
 }
 CONTEXT_FAILED = _context(
     code="cuda.context_failed",
-    meaning="A CUDA context does not start on this machine, for a reason that gpudiag has no name for.",
-    remedy="Give CUDA's words to `gpudiag explain -`; look at `dmesg` for Xid lines.",
+    meaning="A CUDA context does not start on this machine, for a reason that gpudiag does not know.",
+    remedy="Pass CUDA's error text to `gpudiag explain -`; look at `dmesg` for Xid lines.",
     basis=_CUDA_CONTEXT_BASIS,
 )
 
@@ -247,7 +247,7 @@ def torch_build(context: Context) -> Judgement:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions)",
 )
 def torch_driver(context: Context) -> Judgement:
-    """FAIL below the table's driver, unless a context starts anyhow (compat package); WARN for a newer minor."""
+    """FAIL below the table's driver, unless a context starts nevertheless (compat package); WARN for a newer minor."""
     facts, snapshot = _facts(context), context.snapshot
     built, driver, newest = facts.cuda_runtime_version, snapshot.driver_version, snapshot.cuda_driver_version
     if isinstance(built, Missing):
@@ -277,7 +277,7 @@ def torch_driver(context: Context) -> Judgement:
 
 @check(
     "torch.architectures",
-    title="the job's torch holds code for every GPU",
+    title="the job's torch has code for every GPU",
     needs=("gpus", "torch"),
     level=Level.QUICK,
     reports=(NO_KERNELS, PTX_ONLY),
@@ -322,7 +322,7 @@ def _explained(context: Context, facts: TorchFacts) -> Judgement | None:
     if hung and _is_late(facts.context_starts):
         return does_not_apply("CUDA waits for a GPU that hangs: see gpu.hung")
     if hides_every_gpu(context):
-        return does_not_apply("CUDA is shown no GPU: see environment.cuda_visible_devices")
+        return does_not_apply("CUDA sees no GPU: see environment.cuda_visible_devices")
     states = [device.fabric for device in snapshot.devices if isinstance(device.fabric, FabricState)]
     if any(state.state != "completed" for state in states):
         return does_not_apply("CUDA waits for the NVLink fabric: see fabric.state")
@@ -357,10 +357,10 @@ def _judge_code(
         "architectures", " ".join(architectures), limit=capability, source="torch; limit: NVML"
     )
     if any(compiles_for(architecture, capability) for architecture in architectures):
-        message = f"{name} (compute capability {capability}): torch holds PTX only for it"
+        message = f"{name} (compute capability {capability}): torch has PTX only for it"
         yield PTX_ONLY.finding(subject, message, evidence)
     else:
-        message = f"{name} (compute capability {capability}): torch holds no code for it"
+        message = f"{name} (compute capability {capability}): torch has no code for it"
         yield NO_KERNELS.finding(subject, message, evidence)
 
 

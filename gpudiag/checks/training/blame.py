@@ -136,7 +136,9 @@ def _blame_flip(wrong: WrongGradients) -> Blame | None:
     ranks = set.intersection(*(set(one.flipped_ranks) for one in parts.values()))
     if len(ranks) != 1 or _are_off_before(wrong):
         return None
-    words = f"what rank {min(ranks)} handed in to be averaged in step {wrong.number} has a flipped bit"
+    words = (
+        f"the gradient that rank {min(ranks)} gave to the averaging in step {wrong.number} has a flipped bit"
+    )
     return Blame(RANK_CORRUPT, tuple(ranks), f"{words} ({describe_elements(wrong.first)})")
 
 
@@ -151,9 +153,7 @@ def _blame_other_step(wrong: WrongGradients) -> Blame | None:
     if _are_near(wrong.together, {rank: one.step_before for rank, one in parts.items()}, wrong.limit):
         return Blame(LATE_GRADIENT, ranks, f"step {number} uses the gradients of step {number - 1}")
     if _are_near(wrong.together, {rank: one.accumulated for rank, one in parts.items()}, wrong.limit):
-        words = (
-            f"the gradients of step {number - 1} are still in those of step {number}: nobody set them to zero"
-        )
+        words = f"the gradients of step {number - 1} are still in those of step {number}: zero_grad() was not called"
         return Blame(ACCUMULATED, ranks, words)
     shares = [share for one in parts.values() for share in one.shares]
     if any(abs(share) * wrong.workers > _NEAR for share in shares) or not _are_explained(wrong):
@@ -319,7 +319,7 @@ def _blame_on_the_way(wrong: WrongGradients, holder: int) -> Blame:
     """The blame on no rank: what is wrong in one rank's part of the average may come from any other."""
     words = (
         f"the part of the average that rank {holder} keeps is wrong in step {wrong.number} ({describe_elements(wrong.first)}): "
-        f"one rank among {name_ranks(tuple(wrong.together))} has different bits, and what is measured cannot tell which"
+        f"one rank among {name_ranks(tuple(wrong.together))} has different bits, and the measurements do not show which"
     )
     few = all(one.elements_off <= _FLIPS_AT_MOST for one in wrong.parts.values())
     return Blame(GRADIENT, (), words, Owner.HARDWARE if few else None)
@@ -339,7 +339,9 @@ def _blame_averaging(wrong: WrongGradients) -> Blame | None:
         among = f"one rank among {name_ranks(tuple(wrong.together))} has different bits"
         return Blame(GRADIENT, (), f"{words}: {describe_elements(wrong.first)}; {among}", Owner.HARDWARE)
     return Blame(
-        GRADIENT, wrong.guilty, f"{words}: see the communication hook, and what else changes gradients"
+        GRADIENT,
+        wrong.guilty,
+        f"{words}: look at the communication hook, and at other code that changes gradients",
     )
 
 
@@ -429,7 +431,7 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
         return None
     first = next(iter(parts.values()))
     if abs(first.decay) > _LEAST_DECAY and abs(first.scale - 1) < _LEFT:
-        words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that nobody asked for"
+        words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that was not configured"
     else:
         words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
     return Blame(_kind(wrong), tuple(parts), words)
@@ -445,7 +447,7 @@ def _blame_no_step(wrong: WrongStep) -> Blame:
         )
         return Blame(LATE_GRADIENT, tuple(wrong.parts), words)
     return Blame(
-        _kind(wrong), tuple(wrong.parts), f"the optimizer moves nothing in step {number}{wrong.where}"
+        _kind(wrong), tuple(wrong.parts), f"the optimizer changes no parameter in step {number}{wrong.where}"
     )
 
 

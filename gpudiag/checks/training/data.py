@@ -96,7 +96,7 @@ def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding |
         missing = total - len({sample for samples in order.get(epoch, {}).values() for sample in samples})
         if missing <= 0:
             continue
-        message = f"{missing} of {total} samples were read by nobody in epoch {epoch}"
+        message = f"{missing} of {total} samples were read by no rank in epoch {epoch}"
         evidence = (
             Evidence("samples_left_out", missing, limit=0, source=_SOURCE),
             Evidence("samples", total, source="the data set"),

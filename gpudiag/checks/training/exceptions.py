@@ -24,7 +24,7 @@ _SHARED_MEMORY_REMEDY = (
     "Give the container more shared memory (`docker run --ipc=host` or `--shm-size 16g`; in Kubernetes an emptyDir of "
     "medium Memory at /dev/shm), or use fewer data loader workers; `df -h /dev/shm` shows it."
 )
-_OWN_REMEDY = "It is the script's own: look at that line, and at what it was given on that rank."
+_OWN_REMEDY = "The error is in the script: look at that line, and at its inputs on that rank."
 _BY_TEXT = (
     (_SHARED_MEMORY, _SHARED_MEMORY_REMEDY),
     (
@@ -38,31 +38,31 @@ _BY_TEXT = (
     ),
     (
         re.compile(r"OutOfMemoryError|CUDA out of memory"),
-        "Use a smaller batch, and see who else holds memory of that GPU: `gpudiag list`.",
+        "Use a smaller batch, and check who else holds memory of that GPU: `gpudiag list`.",
     ),
     (
         re.compile(r"NCCL|ncclSystemError|ncclInternalError"),
-        "Run `gpudiag nccl-test` with as many ranks, and read NCCL's own lines with NCCL_DEBUG=WARN.",
+        "Run `gpudiag nccl-test` with as many ranks, and read NCCL's own messages with NCCL_DEBUG=WARN.",
     ),
     (
         re.compile(r"CUDA|cuDNN|CUBLAS|cublas|AcceleratorError"),
-        "Run `gpudiag list --sources all` on that host, and give `gpudiag explain` what the script printed.",
+        "Run `gpudiag list --sources all` on that host, and pass the script's output to `gpudiag explain`.",
     ),
     (
         re.compile(r"No space left on device|ENOSPC"),
-        "Make room where the script writes: `df -h` and `df -i` show which file system is full.",
+        "Free some space where the script writes: `df -h` and `df -i` show which file system is full.",
     ),
     (
         re.compile(
             r"Connection (refused|reset|closed)|timed out|Timeout|DistNetworkError|DistStoreError|gloo"
         ),
-        "See whether all ranks ran until then, and whether their hosts reach each other: `gpudiag nccl-test`.",
+        "Check whether all ranks ran until then, and whether their hosts reach each other: `gpudiag nccl-test`.",
     ),
 )
 _BY_TYPE = (
     (
         ("ModuleNotFoundError", "ImportError"),
-        "Install it for the ranks' interpreter, or name your job's own by `--python`.",
+        "Install it for the ranks' interpreter, or name your job's own with `--python`.",
     ),
     (
         ("FileNotFoundError", "PermissionError", "IsADirectoryError", "NotADirectoryError"),
@@ -75,7 +75,7 @@ _BY_TYPE = (
         ),
         _OWN_REMEDY,
     ),
-    (("MemoryError",), "See how much memory the job may use: `free -g`, and the limit of its cgroup."),
+    (("MemoryError",), "Check how much memory the job may use: `free -g`, and the limit of its cgroup."),
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
 from gpudiag.model.training import GradientParts, StepParts
 
-_ITS_OWN = "the user's own script failed, and nothing says that another would"
+_ITS_OWN = "the user's own script failed; another one may start"
 _TRAIN_NOT_PARALLEL_BASIS = Basis(
     reads="The framework's own count of workers (world size, hvd.size, device_ids, replicas), the ZeRO"
     " stage, and the elements of parameters and optimizer state that each rank keeps.",
@@ -28,9 +28,8 @@ _TRAIN_NOT_AVERAGED_BASIS = Basis(
     look_also=("gpudiag train --inject nosync:3", "gpudiag train --inject sumgrad", "train.parameters"),
 )
 _TRAIN_GRADIENTS_SCALED_BASIS = Basis(
-    reads="The gradients after synchronisation, taken apart: as a multiple, as those of an earlier step"
-    " or of several, as the mean of some ranks, as a mean with other weights.",
-    limit="The rule leaves at most 5 % of the error, which is rounding (own choice).",
+    reads="The gradients after synchronisation, compared with a multiple, with those of an earlier step or of several, with the mean of some ranks, with a mean of other weights.",
+    limit="The rule explains all but 5 % of the error, which is rounding (our choice).",
     look_also=("train.gradient", "train.not_averaged", "docs/training.md"),
 )
 _TRAIN_PARAMETERS_BASIS = Basis(
@@ -52,7 +51,7 @@ _TRAIN_SAME_SAMPLES_BASIS = Basis(
 )
 _TRAIN_NOT_FINITE_BASIS = Basis(
     reads="Each rank's own loss and the averaged gradient of every step; the exception that ended a rank.",
-    limit="None: one number that is not finite spoils every rank.",
+    limit="None: one number that is not finite reaches every rank.",
     look_also=("gpudiag train --inject nan:1@3", "gpudiag train --inject oom:1", "gpudiag preflight"),
 )
 _TRAIN_TEARDOWN_BASIS = Basis(
@@ -62,16 +61,14 @@ _TRAIN_TEARDOWN_BASIS = Basis(
 )
 _TRAIN_PARAMETERS_SUMMED_BASIS = Basis(
     reads="Digests and norms of the parameters and gradients of the script's model on every rank, after"
-    " the first and some later steps, and which collectives they went through.",
-    limit="None: a sum of what N ranks have is N times their mean; a gradient that crossed is the same on"
-    " all ranks.",
+    " the first and some later steps, and the collectives that carried them.",
+    limit="None: a sum of what N ranks have is N times their mean; a gradient that was averaged is the same on all ranks.",
     look_also=("gpudiag train --script", "train.gradients_summed", "docs/training.md"),
 )
 _TRAIN_SCRIPT_HUNG_BASIS = Basis(
     reads="Each rank's Python stack, processor time, children and files, once a second; the exit status"
     " of the script.",
-    limit="`--hang-after`: no rank moves for so long, 60 s; 30 times as long where others wait for a rank"
-    " that works.",
+    limit="`--hang-after`: no rank moves for 60 s; 30 times as long if others wait for a rank that works.",
     look_also=("gpudiag nccl-test", "py-spy dump --pid PID", "rank.silent"),
 )
 RANK_CORRUPT = FindingKind(
@@ -85,8 +82,7 @@ RANK_CORRUPT = FindingKind(
     basis=Basis(
         reads="Each rank's own gradients and parameters, against those of a plain model on"
         " the samples of that rank.",
-        limit="The limits of `train.gradient` and `train.parameters`, exceeded by one"
-        " rank alone, by what none of the other rules explains.",
+        limit="The limits of `train.gradient` and `train.parameters`, exceeded by one rank alone, by an error that no other rule explains.",
         look_also=("gpudiag preflight --level long", "gpudiag nccl-test", "collective.corrupted"),
     ),
 )
@@ -142,7 +138,7 @@ def _unknown(code: str, meaning: str, remedy: str, *, basis: Basis) -> FindingKi
 
 NOT_PARALLEL = _wrong(
     "train.not_parallel",
-    "Fewer workers trained together than were asked for: each trains alone, and nothing says so.",
+    "Fewer workers trained together than planned: each trains alone, without an error.",
     "Start it with a launcher (torchrun, horovodrun), and compare the framework's own count with yours.",
     basis=_TRAIN_NOT_PARALLEL_BASIS,
 )
@@ -155,12 +151,12 @@ SINGLE_WORKER = _note(
 SHARDING = _wrong(
     "train.sharding",
     "Ranks keep more, or less, of the parameters or of the optimizer's state than the strategy says.",
-    "Check the stage in the configuration, and that the model is sharded before the optimizer is made.",
+    "Check the stage in the configuration, and that the model is sharded before the optimizer is created.",
     basis=_TRAIN_NOT_PARALLEL_BASIS,
 )
 INITIAL_PARAMETERS = _wrong(
     "train.initial_parameters",
-    "Ranks begin with different parameters, so averaging their gradients trains no model at all.",
+    "Ranks begin with different parameters, so averaging their gradients trains no model.",
     "Broadcast the parameters of rank 0 before the first step, or wrap the model in DDP before changing it.",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
@@ -178,7 +174,7 @@ NOT_AVERAGED = _wrong(
 )
 TENSOR_NOT_AVERAGED = _wrong(
     "train.tensor_not_averaged",
-    "Some parameters' gradients are not averaged over the ranks, the others are.",
+    "The gradients of some parameters are not averaged over the ranks; those of the others are.",
     "Give the wrapper every parameter: nothing ignored, none added or unfrozen after wrapping.",
     basis=_TRAIN_NOT_AVERAGED_BASIS,
 )
@@ -190,19 +186,19 @@ SUMMED = _wrong(
 )
 SCALED = _wrong(
     "train.gradients_scaled",
-    "Gradients are those of a single process times one number that is not 1: the learning rate is multiplied.",
-    "Look for a division too many or too few: the world size, the steps of accumulation, the loss scale, clipping.",
+    "Gradients are those of a single process times a constant factor: the learning rate is multiplied.",
+    "Look for one division too many or too few: the world size, the steps of accumulation, the loss scale, clipping.",
     basis=_TRAIN_GRADIENTS_SCALED_BASIS,
 )
 LATE_GRADIENT = _wrong(
     "train.gradients_late",
-    "A step uses the gradients of the step before it.",
+    "A step uses the gradients of the previous step.",
     "Wait for the averaging before the step: a communication hook, or overlap, hands over an older result.",
     basis=_TRAIN_GRADIENTS_SCALED_BASIS,
 )
 ACCUMULATED = _wrong(
     "train.gradients_accumulated",
-    "The gradients of the step before are still in those of this step.",
+    "The gradients of the previous step are still in those of this step.",
     "Call zero_grad() before every backward pass, on the optimizer that steps.",
     basis=_TRAIN_GRADIENTS_SCALED_BASIS,
 )
@@ -220,17 +216,17 @@ WEIGHED = _wrong(
 )
 TENSOR_NOT_STEPPED = _wrong(
     "train.tensor_not_stepped",
-    "Some parameters have a gradient, and the optimizer leaves them where they are.",
-    "Give the optimizer every parameter of the wrapped model, and make it after the last layer is there.",
+    "Some parameters have a gradient, but the optimizer does not change them.",
+    "Give the optimizer every parameter of the wrapped model, and create it after the last layer.",
     basis=Basis(
         reads="Which tensors the optimizer moved in a step that had a gradient for them.",
-        limit="None: a tensor with a gradient moves.",
+        limit="None: a tensor with a gradient changes.",
         look_also=("train.parameters", "train.parameters_unmoved"),
     ),
 )
 OTHER_SAMPLES = _wrong(
     "train.other_samples",
-    "A rank trains on inputs or targets that are not those of the samples that it read.",
+    "A rank trains on inputs or targets that do not belong to the samples that it read.",
     "Look at what that rank does between reading and the model: collate function, augmentation, a shuffle of one of the two.",
     basis=Basis(
         reads="A digest of the inputs and of the targets of each batch, against those of"
@@ -242,18 +238,18 @@ OTHER_SAMPLES = _wrong(
 GRADIENT = _wrong(
     "train.gradient",
     "Gradients differ from those of a single process on the same samples by more than rounding explains.",
-    "Compare on fewer ranks and with `--dtype float32`; if it stays, test the GPUs: gpudiag preflight.",
+    "Compare on fewer ranks and with `--dtype float32`; if it happens again, test the GPUs: gpudiag preflight.",
     basis=_TRAIN_NOT_AVERAGED_BASIS,
 )
 PARAMETERS = _wrong(
     "train.parameters",
     "Parameters after training differ from those of a single process by more than rounding explains.",
-    "Check what changes gradients before the step: clipping, a loss scale, an optimizer of its own.",
+    "Check what changes gradients before the step: clipping, a loss scale, a custom optimizer.",
     basis=_TRAIN_PARAMETERS_BASIS,
 )
 RANKS_DIFFER = _wrong(
     "train.ranks_differ",
-    "Ranks hold different parameters after a step, though all start from the same ones.",
+    "Ranks hold different parameters after a step, although all start from the same ones.",
     "Look at that rank's memory and links first: gpudiag nccl-test, gpudiag preflight.",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
@@ -271,20 +267,20 @@ LOSS_NOT_FALLING = _wrong(
 )
 UNMOVED = _wrong(
     "train.parameters_unmoved",
-    "The parameters after training are those of before: no step was made.",
-    "Make the optimizer after the model was moved and wrapped, and call step() on it.",
+    "The parameters did not change in training: no step was made.",
+    "Create the optimizer after the model was moved and wrapped, and call step() on it.",
     basis=_TRAIN_PARAMETERS_BASIS,
 )
 SAME_SAMPLES = _wrong(
     "train.same_samples",
     "Ranks read the same samples, so they do the same work twice.",
-    "Give the loader a DistributedSampler, and this rank's number to it.",
+    "Give the loader a DistributedSampler with this rank.",
     basis=_TRAIN_SAME_SAMPLES_BASIS,
 )
 NOT_COVERED = _wrong(
     "train.samples_left_out",
     "An epoch left samples out, though the data divides evenly over the ranks.",
-    "Check what the sampler was given (the number of ranks, this rank's number, drop_last), and whether batches are cut.",
+    "Check the sampler's arguments (num_replicas, rank, drop_last), and whether batches are cut.",
     basis=_TRAIN_SAME_SAMPLES_BASIS,
 )
 ORDER_REPEATS = _wrong(
@@ -295,44 +291,42 @@ ORDER_REPEATS = _wrong(
 )
 UNEVEN = _wrong(
     "train.uneven_steps",
-    "A rank runs out of data before the others, which then wait for it in the next step forever.",
+    "A rank runs out of data before the others, and these wait for it forever in the next step.",
     "Use drop_last or a padding sampler, or `with model.join():` around the loop.",
     basis=_TRAIN_SAME_SAMPLES_BASIS,
 )
 NOT_FINITE = _wrong(
     "train.not_finite",
-    "A loss or a gradient is infinite or not a number; averaged, it spoils every rank.",
+    "A loss or a gradient is infinite or not a number; averaged, it reaches every rank.",
     "Look at that rank's samples of that step; if they are sound, test its GPU: gpudiag preflight.",
     basis=_TRAIN_NOT_FINITE_BASIS,
 )
 UNUSED = _wrong(
     "train.unused_parameters",
-    "Parameters get no gradient: DDP waits for them, or leaves them as they are.",
-    "Take them out of the model, or set find_unused_parameters=True.",
+    "Parameters get no gradient: DDP waits for them, or leaves them unchanged.",
+    "Remove them from the model, or set find_unused_parameters=True.",
     basis=_TRAIN_NOT_AVERAGED_BASIS,
 )
 CHECKPOINT = _wrong(
     "train.checkpoint",
-    "A checkpoint did not give back what was written, or the steps after it are not those that would have followed.",
-    "Save and load the optimizer, the loss scaler, the step and the generators of random numbers too.",
+    "A checkpoint did not restore what was saved, or the steps after it differ from those without a checkpoint.",
+    "Save and load the optimizer, the loss scaler, the step and the random number generators too.",
     basis=Basis(
         reads="Parameters, buffers, optimizer, loss scaler, step and generators after a"
         " checkpoint was read back in a new process group (the same at level quick), and"
         " the three steps after it.",
-        limit="The same bits; the steps after it within what another order of summing"
-        " explains: 4e-4 of their movement.",
+        limit="The same bits; the steps after it within the error of another order of summation: 4e-4 of their movement.",
         look_also=("gpudiag train --dtype float32", "gpudiag preflight"),
     ),
 )
 NOT_DETERMINISTIC = _note(
     "train.not_deterministic",
-    "The same steps from the same start gave different bits the second time.",
+    "The same steps from the same start gave different bits when repeated.",
     "Set torch.use_deterministic_algorithms(True); if it happens on one GPU only, test that GPU.",
     Owner.SOFTWARE,
     basis=Basis(
         reads="The first three steps once more from the same start.",
-        limit="None: the same bits. Horovod adds up what is ready at the moment:"
-        " within 4e-4 of their movement.",
+        limit="None: the same bits. Horovod adds up what is ready first: within 4e-4 of their movement.",
         look_also=("gpudiag train --dtype float32", "gpudiag preflight"),
     ),
 )
@@ -344,7 +338,7 @@ OUT_OF_MEMORY = _wrong(
 )
 STRAGGLER = _note(
     "train.straggler",
-    "A rank keeps the others waiting in most steps.",
+    "The other ranks wait for one rank in most steps.",
     "Look for what else runs on that host's processors, at its data loading, and at its GPU's clocks.",
     Owner.HOST,
     basis=Basis(
@@ -357,15 +351,15 @@ STRAGGLER = _note(
 )
 TEARDOWN = _note(
     "train.teardown",
-    "A rank ended badly after its results were complete, while the process group was being torn down.",
-    "The results stand. If it happens again, report it with the versions of the framework.",
+    "A rank failed after its results were complete, while the process group was being destroyed.",
+    "The results are valid. If it happens again, report it with the versions of the framework.",
     Owner.SOFTWARE,
     basis=_TRAIN_TEARDOWN_BASIS,
 )
 INCOMPLETE = _unknown(
     "train.incomplete",
-    "Fewer steps were verified than planned, and nothing that was seen explains it.",
-    "Run it again; if it stays so, report it with `--json` output.",
+    "Fewer steps were verified than planned, and gpudiag found no reason.",
+    "Run it again; if it happens again, report it with `--json` output.",
     basis=_TRAIN_TEARDOWN_BASIS,
 )
 TIMED_OUT = _unknown(
@@ -376,8 +370,8 @@ TIMED_OUT = _unknown(
 )
 PARAMETERS_SUMMED = _wrong(
     "train.parameters_summed",
-    "Parameters are added up over the ranks and left so: they grow with every step, until the loss is infinite.",
-    "Divide by the world size after the all_reduce, or use ReduceOp.AVG; better, average gradients with DDP.",
+    "Parameters are added up over the ranks and not divided: they grow with every step, until the loss is infinite.",
+    "Divide by the world size after the all_reduce, or use ReduceOp.AVG; better: average gradients with DDP.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
 GRADIENTS_LEFT_SUMMED = _note(
@@ -388,21 +382,21 @@ GRADIENTS_LEFT_SUMMED = _note(
 )
 NOTHING_CROSSED = _note(
     "train.no_gradient_crossed",
-    "Ranks opened a process group, and no gradient was seen to cross it: nothing is proved about their training.",
-    "Wrap the model in DDP or fully_shard, or average the gradients; a script that does not train needs nothing.",
+    "Ranks opened a process group, but gpudiag saw no gradient in its collectives: nothing is proved about their training.",
+    "Wrap the model in DDP or fully_shard, or average the gradients; a script that does not train needs no change.",
     basis=_TRAIN_PARAMETERS_SUMMED_BASIS,
 )
 SCRIPT_HUNG = _wrong(
     "train.script_hung",
-    "No rank of the script moves any more: some wait for others, which are elsewhere.",
-    "Compare where the ranks are: the one that is elsewhere left the common path just before.",
+    "No rank of the script moves: some wait for others, which are at another line.",
+    "Compare the ranks' lines: the one at another line left the common path just before.",
     _ITS_OWN,
     basis=_TRAIN_SCRIPT_HUNG_BASIS,
 )
 SCRIPT_FAILED = _wrong(
     "train.script_failed",
     "The script ended with an exit status other than 0.",
-    "Read what it wrote last, above.",
+    "Read its last output, above.",
     _ITS_OWN,
     basis=_TRAIN_SCRIPT_HUNG_BASIS,
 )

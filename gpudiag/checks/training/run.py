@@ -53,7 +53,7 @@ from gpudiag.reference.training import strategy_facts
 
 # No launcher starts a strategy whose one process drives all workers.
 _ONE_PROCESS_REMEDY = (
-    "See which GPUs the process may use: CUDA_VISIBLE_DEVICES, and `gpudiag list --sources all`."
+    "Check which GPUs the process may use: CUDA_VISIBLE_DEVICES, and `gpudiag list --sources all`."
 )
 _COUNT = "the framework's own count"
 OPTIMIZER_STATE = "optimizer_state"
@@ -341,7 +341,7 @@ def _judge_proofs(measurement: StrategyMeasurement) -> list[Finding]:
     findings = []
     if any(not proof.moved for proof in proofs):
         evidence = Evidence("moved", value=False, source="parameters before and after")
-        findings.append(UNMOVED.finding(host, "the parameters are where they were at the start", evidence))
+        findings.append(UNMOVED.finding(host, "the parameters are unchanged since the start", evidence))
     elif stuck := [proof for proof in proofs if not _falls(proof)]:
         before, after = stuck[0].loss_before, stuck[0].loss_after
         message = f"the loss over all samples went from {before} to {after}"
@@ -366,7 +366,7 @@ def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
         named = ", ".join(lost[:_NAMED_PARTS]) or "its state"
         more = f" and {len(lost) - _NAMED_PARTS} more" if len(lost) > _NAMED_PARTS else ""
         evidence = Evidence("lost", len(lost), limit=0, source="what was written, and what was read back")
-        message = f"rank {proof.rank} got different bits back from a checkpoint: {named}{more}"
+        message = f"rank {proof.rank} loaded different bits from a checkpoint: {named}{more}"
         return CHECKPOINT.finding(subject, message, evidence)
     if not goes_on_alike(proof):
         error: float | str = (
@@ -376,7 +376,7 @@ def _judge_checkpoint(proof: RankProof, subject: Subject) -> Finding | None:
         evidence = Evidence(
             "error", error, limit=limit, source="the steps after a reload, over their movement"
         )
-        message = f"rank {proof.rank} went on differently after reloading a checkpoint"
+        message = f"rank {proof.rank} continued differently after reloading a checkpoint"
         return CHECKPOINT.finding(subject, message, evidence)
     return None
 
@@ -425,9 +425,7 @@ def _judge_completeness(measurement: StrategyMeasurement) -> list[Finding]:
     if measurement.timed_out:
         message = f"time ran out after {verified} of {measurement.steps_planned} steps"
         return [TIMED_OUT.finding(host, message, evidence)]
-    message = (
-        f"{verified} of {measurement.steps_planned} steps were verified, and nothing seen explains the rest"
-    )
+    message = f"{verified} of {measurement.steps_planned} steps were verified, and gpudiag found no reason"
     return [INCOMPLETE.finding(host, message, evidence)]
 
 
@@ -449,7 +447,7 @@ _REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind n
 
 @check(
     "train.ddp",
-    title="a few steps of DDP are the maths of a single process",
+    title="a few steps of DDP give the results of a single process",
     needs=("training",),
     level=Level.QUICK,
     reports=_REPORTS,
@@ -464,7 +462,7 @@ def train_ddp(context: Context) -> Judgement:
 
 @check(
     "train.strategies",
-    title="a few steps under every installed strategy are the maths of a single process",
+    title="a few steps under every installed strategy give the results of a single process",
     needs=("training",),
     level=Level.STANDARD,
     reports=_REPORTS,

@@ -47,9 +47,7 @@ def judge_proof(
         trained = max(one.steps for one in facts.values())
         evidence = Evidence("optimizer_steps", trained, source=_SOURCE)
         what = f"{trained} steps were made" if trained else "no optimizer of torch made a step"
-        message = (
-            f"a process group was opened and no gradient crossed it ({what}): the training is not proved"
-        )
+        message = f"a process group was opened, but no gradient was averaged over it ({what}): the training is not proved"
         found.append(NOTHING_CROSSED.finding(HostSubject(host), message, evidence))
     found.sort(key=lambda finding: finding.outcome is not Outcome.FAIL)
     return tuple(found), tuple(_list(facts, {finding.code for finding in found}))
@@ -96,7 +94,7 @@ def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
         message = f"{apart}: a model was wrapped in DDP, and the wrapped one was never called"
         yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
     elif not any(_crosses(one) for one in facts.values()):
-        message = f"{apart}: no gradient crossed the process group, each rank trains by itself"
+        message = f"{apart}: no gradient was averaged over the process group: each rank trains by itself"
         yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
     elif all(one.forwards for one in facts.values()):
         yield RANKS_DIFFER.finding(
@@ -190,11 +188,11 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
     elif not looked:
         same = _not_seen("no optimizer of torch made a step")
     elif differ and not wrong:
-        same = _not_seen("they differ on every rank, and gradients cross in the script's own way")
+        same = _not_seen("they differ on every rank, and the script averages gradients in its own way")
     yield Verification(
         "parameters_alike",
         same,
-        float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "they were not looked at"),
+        float(len(looked)) if looked else Missing(MissingReason.NOT_ASKED, "they were not compared"),
     )
     yield Verification(
         "losses_finite", NOT_FINITE.code not in codes if backwards else _not_seen("no backward pass")

@@ -9,7 +9,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.training import RankProof, StrategyMeasurement, Verification
 
-_NOT_REACHED = Missing(MissingReason.ERROR, "the run did not get that far")
+_NOT_REACHED = Missing(MissingReason.ERROR, "the run ended before it")
 _ONE_BUCKET = Missing(MissingReason.NOT_ASKED, "all gradients were averaged in one bucket")
 _ONE_EPOCH = Missing(MissingReason.NOT_ASKED, "there was one epoch")
 

@@ -18,7 +18,7 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FORBIDS_P2P = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0", "NVL", "1")}
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
 _GEFORCE = (
-    "GeForce cards from RTX 40 on have no peer access: nothing to mend. On others: turn ACS off on bare metal, see"
+    "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare metal, see"
     " `nvidia-smi topo -p2p r`, and give virtual machines a topology."
 )
 
@@ -57,7 +57,7 @@ def _why_no_p2p(process: ProcessFacts, copied: bool, unseen: bool) -> Why | None
             known = process.settings.get(name)
             if known and known[0].upper() in values:
                 also = (
-                    " and NCCL_P2P_DISABLE, which NCCL before 2.23 tells as it"
+                    " and NCCL_P2P_DISABLE, which NCCL before 2.23 reports as this one"
                     if name == "NCCL_P2P_LEVEL"
                     else ""
                 )
@@ -91,7 +91,7 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
                 without.update(dict.fromkeys(job.who(process, ordinal), place))
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
-        remedy = "See that the fabric manager runs there and is of the driver's version: `systemctl status nvidia-fabricmanager`."
+        remedy = "Check that the fabric manager runs there in the driver's version: `systemctl status nvidia-fabricmanager`."
         message = f"{name_ranks(sort_ranks(without))}: no NVLS, and {some}"
         yield make_finding(NVLS_OFF, message, sort_ranks(without), without.values(), remedy)
     switched_off = {
@@ -138,7 +138,11 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
             if (limit and (on_nvlink or _is_whole_board(job, process))) or (
                 on_nvlink and count <= _FEW_WITHOUT_LIMIT
             ):
-                words = f"{limit[0]}={limit[1]} allows {count}" if limit else f"{count}, and no line says why"
+                words = (
+                    f"{limit[0]}={limit[1]} allows {count}"
+                    if limit
+                    else f"{count}, and no line gives the reason"
+                )
                 few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
         if few:
             words, places = next(iter(few.values()))

@@ -26,10 +26,10 @@ _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
 _NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d|hfi1_")
 _KEEPS_TO_SOCKETS = (
     ("NCCL_IB_DISABLE", "1", "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices."),
-    ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL takes the fastest network by itself."),
+    ("NCCL_NET", "socket", "Unset NCCL_NET: NCCL chooses the fastest network by itself."),
 )
 _OPEN_DEVICES = (
-    "Give the ranks the right to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of locked"
+    "Allow the ranks to open it: /dev/infiniband into the container, with IPC_LOCK and without a limit of locked"
     " memory; `ibv_devinfo` there must show an active port."
 )
 _GIVE_DEVICES = (
@@ -78,8 +78,8 @@ def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
         return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
     failed = process.failed_plugins.get("NET")
     if failed and (_EFA_HOSTS.match(process.platform) or failed[0] == "aws-ofi-nccl"):
-        remedy = "See that the ranks have EFA: `fi_info -p efa`."
-        return Why("the plugin for EFA did not come up", failed[1], remedy)
+        remedy = "Check that the ranks have EFA: `fi_info -p efa`."
+        return Why("the EFA plugin did not start", failed[1], remedy)
     return _why_no_rdma(job, process)
 
 
@@ -88,11 +88,11 @@ def _why_no_rdma(job: Job, process: ProcessFacts) -> Why | None:
     if process.closed_nic:
         return Why("NCCL finds an RDMA device and cannot open it", process.closed_nic, _OPEN_DEVICES)
     if process.nics:
-        remedy = "Unset NCCL_NET, and read the lines before `Using network`: they say why NCCL does not take the cards."
-        return Why("NCCL finds RDMA cards here and does not use them", process.nics_place, remedy)
+        remedy = "Unset NCCL_NET, and read the lines before `Using network`: they show why NCCL does not use the cards."
+        return Why("NCCL finds RDMA cards here but does not use them", process.nics_place, remedy)
     with_rdma = next((other for other in job.processes if other.nics), None)
     if with_rdma is not None:
-        reason = f"NCCL finds no RDMA device here, and finds some on {with_rdma.host}"
+        reason = f"NCCL finds no RDMA device here, but finds some on {with_rdma.host}"
         return Why(reason, process.no_nic or with_rdma.nics_place, _GIVE_DEVICES)
     interface = _rdma_interface(process)
     if interface is None:
@@ -168,25 +168,22 @@ def _why_no_direct(process: ProcessFacts) -> Why:
         reason = f"NCCL_NET_GDR_LEVEL={level[0]} forbids it"
         return Why(reason, level[1], "Unset NCCL_NET_GDR_LEVEL.", Owner.JOB)
     if process.direct_refused:
-        remedy = "Update libfabric and aws-ofi-nccl, and see that the instance type has GPUDirect RDMA."
+        remedy = "Update libfabric and aws-ofi-nccl, and check that the instance type has GPUDirect RDMA."
         return Why("the network's plugin switched it off", process.direct_refused, remedy)
     if process.nics_without_direct:
         place = next(iter(process.nics_without_direct.values()))
         reason = f"the driver of {_names(process)} does not reach GPU memory (no nvidia_peermem, no DMA-BUF)"
         return Why(reason, place)
     if process.direct_too_far:
-        remedy = (
-            "See with `nvidia-smi topo -m` which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS) allows longer"
-            " ways, where the platform's PCIe carries them."
-        )
+        remedy = "`nvidia-smi topo -m` shows which card is near which GPU; NCCL_NET_GDR_LEVEL=PHB (or SYS) allows longer paths, if the platform's PCIe supports them."
         return Why("the card is too far from the GPU", process.direct_too_far, remedy)
     if process.completed and not process.dma_buf:
-        return Why("neither DMA-BUF nor nvidia_peermem is there")
+        return Why("neither DMA-BUF nor nvidia_peermem is available")
     remedy = (
         "`lsmod` must show nvidia_peermem where the kernel has no DMA-BUF for the card; run with"
-        " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH, which makes NCCL say why."
+        " NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH, and NCCL logs the reason."
     )
-    return Why("the log does not say why", remedy=remedy)
+    return Why("the log does not give the reason", remedy=remedy)
 
 
 def _names(process: ProcessFacts) -> str:
@@ -271,5 +268,5 @@ def judge_remote_nics(job: Job) -> Iterator[NcclFinding]:
             ):
                 far.update(dict.fromkeys(job.who(process, ordinal), place))
     if far:
-        message = f"{name_ranks(far)}: the way to the network card leads over the other CPU"
+        message = f"{name_ranks(far)}: the path to the network card crosses the other CPU"
         yield make_finding(NIC_REMOTE, message, far, far.values())

@@ -111,7 +111,7 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
                 places += [asked_at, trouble[1]]
     for (kind, asked), (who, places) in failed.items():
         what = "network" if kind == "NET" else "tuner"
-        message = f"{name_ranks(who)}: the {what} plugin {asked} was asked for and not loaded"
+        message = f"{name_ranks(who)}: the {what} plugin {asked} was requested but not loaded"
         variable = f"NCCL_{kind}_PLUGIN"
         remedy = f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of the ranks, or unset {variable}."
         yield make_finding(PLUGIN_FAILED, message, who, places, remedy)
@@ -136,7 +136,7 @@ def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
                 places.append(place)
                 break
     for (name, why), (who, places) in told.items():
-        message = f"{name_ranks(who)}: the interface {name} does not lead to the other hosts: it is {why}"
+        message = f"{name_ranks(who)}: the interface {name} does not reach the other hosts: it is {why}"
         yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
 
 
@@ -193,7 +193,7 @@ def _name_interface(job: Job, shared: set[str]) -> str:
     if not good:
         return ""
     name = good.most_common(1)[0][0]
-    return f"Set NCCL_SOCKET_IFNAME=={name} on all hosts, if that is what reaches the others: `ip -brief address`."
+    return f"Set NCCL_SOCKET_IFNAME=={name} on all hosts, if it reaches the others: `ip -brief address`."
 
 
 def _unreachable(job: Job) -> Iterator[NcclFinding]:
@@ -213,7 +213,7 @@ def _unreachable(job: Job) -> Iterator[NcclFinding]:
         over = f" over {own}" if own else ""
         message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
         remedy = (
-            f"See which way leads there, `ip route get {address}`, and whether a firewall lets all ports of it pass; set"
+            f"Find the route to it, `ip route get {address}`, and whether a firewall blocks its ports; set"
             " NCCL_SOCKET_IFNAME to the interface that reaches it."
         )
         yield make_finding(BAD_INTERFACE, message, who, places, remedy)

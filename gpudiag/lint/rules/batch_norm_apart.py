@@ -31,7 +31,7 @@ RULE = Rule(
     code="lint.batch_norm_apart",
     severity=Severity.NOTE,
     title="BatchNorm is not synchronised",
-    why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and rank 0's running means are what is saved. That is well with large batches for each rank, and bad with small ones.",
+    why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and only rank 0's running means are saved. That is fine with large batches on each rank, and bad with small ones.",
     wrong="""\
 import torch
 import torch.distributed as dist

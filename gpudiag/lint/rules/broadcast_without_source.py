@@ -24,16 +24,14 @@ def _find(program: Program) -> Iterator[Mistake]:
                     if call.args and call.end_lineno == call.lineno
                     else ()
                 )
-                yield Mistake(
-                    call, f"{name} is not told its {word}, which it needs", f"{text[:-1]}, {word}=0)", edits
-                )
+                yield Mistake(call, f"{name} needs its argument {word}", f"{text[:-1]}, {word}=0)", edits)
 
 
 RULE = Rule(
     code="lint.broadcast_without_source",
     severity=Severity.FINDING,
-    title="broadcast or reduce is not told the rank that sends or receives",
-    why="torch raises an error: `src` of broadcast and `dst` of reduce have no default that counts.",
+    title="broadcast or reduce lacks the rank that sends or receives",
+    why="torch raises an error: `src` of broadcast and `dst` of reduce have no useful default.",
     wrong="""\
 import torch
 import torch.distributed as dist

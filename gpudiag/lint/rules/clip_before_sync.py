@@ -128,8 +128,8 @@ def _model_of(step: Step) -> ast.expr | None:
 RULE = Rule(
     code="lint.clip_before_sync",
     severity=Severity.FINDING,
-    title="gradients are clipped before they are whole, or while they are scaled",
-    why="A limit on the norm means nothing for gradients that are still multiplied by the GradScaler, are not yet averaged over the ranks, or of which this rank has only its shard: nearly all is clipped away, or each rank clips differently.",
+    title="gradients are clipped before they are complete, or while they are scaled",
+    why="A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank clips differently.",
     wrong="""\
 import torch
 import torch.distributed as dist

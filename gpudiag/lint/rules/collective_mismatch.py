@@ -63,14 +63,14 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue
         names = (ours[0][0], theirs[0][0])
-        yield Mistake(theirs[0][1].node, f"the ranks meet in different collectives: {names[0]} and {names[1]}", f"{ast.unparse(ours[0][1].node)}  # the same call on every rank")  # fmt: skip
+        yield Mistake(theirs[0][1].node, f"the ranks call different collectives: {names[0]} and {names[1]}", f"{ast.unparse(ours[0][1].node)}  # the same call on every rank")  # fmt: skip
 
 
 RULE = Rule(
     code="lint.collective_mismatch",
     severity=Severity.FINDING,
     title="ranks call different collectives, or each names itself as the source",
-    why="The ranks of a group must call the same collectives, in one order, with one source. Else they hang, or one takes what was meant for another call.",
+    why="The ranks of a group must call the same collectives, in the same order, with the same source. If not, they hang, or one receives the data of another call.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -22,9 +22,9 @@ _WORDS = {
     "parameters": "an iterator over parameters",
     "module": "a model",
     "ddp": "a model",
-    "number": "a number of Python",
-    "int": "a number of Python",
-    "float": "a number of Python",
+    "number": "a Python number",
+    "int": "a Python number",
+    "float": "a Python number",
     "optimizer": "an optimizer",
 }
 
@@ -41,7 +41,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             kind = sorted(kinds)[0]
             yield Mistake(
                 step.node,
-                f"{name} takes a tensor, and is given {_WORDS[kind]}",
+                f"{name} takes a tensor, and gets {_WORDS[kind]}",
                 _mend(step.node, name, given, kind),
             )
 
@@ -63,8 +63,8 @@ def _mend(call: ast.AST, name: str, given: ast.expr, kind: str) -> str:
 RULE = Rule(
     code="lint.collective_of_no_tensor",
     severity=Severity.FINDING,
-    title="a collective is given a state_dict, a model or a number in place of a tensor",
-    why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP itself broadcasts the start and averages the gradients; by hand it is done tensor by tensor.",
+    title="a collective gets a state_dict, a model or a number instead of a tensor",
+    why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -34,11 +34,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(step.node)
         line = program.line_at(guard.test.lineno).number
-        comes, opens = ("only one rank comes", "only one rank opens") if which is Which.ONE else ("all ranks but one come", "all ranks but one open")  # fmt: skip
+        comes, opens = ("only one rank calls", "only one rank opens") if which is Which.ONE else ("all ranks but one call", "all ranks but one open")  # fmt: skip
         if name == "init_process_group":
             text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
-            text = f"{comes} to {name} (line {line}); the rest never do, and the job hangs"
+            text = f"{comes} {name} (line {line}); the others never do, and the job hangs"
         yield Mistake(step.node, text, f"{program.statement_text(step.node)}  # on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
 
 
@@ -106,8 +106,8 @@ def _starts_alone(program: Program, step: Step) -> bool:
 RULE = Rule(
     code="lint.collective_on_one_rank",
     severity=Severity.FINDING,
-    title="a barrier or another collective that not all ranks come to",
-    why="A collective ends when every rank of the group has called it. Called by some, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
+    title="a barrier or another collective that not all ranks call",
+    why="A collective ends when every rank of the group has called it. If only some call it, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
     wrong="""\
 import torch.distributed as dist
 

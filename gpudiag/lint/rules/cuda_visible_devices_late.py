@@ -28,7 +28,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             where = program.line_at(getattr(used.node, "lineno", 1)).number
             yield Mistake(
                 step.node,
-                f"CUDA_VISIBLE_DEVICES is set after CUDA was used in line {where}, and changes nothing any more",
+                f"CUDA_VISIBLE_DEVICES is set after CUDA was used in line {where}, and has no effect there",
                 f"{program.statement_text(step.node)}  # before the first use of CUDA, or on the command line",
             )
 
@@ -87,8 +87,8 @@ def _follows(first: Step, later: Step) -> bool:
 RULE = Rule(
     code="lint.cuda_visible_devices_late",
     severity=Severity.FINDING,
-    title="CUDA_VISIBLE_DEVICES is set when CUDA has already been used",
-    why="The driver reads the variable once, when CUDA starts in the process. Set later it changes nothing: the ranks stay on the GPUs that they had.",
+    title="CUDA_VISIBLE_DEVICES is set after CUDA was used",
+    why="The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: the ranks keep their GPUs.",
     wrong="""\
 import os
 

@@ -42,7 +42,7 @@ RULE = Rule(
     code="lint.data_parallel_called_ddp",
     severity=Severity.FINDING,
     title="DataParallel is called DDP",
-    why="DataParallel splits each batch over the GPUs of one process and never talks to another: over several processes each trains a model of its own. DistributedDataParallel is what averages gradients.",
+    why="DataParallel splits each batch over the GPUs of one process and never communicates with another process: with several processes each trains its own model. DistributedDataParallel averages gradients.",
     wrong="""\
 import torch.nn as nn
 

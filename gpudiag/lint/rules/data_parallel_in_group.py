@@ -41,7 +41,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
         yield Mistake(
             step.node,
-            "DataParallel is used beside init_process_group: no gradient crosses the processes",
+            "DataParallel is used beside init_process_group: no gradient is exchanged between the processes",
             mend,
         )
         return
@@ -55,7 +55,7 @@ RULE = Rule(
     code="lint.data_parallel_in_group",
     severity=Severity.FINDING,
     title="DataParallel is used in a process that has joined a process group",
-    why="Every process then takes all GPUs and trains a model of its own; the group is opened and never averages a gradient.",
+    why="Every process then uses all GPUs and trains its own model; the group never averages a gradient.",
     wrong="""\
 import torch
 import torch.distributed as dist

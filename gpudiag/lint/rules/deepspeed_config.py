@@ -38,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     code="lint.deepspeed_config",
     severity=Severity.FINDING,
-    title="deepspeed.initialize is given an argument that it does not have",
+    title="deepspeed.initialize gets an unknown argument",
     why="Python refuses an unknown keyword with a TypeError. `config_params` is only the old name of `config` and still works: a note.",
     wrong="""\
 import deepspeed

@@ -26,7 +26,7 @@ RULE = Rule(
     code="lint.destroy_missing",
     severity=Severity.NOTE,
     title="the process group is never closed",
-    why="torch warns at the end, and a rank that leaves while others still send may let them hang or abort. Well-known projects live without it.",
+    why="torch warns at the end, and a rank that exits while others still send can make them hang or abort. Well-known projects do without it.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -36,7 +36,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         told.add(step.node)
-        yield Mistake(step.node, "every rank downloads the data set into one folder, all at once", ast.unparse(step.node).replace("download=True", f"download={_first(program)}") + "  # rank 0 first, then a barrier")  # fmt: skip
+        yield Mistake(step.node, "all ranks download the data set into one folder at the same time", ast.unparse(step.node).replace("download=True", f"download={_first(program)}") + "  # rank 0 first, then a barrier")  # fmt: skip
         return
 
 
@@ -80,7 +80,7 @@ RULE = Rule(
     code="lint.download_on_every_rank",
     severity=Severity.FINDING,
     title="every rank downloads the data set into one folder",
-    why="The ranks write the same archive at the same time and unpack what is half written: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
+    why="The ranks write the same archive at the same time and unpack half-written files: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
     wrong="""\
 import torch.distributed as dist
 from torchvision import datasets

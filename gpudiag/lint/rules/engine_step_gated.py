@@ -31,8 +31,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     code="lint.engine_step_gated",
     severity=Severity.FINDING,
-    title="engine.step() is gated by a count of one's own",
-    why="The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its configuration. With a second count on top it steps far too seldom.",
+    title="engine.step() runs only in some steps, by a separate count",
+    why="The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its configuration. With a second count on top it steps far too rarely.",
     wrong="""\
 import deepspeed
 

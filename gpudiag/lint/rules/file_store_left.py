@@ -30,15 +30,15 @@ def _find(program: Program) -> Iterator[Mistake]:
             and str(values[0].value).startswith("file://")
         ):
             path = str(values[0].value).removeprefix("file://")
-            yield Mistake(step.node, f"{path} is left where a run is killed, and the next run then waits or fails", f'os.path.exists("{path}") and os.remove("{path}")  # before the ranks start')  # fmt: skip
+            yield Mistake(step.node, f"{path} stays when a run is killed, and the next run waits or fails", f'os.path.exists("{path}") and os.remove("{path}")  # before the ranks start')  # fmt: skip
             return
 
 
 RULE = Rule(
     code="lint.file_store_left",
     severity=Severity.NOTE,
-    title="a file:// store in a fixed place may be left from the last run",
-    why="The file must not be there when the ranks meet. A run that is killed leaves it, and the next one takes the old addresses for those of its own ranks. Use a name of its own for each run.",
+    title="a file:// store at a fixed path may be left from the last run",
+    why="The file must not exist when the ranks start. A killed run leaves it behind, and the next run takes the old addresses for those of its own ranks. Use a new file name for each run.",
     wrong="""\
 import torch.distributed as dist
 

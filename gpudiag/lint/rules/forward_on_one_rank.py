@@ -33,7 +33,7 @@ RULE = Rule(
     code="lint.forward_on_one_rank",
     severity=Severity.FINDING,
     title="a DDP model with buffers is called on one rank only",
-    why="DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without gradients. Called on rank 0 alone it runs into a broadcast that the others do not make. Evaluate `model.module` there.",
+    why="DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without gradients. If rank 0 alone calls it, rank 0 waits in a broadcast that the others do not call. Evaluate `model.module` there.",
     wrong="""\
 import torch
 import torch.distributed as dist

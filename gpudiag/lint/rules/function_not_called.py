@@ -27,7 +27,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             edits = program.edit(node, f"{shown}()")
             mend = program.edited_line(edits) if edits else f"{shown}()"
             yield Mistake(
-                node, f"{shown} is not called here: a function is always true, and no number", mend, edits
+                node, f"{shown} is not called here: a function is always true, and is no number", mend, edits
             )
     for call in program.names.calls:
         func = call.func
@@ -75,7 +75,7 @@ def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
 RULE = Rule(
     code="lint.function_not_called",
     severity=Severity.FINDING,
-    title="a function that asks for the rank is not called",
+    title="a function that returns the rank is not called",
     why="`if is_main_process:` tests the function itself, which is always true: every rank takes the branch. `dist.get_rank == 0` is never true. Accelerate's is_main_process is the other way round, a property.",
     wrong="""\
 import torch.distributed as dist

@@ -64,7 +64,7 @@ RULE = Rule(
     code="lint.gradients_not_divided",
     severity=Severity.FINDING,
     title="gradients or parameters are summed over the ranks and never divided",
-    why="all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed parameters are no model at all.",
+    why="all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed parameters are no usable model.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -40,8 +40,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     code="lint.horovod_no_broadcast",
     severity=Severity.FINDING,
-    title="Horovod's ranks do not start from one state",
-    why="Horovod averages gradients and nothing else. Models that start apart stay apart, and the averages fit none of them. Where only the optimizer's state is not broadcast it is a note.",
+    title="Horovod's ranks do not start from the same state",
+    why="Horovod averages gradients and nothing else. Models that start different stay different, and the averages fit none of them. If only the optimizer's state is not broadcast, it is a note.",
     wrong="""\
 import horovod.torch as hvd
 import torch

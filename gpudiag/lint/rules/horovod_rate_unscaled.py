@@ -66,7 +66,7 @@ RULE = Rule(
     code="lint.horovod_rate_unscaled",
     severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
-    why="Horovod averages over all ranks, so the batch grows with them. With the rate of one GPU training takes as many epochs fewer steps and learns less; the usual cure is the rate times hvd.size(), with a warm-up.",
+    why="Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply the rate by hvd.size(), with a warm-up.",
     wrong="""\
 import horovod.torch as hvd
 import torch

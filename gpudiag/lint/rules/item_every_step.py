@@ -24,7 +24,7 @@ RULE = Rule(
     code="lint.item_every_step",
     severity=Severity.NOTE,
     title="a value is read from the GPU in every step",
-    why="`.item()` waits until the GPU has done all that was queued, so the next step cannot be prepared meanwhile. Add up the detached loss on the GPU, and read it every so many steps. Well-known projects do it all the same.",
+    why="`.item()` waits until the GPU has finished all queued work, so the CPU cannot prepare the next step. Add up the detached loss on the GPU, and read it every 50 steps or so. Well-known projects call it in every step nevertheless.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -35,7 +35,7 @@ RULE = Rule(
     code="lint.load_without_map_location",
     severity=Severity.NOTE,
     title="a checkpoint is loaded without map_location",
-    why="Tensors come back to the GPU that they were saved from, GPU 0 for most: every rank takes memory there, and with many ranks it runs out.",
+    why="Tensors are loaded to the GPU that they were saved from, mostly GPU 0: every rank uses memory there, and many ranks exhaust it.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -28,7 +28,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         mended = _mended(call)
         yield Mistake(
             call,
-            "the local rank is taken from --local_rank alone, which torchrun does not pass: every rank gets the default",
+            "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
             program.edited_line(edits) if edits and not edits[0].before else mended,
             edits,
         )
@@ -46,7 +46,7 @@ def _find_argv(program: Program) -> Iterator[Mistake]:
         name = node.targets[0].id
         reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
         if reads and name.lower() in ("local_rank", "localrank"):
-            yield Mistake(node, f"{name} is taken from the command line alone, where torchrun does not put it", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
+            yield Mistake(node, f"{name} is read from the command line only, and torchrun does not pass it there", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
 
 
 def _is_used(program: Program, name: str) -> bool:
@@ -88,7 +88,7 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 RULE = Rule(
     code="lint.local_rank_from_argv",
     severity=Severity.FINDING,
-    title="the local rank is taken from the command line alone",
+    title="the local rank is read from the command line only",
     why="torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use GPU 0, or none knows its own.",
     wrong="""\
 import argparse

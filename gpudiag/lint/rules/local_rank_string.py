@@ -96,7 +96,7 @@ RULE = Rule(
     code="lint.local_rank_string",
     severity=Severity.FINDING,
     title="a rank or world size is text where a number is needed",
-    why="An argument without a type and a variable of the environment are text. torch refuses text as a device, and `rank == 0` never holds, so nothing that is meant for rank 0 is done.",
+    why="An argument without a type and a variable of the environment are text. torch refuses text as a device, and `rank == 0` is never true, so the code for rank 0 never runs.",
     wrong="""\
 import os
 

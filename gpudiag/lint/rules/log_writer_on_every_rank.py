@@ -1,4 +1,4 @@
-"""A log writer, or a run of wandb, on every rank."""
+"""A log writer, or wandb run, on every rank."""
 
 import ast
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(call)
         rank = "hvd.rank()" if horovod else "dist.get_rank()"
-        what = "a run of wandb" if "wandb" in ast.unparse(call.func) else "a log writer"
+        what = "wandb run" if "wandb" in ast.unparse(call.func) else "log writer"
         yield Mistake(
-            call, f"every rank opens {what} of its own", f"if {rank} == 0: {program.statement_text(call)}"
+            call, f"every rank opens its own {what}", f"if {rank} == 0: {program.statement_text(call)}"
         )
 
 
@@ -49,7 +49,7 @@ RULE = Rule(
     code="lint.log_writer_on_every_rank",
     severity=Severity.FINDING,
     title="every rank opens a log writer",
-    why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times over one another, and runs pile up.",
+    why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times, and runs pile up.",
     wrong="""\
 import torch.distributed as dist
 from torch.utils.tensorboard import SummaryWriter

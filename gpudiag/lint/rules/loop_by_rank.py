@@ -44,7 +44,7 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
         over = loop.iter
         if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
             told.add(loop)
-            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that go on wait for those that have left", f"for {ast.unparse(loop.target)} in range(steps):  # the same on every rank")  # fmt: skip
+            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop", f"for {ast.unparse(loop.target)} in range(steps):  # the same on every rank")  # fmt: skip
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
@@ -103,8 +103,8 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
 RULE = Rule(
     code="lint.loop_by_rank",
     severity=Severity.FINDING,
-    title="ranks go round a loop a different number of times",
-    why="In each round the ranks wait for one another. Those that go on wait for those that have left, until the watchdog ends the job.",
+    title="ranks run a loop a different number of times",
+    why="In each round the ranks wait for one another. Those that continue wait for those that have left, until the watchdog ends the job.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -117,7 +117,7 @@ RULE = Rule(
     code="lint.loss_keeps_graph",
     severity=Severity.FINDING,
     title="a running total of the loss keeps every step's graph",
-    why="The loss is a tensor that remembers how it came about. A sum of such tensors holds on to all of their graphs, and memory grows with every step until it runs out.",
+    why="The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory grows with every step until it runs out.",
     wrong="""\
 import torch
 from torch.nn.parallel import DistributedDataParallel

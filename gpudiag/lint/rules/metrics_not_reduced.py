@@ -34,7 +34,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             if counted is None:
                 continue
             told.add(step.node)
-            yield Mistake(counted, "each rank counts only its share of the test data, and nothing adds the shares up", f"dist.all_reduce({ast.unparse(counted.target)})  # a tensor on the rank's GPU, before it is printed")  # fmt: skip
+            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", f"dist.all_reduce({ast.unparse(counted.target)})  # a tensor on the rank's GPU, before it is printed")  # fmt: skip
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
@@ -58,7 +58,7 @@ RULE = Rule(
     code="lint.metrics_not_reduced",
     severity=Severity.FINDING,
     title="a figure over sharded test data is never reduced over the ranks",
-    why="A DistributedSampler gives each rank a share of the test set. What rank 0 prints is the figure of its share alone. Add the counts up with all_reduce, or test on all data on rank 0.",
+    why="A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own share. Add up the counts with all_reduce, or test on all data on rank 0.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -84,7 +84,7 @@ RULE = Rule(
     code="lint.mirrored_scope",
     severity=Severity.FINDING,
     title="a model is built outside the scope of MirroredStrategy",
-    why="Only variables that are made inside `strategy.scope()` are mirrored. A model from outside trains on one GPU, or compile and fit raise a ValueError.",
+    why="Only variables that are created inside `strategy.scope()` are mirrored. A model from outside trains on one GPU, or compile and fit raise a ValueError.",
     wrong="""\
 import tensorflow as tf
 

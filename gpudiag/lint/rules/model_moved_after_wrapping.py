@@ -82,7 +82,7 @@ RULE = Rule(
     code="lint.model_moved_after_wrapping",
     severity=Severity.FINDING,
     title="a model is moved to its device after DDP has wrapped it",
-    why="DDP sorts the parameters into buckets and exchanges them with the other ranks where they lie when it is built: on the CPU NCCL has nothing to exchange, and with device_ids DDP refuses the model.",
+    why="DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is built. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses the model.",
     wrong="""\
 import torch
 from torch.nn.parallel import DistributedDataParallel

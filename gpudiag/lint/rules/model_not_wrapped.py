@@ -37,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = ast.unparse(owner)
-        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains a model of its own", f"{name} = DistributedDataParallel({name})  # before this line")  # fmt: skip
+        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains its own model", f"{name} = DistributedDataParallel({name})  # before this line")  # fmt: skip
         return
 
 
@@ -78,7 +78,7 @@ RULE = Rule(
     code="lint.model_not_wrapped",
     severity=Severity.FINDING,
     title="the process group is opened, and the model is never wrapped",
-    why="Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each rank trains a model of its own, and only one of them is saved.",
+    why="Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each rank trains its own model, and only one of them is saved.",
     wrong="""\
 import torch
 import torch.distributed as dist

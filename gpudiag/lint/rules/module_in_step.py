@@ -122,7 +122,7 @@ RULE = Rule(
     code="lint.module_in_step",
     severity=Severity.FINDING,
     title="the training step calls the model without its wrapper",
-    why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, in silence.",
+    why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, without an error.",
     wrong="""\
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -23,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if _never_uses_gpus(program):
         call = opened[0].node
         mend = program.statement_text(call).replace("'nccl'", "'gloo'")
-        yield Mistake(call, "backend nccl, and nothing in this script lies on a GPU", mend)
+        yield Mistake(call, "backend nccl, but this script puts nothing on a GPU", mend)
         return
     if program.mentions("set_default_device", "set_default_tensor_type"):
         return
@@ -79,8 +79,8 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
 RULE = Rule(
     code="lint.nccl_on_cpu",
     severity=Severity.FINDING,
-    title="NCCL is asked to exchange what lies on the CPU",
-    why="NCCL exchanges memory of GPUs only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
+    title="NCCL is used for tensors on the CPU",
+    why="NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
     wrong="""\
 import torch
 import torch.distributed as dist

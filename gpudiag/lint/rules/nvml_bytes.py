@@ -52,7 +52,7 @@ RULE = Rule(
     code="lint.nvml_bytes",
     severity=Severity.FINDING,
     title="a name from NVML is decoded, though it is text",
-    why="Old versions of pynvml gave bytes; nvidia-ml-py gives str since 11.515, which has no decode. An NVML that is never shut down is a note.",
+    why="Old versions of pynvml returned bytes; nvidia-ml-py gives str since 11.515, which has no decode. An NVML that is never shut down is a note.",
     wrong="""\
 import pynvml
 

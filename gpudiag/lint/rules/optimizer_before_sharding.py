@@ -49,7 +49,7 @@ RULE = Rule(
     code="lint.optimizer_before_sharding",
     severity=Severity.FINDING,
     title="the optimizer is built before FSDP shards the model",
-    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before goes on with the old ones: it steps, and the model does not learn.",
+    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before keeps the old ones: it steps, but the model does not learn.",
     wrong="""\
 import torch
 from torch.distributed.fsdp import fully_shard

@@ -62,7 +62,7 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
             )
             yield Mistake(
                 step.node,
-                "the local rank is used as the rank of the job: each machine has a rank 0 of its own",
+                "the local rank is used as the rank of the job: each machine has its own rank 0",
                 mend,
             )
 
@@ -70,7 +70,7 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     code="lint.rank_as_device",
     severity=Severity.FINDING,
-    title="the rank of the job and the rank on the machine are taken for one another",
+    title="the rank of the job and the local rank are mixed up",
     why="On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not there, or two processes call themselves rank 0 and the group never forms.",
     wrong="""\
 import torch

@@ -21,7 +21,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
                 told.add(loop)
-                yield Mistake(loop, "one process plays all ranks one after the other: the first waits for the second for ever", "mp.spawn(run, args=(world_size,), nprocs=world_size)")  # fmt: skip
+                yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "mp.spawn(run, args=(world_size,), nprocs=world_size)")  # fmt: skip
             elif takes_turns(program, step, loop):
                 told.add(loop)
                 yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "train(rank)  # on every rank at once, without the loop")  # fmt: skip
@@ -68,8 +68,8 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
 RULE = Rule(
     code="lint.ranks_in_a_loop",
     severity=Severity.FINDING,
-    title="a loop goes over the ranks, so that they do not work at once",
-    why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or plays all ranks in one process, which waits for ever for a second one.",
+    title="a loop over the ranks makes them work one after the other",
+    why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or runs all ranks in one process, which waits forever for a second one.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -30,7 +30,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             yield Mistake(
                 call,
-                f"what {short} gives back is not used, and it changes nothing in place",
+                f"the result of {short} is not used, and {short} changes nothing in place",
                 f"{_taker(call)} = {text}",
             )
         elif (
@@ -40,7 +40,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             yield Mistake(
                 call,
-                f"what {call.func.attr} gives back is not used, and it changes nothing in place",
+                f"the result of {call.func.attr} is not used, and {call.func.attr} changes nothing in place",
                 f"{_taker(call)} = {text}",
             )
         elif package == "torch.distributed" and is_constant(keyword(call, "async_op"), True):
@@ -51,7 +51,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             and isinstance(statement.value, ast.Call)
             and program.names.qualify(statement.value.func) == "torch.cuda.device"
         ):
-            yield Mistake(statement.value, "torch.cuda.device is a context: called and not entered it changes nothing", ast.unparse(statement.value).replace(".device(", ".set_device("), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
+            yield Mistake(statement.value, "torch.cuda.device is a context manager: without `with` it changes nothing", ast.unparse(statement.value).replace(".device(", ".set_device("), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
 
 
 def _taker(call: ast.Call) -> str:
@@ -66,7 +66,7 @@ RULE = Rule(
     code="lint.result_discarded",
     severity=Severity.FINDING,
     title="the result of a collective or a wrapper is discarded",
-    why="Horovod's allreduce, Accelerate's gather and prepare, and DDP give back something new and leave their arguments as they were. An asynchronous collective is not over before its handle has been waited for. torch.cuda.device does nothing unless entered by `with`.",
+    why="Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not change their arguments. An asynchronous collective has not ended until its handle was waited for. torch.cuda.device does nothing without `with`.",
     wrong="""\
 import horovod.torch as hvd
 import torch

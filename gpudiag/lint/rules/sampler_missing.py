@@ -93,8 +93,8 @@ def _seeds_by_rank(program: Program) -> bool:
 RULE = Rule(
     code="lint.sampler_missing",
     severity=Severity.FINDING,
-    title="the training data is not shared out among the ranks",
-    why="Without a DistributedSampler each rank goes through all of the data: an epoch takes as long as on one GPU, and every sample is learned once per rank.",
+    title="the training data is not split among the ranks",
+    why="Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one GPU, and every sample is learned once per rank.",
     wrong="""\
 import torch
 import torch.distributed as dist

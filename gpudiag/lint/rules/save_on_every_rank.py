@@ -33,7 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
         yield Mistake(
             step.node,
-            "every rank writes this file, all at once",
+            "all ranks write this file at the same time",
             f"if {rank} == 0: {program.statement_text(step.node)}",
         )
 
@@ -65,8 +65,8 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 RULE = Rule(
     code="lint.save_on_every_rank",
     severity=Severity.FINDING,
-    title="every rank saves to one and the same file",
-    why="The ranks write the file at the same time, and what is left may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
+    title="every rank saves to the same file",
+    why="The ranks write the file at the same time, and the result may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
     wrong="""\
 import torch
 import torch.distributed as dist

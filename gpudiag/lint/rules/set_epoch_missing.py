@@ -91,14 +91,14 @@ def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         else "sampler"
     )
-    return Mistake(node, "set_epoch is given the same number in every epoch, so that the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})  # inside the loop over epochs")  # fmt: skip
+    return Mistake(node, "set_epoch gets the same number in every epoch, so the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})  # inside the loop over epochs")  # fmt: skip
 
 
 RULE = Rule(
     code="lint.set_epoch_missing",
     severity=Severity.FINDING,
-    title="the epoch is never told to a DistributedSampler that shuffles",
-    why="The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in one and the same order, and training gets worse without a word.",
+    title="set_epoch is never called on a DistributedSampler that shuffles",
+    why="The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in the same order, and training gets worse without an error.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -24,7 +24,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         told.add(step.node)
         yield Mistake(
             step.node,
-            f"{what} needs every rank, and only one comes to it",
+            f"{what} needs every rank, and only one calls it",
             f"{program.statement_text(step.node)}  # on every rank",
         )
 
@@ -62,7 +62,7 @@ RULE = Rule(
     code="lint.sharded_save_on_one_rank",
     severity=Severity.FINDING,
     title="a sharded model is saved on one rank",
-    why="Each rank has only its shard. Putting a checkpoint together is a collective, so rank 0 alone waits for ever. Let all ranks call it; only what writes the file may stand under `if rank == 0`.",
+    why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
     wrong="""\
 import deepspeed
 import torch.distributed as dist

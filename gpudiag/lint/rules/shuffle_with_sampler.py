@@ -33,7 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 else ast.unparse(call).replace("shuffle=True", "shuffle=False")
             )
             yield Mistake(
-                call, "shuffle=True together with a sampler: DataLoader refuses the two", mend, edits
+                call, "shuffle=True together with a sampler: DataLoader refuses the combination", mend, edits
             )
 
 
@@ -45,7 +45,7 @@ def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | 
 RULE = Rule(
     code="lint.shuffle_with_sampler",
     severity=Severity.FINDING,
-    title="a DataLoader is told to shuffle and has a sampler",
+    title="a DataLoader has shuffle=True and a sampler",
     why="The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself.",
     wrong="""\
 from torch.utils.data import DataLoader, DistributedSampler

@@ -23,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     given = argument(step.node, 0, "fn")
     if isinstance(given, ast.Call) and not _makes_function(program, given):
-        yield Mistake(step.node, "mp.spawn is given the result of a call in place of a function", ast.unparse(step.node).replace(ast.unparse(given), ast.unparse(given.func)))  # fmt: skip
+        yield Mistake(step.node, "mp.spawn gets the result of a call instead of a function", ast.unparse(step.node).replace(ast.unparse(given), ast.unparse(given.func)))  # fmt: skip
         return
     function = program.values.function_of(given)
     if function is None:
@@ -35,9 +35,9 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
         return
     yield from _judge_arguments(program, step, function)
     if program.script.kind == "script" and program.script.whole and _is_unguarded(step):
-        yield Mistake(step.node, "mp.spawn stands at the top of the script: every process that it starts runs it again", f'if __name__ == "__main__": {ast.unparse(step.node)}')  # fmt: skip
+        yield Mistake(step.node, "mp.spawn is at the top level of the script: every process that it starts runs it again", f'if __name__ == "__main__": {ast.unparse(step.node)}')  # fmt: skip
     if _lacks_address(program, step):
-        yield Mistake(step.node, "the ranks meet by env://, and MASTER_ADDR and MASTER_PORT are never set", 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"')  # fmt: skip
+        yield Mistake(step.node, "the ranks rendezvous by env://, but MASTER_ADDR and MASTER_PORT are never set", 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"')  # fmt: skip
 
 
 def _makes_function(program: Program, given: ast.Call) -> bool:
@@ -114,8 +114,8 @@ def _is_foreign(program: Program, step: Step) -> bool:
 RULE = Rule(
     code="lint.spawn_mistake",
     severity=Severity.FINDING,
-    title="mp.spawn cannot start the ranks as it is called",
-    why="mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments raise in every rank; a call at the top of the script starts processes without end, which Python refuses; a function of a notebook is not found; env:// needs an address.",
+    title="this call of mp.spawn cannot start the ranks",
+    why="mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments raise in every rank; a call at the top level starts processes without end, which Python refuses; a function of a notebook is not found; env:// needs an address.",
     wrong="""\
 import os
 

@@ -46,7 +46,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
             continue
         told.add(call)
-        yield Mistake(call, f"{what} is stepped on one rank only" if what != "the backward pass" else "one rank alone goes into the backward pass", f"{program.statement_text(call)}  # on every rank")  # fmt: skip
+        yield Mistake(call, f"{what} is stepped on one rank only" if what != "the backward pass" else "only one rank runs the backward pass", f"{program.statement_text(call)}  # on every rank")  # fmt: skip
 
 
 def _what(program: Program, receiver: ast.expr) -> str | None:
@@ -58,8 +58,8 @@ def _what(program: Program, receiver: ast.expr) -> str | None:
 RULE = Rule(
     code="lint.step_on_one_rank",
     severity=Severity.FINDING,
-    title="the optimizer, the scheduler or the backward pass is stepped on one rank only",
-    why="DDP keeps the ranks equal as long as all make the same steps. A scheduler stepped on rank 0 alone gives the ranks different learning rates, and the models drift apart; a backward pass on one rank hangs.",
+    title="the optimizer, the scheduler or the backward pass runs on one rank only",
+    why="DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone gives the ranks different learning rates, and the models drift apart; a backward pass on one rank hangs.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -15,8 +15,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     code="lint.syntax_error",
     severity=Severity.FINDING,
-    title="the script is no Python that can be read",
-    why="Python refuses the whole file. Of a notebook only the cell is left out; a sketch in a page is no mistake.",
+    title="the script is not valid Python",
+    why="Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no mistake.",
     wrong="""\
 import torch.distributed as dist
 

@@ -20,9 +20,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if _is_torchrun(program, step):
             mend = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
-            yield Mistake(step.node, "tcp:// under torchrun, which has opened a store of its own: the ranks wait for one another", ast.unparse(mend))  # fmt: skip
+            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", ast.unparse(mend))  # fmt: skip
         elif host in ("localhost", "127.0.0.1", "::1") and not program.mentions("LOCAL_RANK", "device_count"):
-            yield Mistake(step.node, f"{host} as the meeting place serves one machine only", ast.unparse(step.node).replace(host, "MASTER_ADDR"), severity=Severity.NOTE)  # fmt: skip
+            yield Mistake(step.node, f"{host} as rendezvous address works on one machine only", ast.unparse(step.node).replace(host, "MASTER_ADDR"), severity=Severity.NOTE)  # fmt: skip
 
 
 def _host(program: Program, step: Step) -> str | None:
@@ -61,8 +61,8 @@ def _is_torchrun(program: Program, step: Step) -> bool:
 RULE = Rule(
     code="lint.tcp_under_torchrun",
     severity=Severity.FINDING,
-    title="a script that torchrun starts meets at a tcp:// address of its own",
-    why="torchrun opens the store itself and tells every rank so; a rank that would open one at the address given does not, and all wait. Under torchrun leave init_method out. An address of this machine alone (localhost) where several are meant is a note.",
+    title="a script that torchrun starts uses its own tcp:// address",
+    why="torchrun opens the store itself and tells every rank; then no rank opens one at the script's address, and all wait. Under torchrun leave out init_method. An address of this machine alone (localhost) for several machines is a note.",
     wrong="""\
 import os
 

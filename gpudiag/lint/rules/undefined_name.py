@@ -47,7 +47,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         told.add(node.id)
         meant = f"; did you mean {near[0]}?" if near else ""
         mend = program.statement_text(node)
-        yield Mistake(node, f"{node.id}, the {what}, is defined nowhere{meant}", mend.replace(node.id, near[0]) if near else f"{node.id} = ...  # before this line")  # fmt: skip
+        yield Mistake(node, f"{node.id}, the {what}, is not defined{meant}", mend.replace(node.id, near[0]) if near else f"{node.id} = ...  # before this line")  # fmt: skip
 
 
 def _is_whole(program: Program) -> bool:
@@ -83,8 +83,8 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 RULE = Rule(
     code="lint.undefined_name",
     severity=Severity.FINDING,
-    title="a device, rank or model is called by a name that is defined nowhere",
-    why="The script ends with a NameError when it comes to this line, often after the data has been loaded on every rank.",
+    title="a device, rank or model has a name that is not defined",
+    why="The script ends with a NameError at this line, often after the data has been loaded on every rank.",
     wrong="""\
 import torch
 import torch.distributed as dist

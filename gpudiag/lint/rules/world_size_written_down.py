@@ -1,4 +1,4 @@
-"""A process group of one rank, or one in which every process says that it is rank 0."""
+"""A process group of one rank, or one in which every process is started as rank 0."""
 
 import ast
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if is_constant(size, 1):
             yield Mistake(
                 step.node,
-                "world_size is 1: each process forms a group of its own, and nothing is averaged",
+                "world_size is 1: each process forms its own group, and nothing is averaged",
                 _mend(step.node),
             )
         elif is_constant(rank, 0) and size is not None:
-            yield Mistake(step.node, "every process says that it is rank 0", _mend(step.node))
+            yield Mistake(step.node, "every process is started as rank 0", _mend(step.node))
 
 
 def _mend(call: ast.AST) -> str:
@@ -40,7 +40,7 @@ RULE = Rule(
     code="lint.world_size_written_down",
     severity=Severity.FINDING,
     title="the number of ranks, or the rank, is written into the script",
-    why="With world_size=1 every process forms a group of its own and trains by itself, in silence. With rank=0 in all of them the second cannot open the store, or all wait for rank 1.",
+    why="With world_size=1 every process forms its own group and trains by itself, without an error. With rank=0 in all of them the second process cannot open the store, or all wait for rank 1.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -80,7 +80,7 @@ def _judge(program: Program, node: ast.AST, module: str, name: str) -> Iterator[
         return
     near = _nearest(name, known)
     if near is not None:
-        yield from _mistake(program, node, name, f"{module} has no {name}; it has {near}", near)
+        yield from _mistake(program, node, name, f"{module} has no {name}; the name is {near}", near)
 
 
 def _find_undefined(program: Program) -> Iterator[Mistake]:
@@ -90,7 +90,7 @@ def _find_undefined(program: Program) -> Iterator[Mistake]:
             continue
         near = _nearest(node.id, _CLASSES)
         if near is not None and len(node.id) > 8:
-            yield from _mistake(program, node, node.id, f"{node.id} is no name of torch; it is {near}", near)
+            yield from _mistake(program, node, node.id, f"torch has no {node.id}; the name is {near}", near)
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
@@ -134,7 +134,7 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
 RULE = Rule(
     code="lint.wrapper_misspelt",
     severity=Severity.FINDING,
-    title="a class or function of torch.distributed is called by a name that it does not have",
+    title="a class or function of torch.distributed is misspelt",
     why="Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, often only after the data has been loaded.",
     wrong="""\
 import torch.distributed as dist

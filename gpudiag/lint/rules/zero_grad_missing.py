@@ -34,7 +34,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if loops and backward:
             told.add(call)
             name = ast.unparse(call.func.value)
-            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all steps before", f"{name}.zero_grad()  # before the backward pass")  # fmt: skip
+            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()  # before the backward pass")  # fmt: skip
 
 
 def _is_distributed(program: Program) -> bool:
@@ -66,7 +66,7 @@ RULE = Rule(
     code="lint.zero_grad_missing",
     severity=Severity.FINDING,
     title="the gradients are never set to zero",
-    why="backward() adds to what is there. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
+    why="backward() adds to the existing gradients. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
     wrong="""\
 import torch
 import torch.distributed as dist

@@ -65,7 +65,7 @@ def hides_processes(root: str = "/") -> bool:
 
 def _reason_of(error: Exception) -> tuple[str, str]:
     if isinstance(error, ProcessLookupError):
-        return SOURCE_ABSENT, "the process ended meanwhile"
+        return SOURCE_ABSENT, "the process ended during the look"
     return reason_of(error)
 
 

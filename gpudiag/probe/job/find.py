@@ -231,7 +231,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
 
 
 def _spawned_rank(child: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundRank:
-    missing: Reading[int] = Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank")
+    missing: Reading[int] = Missing(MissingReason.NOT_SUPPORTED, "its rank is unknown")
     found = FoundRank(child, missing, missing, KnownBy.NOTHING, _descendants(child, processes))
     frames = read_main(child.pid) if child.state != "Z" else ()
     for frame in frames:

@@ -107,7 +107,9 @@ def _load(data: bytes, source: str) -> Any:
     if not data:
         raise DumpRefused(f"{source} is empty: its rank was killed before it wrote the dump.")
     if len(data) > MAX_BYTES:
-        raise DumpRefused(f"{source} is larger than {MAX_BYTES >> 20} MiB, more than is read of one dump.")
+        raise DumpRefused(
+            f"{source} is larger than {MAX_BYTES >> 20} MiB, more than gpudiag reads of one dump."
+        )
     if data[:1] == b"\x80":
         try:
             return load_plain_pickle(data)
@@ -128,7 +130,7 @@ def _load(data: bytes, source: str) -> Any:
 def _reason(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at byte {error.pos}"
-    return "a word or number in it is none"
+    return "it holds an invalid word or number"
 
 
 def _call(entry: Any) -> RecordedCall | None:

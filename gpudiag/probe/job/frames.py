@@ -155,7 +155,7 @@ def _describe_try(node: ast.Try, number: int) -> Iterator[str]:
             )
             if goes_on and not ends:
                 caught = _short(handler.type) if handler.type else "everything"
-                yield f"try (line {node.lineno}) that goes on after {caught} (line {handler.lineno})"
+                yield f"try (line {node.lineno}) that continues after {caught} (line {handler.lineno})"
     for handler in node.handlers:
         if any(_has(one, number) for one in handler.body):
             yield f"except {_short(handler.type) if handler.type else ''} (line {handler.lineno})".replace(

@@ -1,6 +1,6 @@
 """Jobs with their looks, gathered by a guarded child: what `gpudiag.probe.job.look` sends, put together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,15 +13,19 @@ from gpudiag.probe.job.look import Wanted
 
 _LOOK_SECONDS = 20.0  # for one look at all ranks, on a machine whose load is a hundred
 _LOOKS_AT_KNOWN = 2
-_LATE = Missing(MissingReason.TIMED_OUT, "its files in /proc did not answer in time")
+_LATE = Missing(MissingReason.TIMED_OUT, "reads of its files in /proc did not return in time")
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank."""
+    """Jobs with looks at their ranks; `hidden` Python processes belong to others and could not be asked for their rank.
+
+    `refusal`: why the process that was named is of no job, and what to do.
+    """
 
     jobs: tuple[Job, ...]
     hidden: int
+    refusal: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -54,7 +58,8 @@ def gather_looks(wanted: Wanted) -> Gathered:
         raise SourceFailedError(
             f"the processes of this machine could not be listed: {child.ending} {child.detail}".strip()
         )
-    return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden)
+    refusal = next(((words[1], words[2]) for words in child.messages if words[0] == "refused"), None)
+    return Gathered(tuple(_join(job, sent, wanted.looks) for job in sent.jobs), sent.hidden, refusal)
 
 
 def start_looks_at(pids: Mapping[int, int], world_size: int) -> GuardedChild:
@@ -116,7 +121,23 @@ def _join(job: Job, sent: _Sent, count: int) -> Job:
         for rank in job.ranks
     ]
     numbered = [_with_rank(rank) for rank in ranks]
-    return replace(job, ranks=tuple(sorted(numbered, key=_order)), world_size=_world_size(job, numbered))
+    size = _world_size(job, numbered)
+    return replace(job, ranks=tuple(sorted(_with_last_number(numbered, size), key=_order)), world_size=size)
+
+
+def _with_last_number(ranks: Sequence[RankSeen], size: Reading[int]) -> list[RankSeen]:
+    """The ranks, where the only one without a number has the only one that is left."""
+    known = {rank.rank for rank in ranks if not isinstance(rank.rank, Missing)}
+    left = set() if isinstance(size, Missing) else set(range(size)) - known
+    if len(ranks) != size or len(left) != 1:
+        return list(ranks)
+    number = left.pop()
+    return [
+        replace(rank, rank=number, local_rank=number, known_by=KnownBy.STACK)
+        if isinstance(rank.rank, Missing)
+        else rank
+        for rank in ranks
+    ]
 
 
 def _looks_of(pid: int, sent: _Sent, count: int) -> tuple[ProcessLook, ...]:

@@ -4,12 +4,15 @@ import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
 
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.awaited import Call, find_awaited
 from gpudiag.probe.job.proc import cpu_seconds, describe_process, read_stat, read_text
 
+_PROCESSOR = 36  # the one that a thread ran on last: field 39 of proc_pid_stat(5), counted behind the command in brackets
 _MOST_THREADS = 400  # of one process; the main thread is among them
 
 # The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
@@ -43,9 +46,42 @@ class Schedule:
     last_ms: float | None
 
 
-def read_scheduler_clock() -> float | None:
-    """The kernel's clock of the scheduler now, in milliseconds; None where it is not shown."""
-    return _schedule("/proc/self").last_ms
+class SchedulerClocks:
+    """The scheduler's clock of each processor, which counts neither interrupts nor time that a hypervisor took.
+
+    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is told by the clock of the
+    processor that it ran on, which is read by running there for a moment.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, float] = {}  # to the monotonic clock, in milliseconds
+        self._lock = Lock()
+
+    def read_ms(self, processor: int) -> float | None:
+        """The clock of that processor now; this thread's own where it may not run there; None where none is shown."""
+        with self._lock:
+            offset = self._offsets.get(processor)
+            if offset is None:
+                offset = _measure_offset(processor)
+                if offset is None:
+                    return None
+                self._offsets[processor] = offset
+        return monotonic() * 1000 + offset
+
+
+def _measure_offset(processor: int) -> float | None:
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, {processor})
+    try:
+        clock = _schedule("/proc/thread-self").last_ms
+        return None if clock is None else clock - monotonic() * 1000
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+_clocks = SchedulerClocks()
 
 
 def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
@@ -79,12 +115,11 @@ def _threads(pid: int, folder: str) -> tuple[ThreadLook, ...]:
         names = sorted(os.listdir(f"{folder}/task"), key=int)
     except OSError:
         return ()
-    clock = read_scheduler_clock()
     tids = [pid, *(int(name) for name in names if int(name) != pid)][:_MOST_THREADS]
-    return tuple(thread for tid in tids if (thread := _thread(pid, tid, f"{folder}/task/{tid}", clock)))
+    return tuple(thread for tid in tids if (thread := _thread(pid, tid, f"{folder}/task/{tid}")))
 
 
-def _thread(pid: int, tid: int, folder: str, clock: float | None) -> ThreadLook | None:
+def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     try:
         name, fields = read_stat(read_text(f"{folder}/stat"))
     except (OSError, ValueError):
@@ -96,7 +131,10 @@ def _thread(pid: int, tid: int, folder: str, clock: float | None) -> ThreadLook 
         with suppress(OSError, ValueError):
             awaited = find_awaited(call)
     ran: Reading[float] = Missing(MissingReason.NOT_SUPPORTED, f"{folder}/sched")
-    if clock is not None and schedule.last_ms is not None:
+    clock = _clocks.read_ms(int(fields[_PROCESSOR])) if schedule.last_ms else None
+    if (
+        clock is not None and schedule.last_ms
+    ):  # 0 where it was moved to another processor and has not run since
         ran = 0.0 if fields[0] == "R" else round(max(0.0, clock - schedule.last_ms) / 1000, 3)
     return ThreadLook(
         tid,

@@ -15,17 +15,17 @@ from typing import Any
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_known_job, find_launched_jobs
+from gpudiag.probe.job.choose import choose_jobs
+from gpudiag.probe.job.find import FoundJob, find_known_job
 from gpudiag.probe.job.frames import Sources, describe_frames
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
-from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
+from gpudiag.probe.job.py_spy import RawThread, read_stacks
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
 _STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors with a load of 50
-_TRIES = 3
 _MOST_AT_ONCE = 32
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
@@ -52,9 +52,11 @@ def stream_looks(
     """Send the jobs that are wanted, then each look at each process of theirs, then lines of their sources."""
     started = monotonic()
     processes = list_processes()
-    found = _choose(processes, pid, slurm_job)
+    chosen = choose_jobs(processes, pid, slurm_job)
+    if chosen.refusal is not None:
+        emit(("refused", *chosen.refusal))
     hidden = sum(process.python and not process.is_readable for process in processes.values())
-    _stream(emit, found, hidden, looks, between_seconds, started)
+    _stream(emit, chosen.jobs, hidden, looks, between_seconds, started)
 
 
 def stream_looks_at(emit: Emit, pids: Sequence[tuple[int, int]], world_size: int, looks: int) -> None:
@@ -165,60 +167,6 @@ def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
             if line is not None and sent < _MOST_SOURCES:
                 emit(("source", file, number, line.text, list(line.inside)))
                 sent += 1
-
-
-def _choose(processes: Mapping[int, Process], pid: int | None, slurm_job: str | None) -> list[FoundJob]:
-    launched = find_launched_jobs(processes)
-    if slurm_job is not None:
-        return [job for job in launched if job.slurm_job == slurm_job]
-    if pid is None:
-        taken = frozenset(one for job in launched for one in job.pids)
-        families = find_families(processes, taken, _read_main, _uses_torch)
-        return [*launched, *(job for job in families if job.ranks)]
-    fitting = [job for job in launched if pid in job.pids or _is_above(pid, job, processes)]
-    if fitting or pid not in processes:
-        return fitting
-    return [find_family(_top_python(processes[pid], processes), processes, _read_main)]
-
-
-def _is_above(pid: int, job: FoundJob, processes: Mapping[int, Process]) -> bool:
-    return any(pid in processes[rank.process.pid].ancestors for rank in job.ranks)
-
-
-def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
-    """The first Python process below a shell or a wrapper; of a process that a join waits for, the one that joins."""
-    if not process.python:
-        below = [one for one in processes.values() if process.pid in one.ancestors and one.python]
-        return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process
-    parent = processes.get(process.parent_pid)
-    own = find_family(process, processes, _read_main)
-    if parent is not None and parent.python and own.launcher == "python":
-        family = find_family(parent, processes, _read_main)
-        if any(rank.process.pid == process.pid for rank in family.ranks):
-            return parent
-    return process
-
-
-def _read_main(pid: int) -> Sequence[RawFrame]:
-    """The main thread's frames; tried again where py-spy is late, for whole jobs are told apart by them."""
-    for _ in range(_TRIES):
-        read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
-        if not isinstance(read, Missing):
-            return _frames_of(read[0].get(pid))
-        if read.reason is not MissingReason.TIMED_OUT:
-            break
-    return ()
-
-
-def _frames_of(thread: RawThread | None) -> Sequence[RawFrame]:
-    return thread.frames if thread is not None else ()
-
-
-def _uses_torch(pid: int) -> bool:
-    try:
-        return "libtorch" in read_text(f"/proc/{pid}/maps")
-    except OSError:
-        return False
 
 
 def _empty_job(found: FoundJob) -> Job:

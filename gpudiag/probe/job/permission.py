@@ -2,21 +2,32 @@
 
 import os
 from contextlib import suppress
+from typing import Any
 
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.proc import read_text
+from gpudiag.probe.sheet import Sheet
 
 _SYS_PTRACE = 19  # include/uapi/linux/capability.h
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-_ADD_CAPABILITY = (
+ADD_CAPABILITY = (
     "give it: `docker run --cap-add SYS_PTRACE`, in Kubernetes `securityContext: {capabilities: {add: [SYS_PTRACE]}}`; or look"
-    " from the host: `sudo gpudiag hang PID`, with the pid that the host knows"
+    " from the host: `sudo gpudiag hang PID`, with the host's pid"
 )
 
 
 def explain_refusal(pid: int, words: str) -> Missing:
     """The reason why a process's memory may not be read, with what to do; `words` are the refusal's own."""
     return Missing(MissingReason.NO_PERMISSION, _reason(pid) or words)
+
+
+def read_trace_rights() -> dict[str, Any]:
+    """A sheet's document of model.doctor.TraceRights: what decides whether this user may look into its processes."""
+    sheet = Sheet()
+    sheet.values["is_root"] = os.geteuid() == 0
+    sheet.read("ptrace_scope", lambda: int(read_text(_SCOPE)))
+    sheet.values["has_capability"] = _has_capability()
+    return sheet.document()
 
 
 def _reason(pid: int) -> str:
@@ -29,17 +40,17 @@ def _reason(pid: int) -> str:
             return f"it belongs to another user (uid {owner}): `sudo gpudiag hang {pid}`"
         if scope == 1:
             return (
-                "kernel.yama.ptrace_scope is 1, so that only a parent may look into a process: `sudo gpudiag hang"
+                "kernel.yama.ptrace_scope is 1, so only a parent may trace a process: `sudo gpudiag hang"
                 f" {pid}`, or `sudo sysctl kernel.yama.ptrace_scope=0`"
             )
         if scope in (2, 3):
-            return f"kernel.yama.ptrace_scope is {scope}, so that only root may look into a process: `sudo gpudiag hang {pid}`"
-        return f"the kernel refuses it, as of a process with other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
+            return f"kernel.yama.ptrace_scope is {scope}, so only root may trace a process: `sudo gpudiag hang {pid}`"
+        return f"the kernel refuses it, for example because the process has other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
     if scope == 3:
-        return "kernel.yama.ptrace_scope is 3: no process may look into another until the machine is booted with another value"
+        return "kernel.yama.ptrace_scope is 3: no process may trace another until the machine boots with another value"
     if not _has_capability():
-        return f"root lacks the capability SYS_PTRACE here, as in most containers: {_ADD_CAPABILITY}"
-    return "the kernel refuses it to root, as a security module (SELinux, AppArmor, seccomp) may: look at the kernel log"
+        return f"root lacks the capability SYS_PTRACE here, as in most containers: {ADD_CAPABILITY}"
+    return "the kernel refuses it even to root, perhaps by a security module (SELinux, AppArmor, seccomp): look at the kernel log"
 
 
 def _scope() -> int | None:

@@ -38,7 +38,7 @@ def load_plain_pickle(data: bytes) -> Any:
     except (IndexError, struct.error):
         raise PickleRefused("it ends in the middle, or is damaged") from None
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise PickleRefused("it is damaged: a value stands where none of its kind can") from None
+        raise PickleRefused("it is damaged: a value has the wrong type") from None
 
 
 class _Machine:

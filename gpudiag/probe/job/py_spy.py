@@ -19,7 +19,9 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
-_TRIES = 3
+_TRIES = 4
+# Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
+_OUTERMOST = frozenset(("<module>", "_run_module_as_main", "_shutdown", "_run_exitfuncs", "_exit_function"))
 _ENDED = ("no such process", "failed to open process", "failed to get process executable name")
 _PERMISSION = ("permission denied", "operation not permitted", "eperm")
 
@@ -62,22 +64,46 @@ def find_py_spy() -> str | None:
 
 
 def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[Stacks]:
-    """The Python stacks of a process, or why there are none."""
+    """The Python stacks of a process, or why there are none.
+
+    A reading in which the main thread's stack is empty or lacks its outermost frames is tried again: a thread that
+    computes changes its frames while they are read.
+    """
     program = find_py_spy()
     if program is None:
         return Missing(MissingReason.SOURCE_ABSENT, f"py-spy is not installed: `{install_command('hang')}`")
     argv = [program, "dump", "--json", "--locals", "--pid", str(pid)]
-    answer: Reading[dict[int, RawThread]] = Missing(MissingReason.ERROR)
+    best: dict[int, RawThread] | None = None
+    failure = Missing(MissingReason.ERROR)
     for _ in range(_TRIES):
         answer = _ask([*argv, "--nonblocking"], timeout_seconds)
-        if not isinstance(answer, Missing):
+        if isinstance(answer, Missing):
+            failure = answer
+            if answer.reason is not MissingReason.ERROR:
+                break
+        elif _is_whole(answer, pid):
             return answer, _READ
-        if answer.reason is not MissingReason.ERROR:
-            return answer
-    if not may_stop and isinstance(answer, Missing):
-        return answer
-    stopped = _ask(argv, timeout_seconds)
-    return stopped if isinstance(stopped, Missing) else (stopped, STOPPED_FOR_A_MOMENT)
+        elif best is None or len(_main_frames(answer, pid)) > len(_main_frames(best, pid)):
+            best = answer
+    if best is not None and _main_frames(best, pid):
+        return best, _READ
+    if may_stop and failure.reason is MissingReason.ERROR:
+        stopped = _ask(argv, timeout_seconds)
+        if not isinstance(stopped, Missing):
+            return stopped, STOPPED_FOR_A_MOMENT
+        failure = stopped
+    return failure if best is None else (best, _READ)
+
+
+def _is_whole(threads: dict[int, RawThread], pid: int) -> bool:
+    """Whether the main thread's stack reaches down to where Python began, or to its end."""
+    frames = _main_frames(threads, pid)
+    return bool(frames) and frames[-1].function in _OUTERMOST
+
+
+def _main_frames(threads: dict[int, RawThread], pid: int) -> tuple[RawFrame, ...]:
+    main = threads.get(pid)
+    return main.frames if main is not None else ()
 
 
 def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawThread]]:

@@ -103,7 +103,7 @@ class _Client:
             self._send(connection, _PROTOCOL)
             said = self._line(connection)
             if not said.upper().startswith(b"SERVER PROTOCOL"):
-                raise _Failed(MissingReason.ERROR, f"what listens there is no RAS: it said {_shown(said)}")
+                raise _Failed(MissingReason.ERROR, f"the server there is no RAS: it sent {_shown(said)}")
             self._send(connection, f"TIMEOUT {COLLECTION_SECONDS}\n".encode())
             self._line(connection)
             if self.speaks_json:
@@ -168,8 +168,8 @@ class _Client:
 
     def _broken(self, error: OSError) -> _Failed:
         if isinstance(error, TimeoutError):
-            return _Failed(MissingReason.TIMED_OUT, "it took the connection and did not answer in time")
-        return _Failed(MissingReason.ERROR, f"it broke the connection off: {error.strerror or error}")
+            return _Failed(MissingReason.TIMED_OUT, "it accepted the connection but did not answer in time")
+        return _Failed(MissingReason.ERROR, f"it broke the connection: {error.strerror or error}")
 
     def _line(self, connection: socket.socket) -> bytes:
         line = b""
@@ -179,7 +179,7 @@ class _Client:
                 raise _Failed(MissingReason.ERROR, "it closed the connection before it answered")
             line += part
             if len(line) > _MAX_LINE_BYTES:
-                raise _Failed(MissingReason.ERROR, f"what listens there is no RAS: it said {_shown(line)}")
+                raise _Failed(MissingReason.ERROR, f"the server there is no RAS: it sent {_shown(line)}")
         return line
 
     def _rest(self, connection: socket.socket) -> bytes:

@@ -360,7 +360,7 @@ def _no_permission(failure: NvmlFailure, machine: Machine) -> str:
 def _timed_out(failure: NvmlFailure, machine: Machine) -> str:
     return (
         f"{failure.words}: the driver hangs, or wakes up slowly without persistence mode; "
-        "try again with --deadline 30"
+        "`gpudiag list --deadline 30` waits longer"
     )
 
 

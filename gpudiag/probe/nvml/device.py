@@ -157,7 +157,7 @@ def _is_active(ask: Ask, link: int, state: int | None) -> bool:
     if state is None:
         state = ask.allowing(_NO_LINK, "nvmlDeviceGetNvLinkState", link)
     if state not in (0, 1):  # nvmlEnableState_t
-        raise Absent(ERROR, f"NVML answers {state}, which gpudiag has no word for")
+        raise Absent(ERROR, f"NVML answers {state}, which gpudiag does not know")
     return bool(state)
 
 
@@ -252,7 +252,7 @@ def _pstate(ask: Ask) -> int:
     if state == _PSTATE_UNKNOWN:
         raise Absent(NOT_SUPPORTED, "NVML answers P32, unknown")
     if not 0 <= state <= _SLOWEST_PSTATE:
-        raise Absent(ERROR, f"NVML answers {state}, which gpudiag has no word for")
+        raise Absent(ERROR, f"NVML answers {state}, which gpudiag does not know")
     return state
 
 

@@ -388,5 +388,5 @@ def _exit_reading(view: RankView, unkillable: tuple[int, ...]) -> Reading[int]:
     if view.pid in unkillable:
         return Missing(MissingReason.TIMED_OUT, "did not die of SIGKILL: it waits in the kernel")
     if view.life is Life.ENDED:
-        return Missing(MissingReason.ERROR, "its agent ended with it, and could not say how")
-    return Missing(MissingReason.NOT_ASKED, "killed by gpudiag when the run was over")
+        return Missing(MissingReason.ERROR, "its agent ended with it, so its end is unknown")
+    return Missing(MissingReason.NOT_ASKED, "killed by gpudiag at the end of the run")

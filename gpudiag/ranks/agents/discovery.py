@@ -167,7 +167,7 @@ class Discovery:
         for port in ports:
             with contextlib.suppress(OSError):  # the port is taken
                 return socket.create_server(("", port), family=family, dualstack_ipv6=both)
-        raise LaunchError("no port is free for the agents of other machines", hint="see ss -tlnp")
+        raise LaunchError("no free port for the agents of other machines", hint="see ss -tlnp")
 
     def candidate_ports(self) -> list[int]:
         """The ports at which rank 0's agent listens for other machines: the first of them that is free."""

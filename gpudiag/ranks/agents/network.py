@@ -43,11 +43,11 @@ def require_address(
     deadline = began + patience_seconds
     while (said := _why_unknown(name, look_up_seconds)) is not None:
         if notice is not None and time.monotonic() - began >= NOTICE_SECONDS:
-            notice(f"waiting for an address of {name}, where the ranks are to meet: {said}")
+            notice(f"waiting for an address of {name}, the rendezvous host: {said}")
             notice = None
         if time.monotonic() >= deadline:
             raise LaunchError(
-                f"{name}, where the ranks are to meet, has no address on {socket.gethostname()}: {said}",
+                f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
                 hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
             )
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))

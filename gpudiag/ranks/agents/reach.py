@@ -208,10 +208,10 @@ def _identify(
         return Reach(Obstacle.FOREIGN, words, place)
     tried = _try_agents(address, meeting)
     if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
-        words = f"{named} answers on port {meeting.port} and on no other: a firewall is in between, or on it"
+        words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place)
     if not reply and all(one == errno.ECONNREFUSED for one in tried):
-        words = f"another server has port {meeting.port} of {named}; it accepts, and says nothing"
+        words = f"another server has port {meeting.port} of {named}; it accepts connections and sends nothing"
         return Reach(Obstacle.FOREIGN, words, place)
     return None
 

@@ -44,7 +44,7 @@ def runtime_directory() -> Path:
         ) from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise LaunchError(
-            f"{base} is not a folder that only this user can write to",
+            f"{base} is writable for other users, or is no folder",
             hint="remove it, or set TMPDIR to another folder",
         )
     return base
@@ -103,7 +103,7 @@ def _require_room(base: Path) -> None:
     space = os.statvfs(base)
     if space.f_blocks and space.f_bavail * space.f_frsize < _ROOM_BYTES:
         raise LaunchError(
-            f"{base} has {space.f_bavail * space.f_frsize // 1024} KiB left, too little for what ranks write",
+            f"{base} has {space.f_bavail * space.f_frsize // 1024} KiB left, too little for the ranks' files",
             hint="set TMPDIR (or XDG_RUNTIME_DIR) to a folder with room",
         )
 

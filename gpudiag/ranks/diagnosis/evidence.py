@@ -59,7 +59,7 @@ def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
 
 def of_unseen_end() -> tuple[Evidence, ...]:
     """That a rank's process had been started, and ended before the launcher gave the run up."""
-    words = "ended before it met the others; its launcher then ended the run"
+    words = "ended before the rendezvous; its launcher then ended the run"
     return (Evidence("process", words, source="the launcher's children"),)
 
 

@@ -138,7 +138,7 @@ def _describe_lost(first: Incident, paths: Paths, lost: Sequence[int]) -> tuple[
         )
         return (_incident(first, IncidentKind.PARTED, other[0], paths, facts),)
     cut, whole = (lost, sorted(here)) if len(lost) < len(here) else (sorted(here), lost)
-    unseen = "what became of the ranks there" if cut is lost else "what the other hosts did since"
+    unseen = "how the ranks there ended" if cut is lost else "what the other hosts did after that"
     return tuple(
         _incident(
             first,

@@ -58,7 +58,7 @@ def _slowness(incident: Incident, views: _Views) -> str:
 def _absence(incident: Incident, views: _Views) -> str:
     (view,) = [view for view in views if view.rank == incident.rank]
     everyone = all(other.inside and other.entered == view.entered for other in views)
-    return f"a rank that stayed away (all {len(views)} are inside)" if everyone else ""
+    return f"a missing rank (all {len(views)} are inside)" if everyone else ""
 
 
 def _has_failed(view: RankView) -> bool:

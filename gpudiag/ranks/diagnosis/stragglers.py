@@ -197,9 +197,9 @@ def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrival
     if isinstance(waiting, Missing) or isinstance(working, Missing):
         cause = "unknown: the kernel does not say how long it waited for a processor"
     elif max(waiting, 0.0) + max(working, 0.0) < EXPLAINED_SHARE * total:
-        cause = "off the processor of its own accord: input, a lock, a sleep"
+        cause = "off the processor: it waits for input, a lock or a sleep"
     else:
-        cause = "host late: ready to run, no processor free" if waiting >= working else "compute late"
+        cause = "host late: ready to run, but no processor is free" if waiting >= working else "compute late"
     return (
         Evidence("cause", cause, source="processor time of all ranks"),
         *facts,

@@ -79,9 +79,7 @@ def _exhaust_host() -> None:
         while True:
             blocks.append(bytearray(_BLOCK_BYTES))
     except MemoryError:
-        raise MemoryError(
-            f"no more memory beyond the {allowed >> 20} MiB that this process may map"
-        ) from None
+        raise MemoryError(f"no memory beyond the {allowed >> 20} MiB that this process may map") from None
     finally:
         blocks.clear()
         resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -66,7 +66,7 @@ SLOT: tuple[Declared, ...] = (
         Call("nvmlDeviceGetPcieReplayCounter"),
         history="last",
         metric=Metric(
-            Family("pcie_replay", "PCIe packets sent again.", COUNTER),
+            Family("pcie_replay", "PCIe packets retransmitted.", COUNTER),
             dcgm=Dcgm("PCIE_REPLAY_COUNTER", "Total number of PCIe retries.", kind=COUNTER),
         ),
         fact=Fact("Links", "PCIe replays"),

@@ -44,7 +44,7 @@ MEMORY: tuple[Declared, ...] = (
         "fast",
         history="mean",
         metric=Metric(
-            Family("memory_used_bytes", "Memory in use, without what the driver keeps for itself."),
+            Family("memory_used_bytes", "Memory in use, without the driver's reserve."),
             dcgm=Dcgm("FB_USED", "Framebuffer memory used (in MiB).", 1 / MIB),
             otel=Otel("hw.gpu.memory.usage", "By"),
         ),
@@ -67,7 +67,7 @@ MEMORY: tuple[Declared, ...] = (
         ByHand("memory"),
         "fast",
         metric=Metric(
-            Family("memory_reserved_bytes", "Memory that the driver keeps for itself.", core=False),
+            Family("memory_reserved_bytes", "Memory that the driver reserves.", core=False),
             dcgm=Dcgm("FB_RESERVED", "Framebuffer memory reserved (in MiB).", 1 / MIB),
         ),
         fact=Fact("Memory", "Reserved by the driver", "size"),
@@ -180,7 +180,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "remap pending {}",
         _remapped_rows(2, "flag"),
         metric=Metric(
-            Family("remap_pending", "1 while a row waits for a reset to be replaced."),
+            Family("remap_pending", "1 while a row waits for the reset that replaces it."),
             dcgm=Dcgm("ROW_REMAP_PENDING", "Whether remapping of rows is pending."),
         ),
         fact=Fact("Errors", "Row remap pending"),

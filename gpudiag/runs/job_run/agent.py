@@ -23,12 +23,18 @@ from gpudiag.checks.job.rhythm import (
     find_long_step_time,
     find_step_time,
 )
-from gpudiag.checks.job.shares import SlowRank, find_slow_ranks
+from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks
+from gpudiag.checks.job.short_steps import (
+    BURST_SECONDS,
+    BURST_TICK_SECONDS,
+    settle_step_time,
+    wants_burst,
+)
 from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
 from gpudiag.model.job import Frame
-from gpudiag.model.job_run import Glance, SignalSeen, Stall, StepTime
+from gpudiag.model.job_run import Glance, Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
@@ -54,6 +60,12 @@ _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
+# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
+_SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
+_SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
+_SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
+_SUSPECT_SEEN_SECONDS = 300.0
+_BURST_EVERY_SECONDS = 60.0  # one takes about as much as three glances
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
@@ -98,7 +110,16 @@ class Agent:
         self._began = self._ticked = time.monotonic()
         self._received = b""
         self._children: dict[str, tuple[GuardedChild, float, Callable[[GuardedChild], None]]] = {}
-        self._due = {"find": 0.0, "step": _STEP_EVERY_SECONDS, "slow": _SLOW_EVERY_SECONDS}
+        self._due = {
+            "find": 0.0,
+            "step": _STEP_EVERY_SECONDS,
+            "slow": _SLOW_EVERY_SECONDS,
+            "suspects": _SUSPECTS_EVERY_SECONDS,
+        }
+        self._suspects: frozenset[int] = frozenset()  # pids
+        self._suspects_spent = 0.0
+        self._burst: dict[int, list[Pulse]] = {}
+        self._burst_until = -_BURST_EVERY_SECONDS
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -110,10 +131,13 @@ class Agent:
         """The command's wait status, once it has ended."""
         while self.status is None:
             pause = self._pause * max(1.0, len(self.members.living) / _RANKS_PER_TICK)
-            self._receive(max(0.0, self._ticked + pause - time.monotonic()))
+            wait = max(0.0, self._ticked + pause - time.monotonic())
+            self._receive(min(wait, BURST_TICK_SECONDS) if self._burst else wait)
+            self._add_to_burst()
             if time.monotonic() >= self._ticked + pause:
                 self._tick()
         self._receive_ends()
+        self.measure_slow()
         for child, _, _ in self._children.values():
             child.give_up()
         return self.status
@@ -257,7 +281,14 @@ class Agent:
 
     def _glance(self, now: float) -> None:
         """Look where one rank's main thread is: the one that was longest ago, best while it sleeps."""
-        if "glance" in self._children or "look" in self._children or self._over_budget():
+        if "glance" in self._children or "look" in self._children:
+            return
+        suspect = next((one for one in self.members.living if self._is_suspect(one, now)), None)
+        if suspect is not None and self._suspects_spent < _SUSPECTS_BUDGET_SECONDS:
+            self._suspects_spent += _GLANCE_TAKES_SECONDS
+            self._start_glance(suspect, now)
+            return
+        if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
             every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
@@ -266,10 +297,21 @@ class Agent:
                 continue
             if waited < every:
                 continue
-            member.glanced_at = now
-            self.glances += 1
-            self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
+            self._start_glance(member, now)
             return
+
+    def _start_glance(self, member: Member, now: float) -> None:
+        member.glanced_at = now
+        self.glances += 1
+        self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
+
+    def _is_suspect(self, member: Member, now: float) -> bool:
+        """Whether a rank looks slow, and was not seen often enough of late as it is now: asleep, or at work."""
+        if member.pid not in self._suspects or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
+            return False
+        asleep = _sleeps(member)
+        lately = [one for one in member.glances if one.at_seconds > now - _SUSPECT_SEEN_SECONDS]
+        return sum(one.asleep == asleep for one in lately) < _SUSPECT_GLANCES
 
     def _keeper_of_glance(self, member: Member, at_seconds: float) -> Callable[[GuardedChild], None]:
         def keep(child: GuardedChild) -> None:
@@ -295,14 +337,18 @@ class Agent:
             self.measure_step()
             slower = min(_SLOWEST_TICK_SECONDS, self._pause * 1.5)
             self._pause = slower if self._over_budget() else max(_TICK_SECONDS, self._pause / 1.5)
+        if now >= self._due["suspects"]:
+            self._due["suspects"] = now + _SUSPECTS_EVERY_SECONDS
+            self._find_suspects()
         if now >= self._due["slow"]:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
 
     def _over_budget(self) -> bool:
-        """Whether the watching has taken more than its share of the ranks' processor time."""
+        """Whether the watching, but for ranks that look slow, has taken more than its share of the ranks' processor time."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
-        return _processor_seconds() - self._spent > _BUDGET_SECONDS + _BUDGET_SHARE * ranks
+        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + self._suspects_spent
+        return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
         """Find the step time; one that was found stays where none is found now."""
@@ -310,15 +356,47 @@ class Agent:
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
             found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+        elif wants_burst(fine):
+            if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
+                self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
+                return
+            found = settle_step_time(found, fine, {})
+        self._keep_step(found)
+
+    def _keep_step(self, found: Reading[StepTime]) -> None:
         if isinstance(self.step, Missing) or not isinstance(found, Missing):
             self.step = found
 
-    def measure_slow(self) -> None:
-        """Find the ranks that the others wait for."""
-        pulses = {self.members.name(pid): series for pid, series in self.members.pulses(coarse=True).items()}
-        glances = {
-            self.members.name(one.pid): list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living
+    def _add_to_burst(self) -> None:
+        """Read the ranks' pulses for a burst, if there is one; at its end the step time is settled."""
+        if not self._burst:
+            return
+        now = self.seconds
+        for member in self.members.living:
+            pulse = member.reader.read(now) if member.pid in self._burst else None
+            if pulse is not None:
+                self._burst[member.pid].append(pulse)
+        if now >= self._burst_until:
+            burst, self._burst = self._burst, {}
+            fine = {pid: series for pid, series in self.members.pulses().items() if pid in burst}
+            if len(fine) == len(burst):
+                self._keep_step(settle_step_time(find_step_time(fine), fine, burst))
+
+    def _find_suspects(self) -> None:
+        """Note which ranks look slow by the last minute."""
+        pulses = {
+            pid: series[-_SUSPECTS_SECONDS:] for pid, series in self.members.pulses(coarse=True).items()
         }
+        glances = {one.pid: list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living}
+        slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
+        self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
+
+    def measure_slow(self) -> None:
+        """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
+        members = [one for one in self.members.latest if one.coarse]
+        names = {one.pid: self.members.name(one.pid) for one in members}
+        pulses = {names[one.pid]: list(one.coarse) for one in members}
+        glances = {names[one.pid]: list(one.glances)[-_SLOW_GLANCES:] for one in members}
         step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
         self.slow = find_slow_ranks(pulses, glances, step_seconds)
 

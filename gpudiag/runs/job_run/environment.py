@@ -81,7 +81,9 @@ def read_torch_version(argv: Sequence[str], environment: Mapping[str, str]) -> R
     """The `major.minor` of the torch that the command's interpreter would import."""
     python = find_interpreter(argv, environment)
     if python is None:
-        return Missing(MissingReason.SOURCE_ABSENT, "no word of the command is a Python or a program of one")
+        return Missing(
+            MissingReason.SOURCE_ABSENT, "the command names no Python, and no program of a Python environment"
+        )
     try:
         done = subprocess.run(
             [python, "-c", _QUESTION],

@@ -40,7 +40,7 @@ def read_look(child: GuardedChild) -> tuple[JobVerdict | None, str]:
         if kind == "verdict":
             return decode(JobVerdict, rest[0]), ""
         if kind == "none":
-            return None, "the ranks had ended when they were looked at"
+            return None, "the ranks had ended before the look"
     if child.ending == "timed_out":
-        return None, f"the ranks could not be looked at within {LOOK_SECONDS:.0f} s"
-    return None, f"the ranks could not be looked at: {child.detail or child.ending}"
+        return None, f"the ranks could not be read within {LOOK_SECONDS:.0f} s"
+    return None, f"the ranks could not be read: {child.detail or child.ending}"

@@ -69,7 +69,7 @@ class Member:
             number = os.waitstatus_to_exitcode(code)
             code, name = number, (signal_name(-number) if number < 0 else None)
         return RankRecord(
-            rank=Missing(MissingReason.NOT_SUPPORTED, "nothing tells its rank")
+            rank=Missing(MissingReason.NOT_SUPPORTED, "its rank is unknown")
             if self.rank is None
             else self.rank,
             pid=self.pid,
@@ -172,8 +172,14 @@ class Members:
         if told is not None:
             member.error, member.error_place = told
 
+    @property
+    def latest(self) -> list[Member]:
+        """Of each rank the process of its last attempt, whether it lives or not."""
+        last = {one.rank: one for one in self.all if one.rank is not None}
+        return [one for one in self.all if one.rank is None or last[one.rank].attempt == one.attempt]
+
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
-        """The pulses of those that live, by pid, cut to the same number."""
+        """The pulses of those that live, by pid."""
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:

@@ -79,7 +79,7 @@ def _refusal(command: str, error: OSError) -> LaunchError:
         hint = "activate the job's environment, or give the command's path"
         return CommandNotFoundError(f"{command}: command not found", hint=hint)
     if error.errno == errno.ENOENT:
-        why = "the interpreter of its #! line is not there" if os.path.exists(command) else error.strerror
+        why = "the interpreter of its #! line does not exist" if os.path.exists(command) else error.strerror
         return CommandNotFoundError(f"cannot run {command}: {why}")
     unknown = error.errno == errno.ENOEXEC
     hint = f"it has no #! line; name its interpreter: gpudiag run -- bash {command}" if unknown else ""

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gpudiag.checks.job.run import RunFacts, judge_run, without_last_moves
+from gpudiag.checks.job.run import (
+    RunFacts,
+    describe_unseen_ranks,
+    judge_run,
+    outcome_of_run,
+    without_last_moves,
+)
 from gpudiag.checks.job.shares import measure_shares
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError
 from gpudiag.model.explanation import LogExplanation
-from gpudiag.model.finding import Finding, Outcome, outcome_of_findings
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job_run import JobRun, RankShare, WatchCost
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -75,11 +81,14 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         kernel=_read_kernel_log(start) if looked_for_cause else NOT_ASKED,
         glances=sum(len(one.glances) for one in agent.members.all),
         unseen=tuple(agent.unseen),
+        command=start.command,
+        has_ended=status is not None,
+        expected=agent.members.expected,
     )
     findings = judge_run(facts)
     explained = _explain(start, agent) if failed else None
     return JobRun(
-        outcome=outcome_of_findings(findings),
+        outcome=outcome_of_run(facts, findings),
         headline=_headline(facts, findings, running=status is None),
         findings=findings,
         command=tuple(mask_words(start.command)),
@@ -111,24 +120,34 @@ def _shell_status(code: int | None) -> int:
 
 def _world_size(agent: Agent) -> Reading[int]:
     size = agent.members.world_size
-    return Missing(MissingReason.NOT_SUPPORTED, "no launcher told it") if size is None else size
+    return Missing(MissingReason.NOT_SUPPORTED, "no launcher set it") if size is None else size
 
 
 def _headline(facts: RunFacts, findings: Sequence[Finding], *, running: bool) -> str:
-    count = len({str(one.rank) for one in facts.ranks})
-    ranks = f"{count} rank{'s' * (count != 1)} here" if count else "no rank was seen"
-    steps = "" if isinstance(facts.step, Missing) else f", steps of {format_seconds(facts.step.seconds)}"
     if findings and findings[0].outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
+    took = format_seconds(facts.seconds)
+    ranks = _count_ranks(facts)
+    steps = "" if isinstance(facts.step, Missing) else f", steps of {format_seconds(facts.step.seconds)}"
     if running:
-        return f"the job runs since {format_seconds(facts.seconds)}; {ranks}{steps}"
-    return f"the job ended well after {format_seconds(facts.seconds)}; {ranks}{steps}"
+        return f"the job has run for {took}; {ranks or 'no rank was seen'}{steps}"
+    if not ranks:
+        why = describe_unseen_ranks(facts)
+        return f"the command ended with exit status 0 after {took}, and nothing was looked at: no rank was seen here; {why}"
+    return f"the job succeeded after {took}; {ranks}{steps}"
+
+
+def _count_ranks(facts: RunFacts) -> str:
+    """`4 ranks here`; how many of them were seen, where that is fewer; empty for none."""
+    count = len({str(one.rank) for one in facts.ranks})
+    if count and facts.expected is not None and count < facts.expected:
+        return f"{count} of {facts.expected} ranks here were seen"
+    return f"{count} rank{'s' * (count != 1)} here" if count else ""
 
 
 def _shares(agent: Agent) -> tuple[RankShare, ...]:
-    """Of the ranks that were there at the last time that slow ones were looked for, or are there now."""
-    latest: dict[int, int] = {one.rank: one.attempt for one in agent.members.all if one.rank is not None}
-    members = [one for one in agent.members.all if one.rank is not None and one.attempt == latest[one.rank]]
+    """Of the ranks as they were started last."""
+    members = agent.members.latest
     return measure_shares(
         {one.rank: list(one.coarse) for one in members if one.rank is not None},
         {one.rank: list(one.glances) for one in members if one.rank is not None},

@@ -360,7 +360,7 @@ def _need(fault: Fault, gpu: GpuBlueprint, *names: str, hint: str = "") -> None:
 
 def _count_errors(fault: Fault, gpu: GpuBlueprint, severity: str, errors: int) -> GpuBlueprint:
     totals = (f"ecc_{severity}_volatile", f"ecc_{severity}_aggregate")
-    _need(fault, gpu, *totals, hint="its ECC is off or not there")
+    _need(fault, gpu, *totals, hint="its ECC is off or not supported")
     readings = gpu.gpu.readings
     locations = [
         _counted(place, severity, errors) if place["location"] == "dram" else place

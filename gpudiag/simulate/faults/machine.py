@@ -323,7 +323,7 @@ def remove_torch(blueprint: Blueprint, fault: Fault) -> Blueprint:
 def reorder_cuda(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """CUDA numbers the GPUs differently from NVML: the last one, which it takes for the fastest, first."""
     if len(blueprint.listed()) < 2:
-        raise fault.refuse("it takes two GPUs to have an order")
+        raise fault.refuse("an order needs two GPUs")
     if blueprint.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         raise fault.refuse("CUDA_DEVICE_ORDER=PCI_BUS_ID keeps NVML's order")
     return replace(blueprint, torch=replace(blueprint.torch, reordered=True))

@@ -31,7 +31,7 @@ FAULTS = (
         fault_machine.hold,
         _LOAD,
     ),
-    FaultKind("zombie", "N", "a dead process whose GPU memory is not given back", fault_machine.leave_zombie),
+    FaultKind("zombie", "N", "a dead process that still holds GPU memory", fault_machine.leave_zombie),
     # what a GPU says of itself
     FaultKind("hot", "N", "past its thermal limit, slowed down", fault_gpu.heat),
     FaultKind("throttle", "N", "the power brake holds the clock down", fault_gpu.throttle),
@@ -45,7 +45,7 @@ FAULTS = (
     ),
     FaultKind("ecc-off", "N", "ECC switched off", fault_gpu.switch_ecc_off),
     FaultKind("mig-pending", "N", "MIG mode switched, waiting for a reset", fault_gpu.pend_mig),
-    FaultKind("compute-prohibited", "N", "compute mode lets no program in", fault_gpu.prohibit_compute),
+    FaultKind("compute-prohibited", "N", "compute mode allows no program", fault_gpu.prohibit_compute),
     FaultKind("recovery", "N:ACTION", "NVML asks for an action such as gpu_reset", fault_gpu.want_recovery),
     # what a GPU is connected with
     FaultKind("pcie-width", "N", "half of the PCIe lanes", fault_gpu.narrow_pcie),
@@ -84,9 +84,15 @@ FAULTS = (
     FaultKind(
         "version-mismatch", "", "library newer than kernel driver", fault_machine.mismatch_versions, _DRIVER
     ),
-    FaultKind("no-permission", "", "device nodes may not be opened", fault_machine.deny_permission, _DRIVER),
     FaultKind(
-        "zero-gpus", "", "driver starts no GPU, the bus shows them", fault_machine.start_no_gpu, _DRIVER
+        "no-permission", "", "no permission to open the device nodes", fault_machine.deny_permission, _DRIVER
+    ),
+    FaultKind(
+        "zero-gpus",
+        "",
+        "the driver starts no GPU, though the bus shows them",
+        fault_machine.start_no_gpu,
+        _DRIVER,
     ),
     FaultKind("init-hang", "", "nvmlInit never returns", fault_machine.hang_init, _DRIVER),
     FaultKind(
@@ -186,8 +192,8 @@ def _conflict(first: Fault, second: Fault) -> str | None:
     if first.kind is second.kind and not first.kind.repeatable:
         return "a machine can have it only once"
     if first.kind.group is not None and first.kind.group == second.kind.group:
-        return f"both are about the {first.kind.group}"
+        return f"both change the {first.kind.group}"
     silent = next((fault for fault in (first, second) if fault.kind.silences), None)
     if silent is not None and "xid" not in (first.kind.name, second.kind.name):
-        return f"a GPU that is {silent.kind.name} says nothing more"
+        return f"a GPU that is {silent.kind.name} reports nothing else"
     return None

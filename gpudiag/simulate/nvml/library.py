@@ -127,7 +127,7 @@ def _compile(work: Path) -> None:
     """Build the source in `work` with the first compiler that can."""
     compilers = _compilers()
     if not compilers:
-        raise UsageError("no C compiler to build the simulated NVML library with", hint=_compiler_hint())
+        raise UsageError("no C compiler for the simulated NVML library", hint=_compiler_hint())
     complaints = []
     for compiler in compilers:
         command = [

@@ -41,4 +41,4 @@ def count_buckets(model: nn.Module) -> Reading[int]:
     told: Any = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     sizes = str(told.get("rebuilt_bucket_sizes", ""))
     counted = len([size for size in sizes.split(",") if size.strip()])
-    return counted or Missing(MissingReason.NOT_SUPPORTED, "DDP tells nothing of its buckets")
+    return counted or Missing(MissingReason.NOT_SUPPORTED, "DDP does not report its buckets")

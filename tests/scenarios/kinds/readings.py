@@ -102,5 +102,5 @@ KINDS = (
     Kind("readings: less memory than it should have", _SMALL),
     Kind("readings: a recovery or a reset is asked for", _RECOVERY),
     Kind("readings: a corrupted InfoROM", _INFOROM),
-    Kind("readings: numbers that gpudiag has no word for", _WORDS),
+    Kind("readings: numbers that gpudiag does not know", _WORDS),
 )

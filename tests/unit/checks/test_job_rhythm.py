@@ -7,20 +7,26 @@ import pytest
 
 from gpudiag.checks.job.rhythm import count_meetings, find_step_time
 from gpudiag.checks.job.shares import find_slow_ranks, measure_shares
+from gpudiag.checks.job.short_steps import settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule, parse_stall_rule
 from gpudiag.errors import UsageError
 from gpudiag.model.job_run import Glance, Pulse, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing
+from tests.walking import walk
 
 RECORDED = Path(__file__).with_name("pulses")
 # What the jobs printed themselves, in seconds.
 STEPS = {"slowrank": 0.871, "io": 0.820, "slow": 1.256}
 
 
-def recorded(name: str) -> dict[int, list[Pulse]]:
+# Short ones, on a machine with five times as much to do as it had processors: the usual readings show some steps as one.
+SHORT_STEPS = {"short": 0.308, "shorter": 0.080}
+
+
+def recorded(name: str, part: str = "ranks") -> dict[int, list[Pulse]]:
     """By rank; the file has differences, in milliseconds."""
     ranks = {}
-    for rank, rows in enumerate(json.loads((RECORDED / f"{name}.json").read_text())["ranks"]):
+    for rank, rows in enumerate(json.loads((RECORDED / f"{name}.json").read_text())[part]):
         sums, series = [0, 0, 0, 0, 0], []
         for row in rows:
             sums = [total + more for total, more in zip(sums, row, strict=True)]
@@ -34,6 +40,42 @@ def test_the_step_is_found_within_a_tenth_of_what_the_job_printed(name: str) -> 
     found = find_step_time(recorded(name))
     assert isinstance(found, StepTime)
     assert found.seconds == pytest.approx(STEPS[name], rel=0.1)
+
+
+@walk(SHORT_STEPS)
+def test_a_step_that_the_usual_readings_show_as_several_is_found_by_a_burst_or_not_known(name: str) -> None:
+    usual, burst = recorded(name), recorded(name, "burst")
+    found = find_step_time(usual)
+    assert wants_burst(usual)
+    settled = settle_step_time(found, usual, burst)
+    assert isinstance(settled, StepTime)
+    assert settled.seconds == pytest.approx(SHORT_STEPS[name], rel=0.3)
+    assert isinstance(found, StepTime)
+    assert found.seconds > 4 * SHORT_STEPS[name]
+    assert isinstance(settle_step_time(found, usual, {}), Missing)  # without a burst nothing can be said
+
+
+@walk(STEPS)
+def test_a_long_step_needs_no_burst_and_outlives_one(name: str) -> None:
+    usual = recorded(name)
+    found = find_step_time(usual)
+    assert not wants_burst(usual)
+    assert settle_step_time(found, usual, recorded("shorter", "burst")) is found
+
+
+def test_meetings_in_one_part_of_a_step_are_no_step() -> None:
+    """A second without a meeting, then eight of them within a third of one: gradients in buckets."""
+    burst = {
+        rank: [
+            Pulse(n / 100, 0.0, 0.0, 0, sum((m % 133) >= 100 and m % 4 == 0 for m in range(n)))
+            for n in range(300)
+        ]
+        for rank in range(4)
+    }
+    quick = find_step_time(burst)
+    assert isinstance(quick, StepTime)
+    assert quick.seconds == pytest.approx(0.04)
+    assert isinstance(settle_step_time(StepTime(0.7, 9, 0.6, 20.0), burst, burst), Missing)
 
 
 def test_ranks_that_only_compute_have_no_step() -> None:
@@ -74,6 +116,20 @@ def test_a_rank_that_sleeps_for_its_own_sake_is_told_by_its_glances() -> None:
     (slow,) = find_slow_ranks(pulses, {0: others, 1: own, 2: others})
     assert (slow.rank, slow.cause, slow.at) == (1, "sleeps", "data.py:6 in load_batch")
     assert find_slow_ranks(pulses, {0: others[:2], 1: own[:2], 2: others[:2]}) == ()  # too little was seen
+
+
+def test_the_line_is_one_where_the_rank_does_what_it_does_more() -> None:
+    """It was seen at work as often as in a sleep of its own: only the sleep is why the others wait."""
+    alike = recorded("slowrank")
+    sleeps = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(6)]
+    works = [Glance(float(n), False, f"train.py:{n % 3} in compute", "") for n in range(9)]
+    others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]
+    (slow,) = find_slow_ranks(
+        {0: alike[0], 1: alike[2], 2: alike[3]}, {0: others, 1: [*sleeps, *works], 2: others}
+    )
+    assert (slow.cause, slow.at) == ("sleeps", "data.py:6 in load_batch")
+    (slow,) = find_slow_ranks(alike, {1: [*works, *others]})
+    assert (slow.cause, slow.at.partition(" in ")[2]) == ("runs", "compute")
 
 
 def test_no_line_is_told_of_two_glances() -> None:

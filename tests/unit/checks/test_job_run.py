@@ -5,7 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpudiag.checks.job.kinds import SLEEP
-from gpudiag.checks.job.run import RunFacts, find_first_failure, judge_run, without_last_moves
+from gpudiag.checks.job.run import (
+    RunFacts,
+    describe_unseen_ranks,
+    find_first_failure,
+    judge_run,
+    outcome_of_run,
+    without_last_moves,
+)
 from gpudiag.checks.job.shares import SlowRank
 from gpudiag.compat import UTC
 from gpudiag.model.evidence import RankSubject
@@ -15,6 +22,7 @@ from gpudiag.model.job_run import JobRun, RankEnd, RankRecord, SignalSeen, Stall
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.render.job_run_text import render_job_run, render_stall
+from tests.walking import walk
 
 START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 
@@ -136,8 +144,34 @@ def test_restarts_slow_ranks_and_blindness_are_warnings() -> None:
     blind = facts(*WELL, exit_status=0, glances=0, unseen=("py-spy is not installed",))
     assert codes(blind) == ["job.not_watched"]
     assert codes(facts(exit_status=0, seconds=600.0)) == ["job.not_watched"]
-    assert codes(facts(exit_status=0, seconds=1.0)) == []
     assert codes(facts(exit_status=7, seconds=1.0)) == ["job.command_failed"]
+
+
+NOBODY = {
+    "no ranks": ({"command": ("true",)}, "skip", "it started none, or they ended too soon"),
+    "elsewhere": ({"command": ("/usr/bin/srun", "-N2", "python", "train.py")}, "skip", "srun may have started ranks elsewhere"),
+    "a script": ({"command": ("bash", "job.sh", "mpirun")}, "skip", "mpirun may have started ranks elsewhere"),
+    "not listed": ({"unseen": ("the ranks could not be listed: EPERM",)}, "skip", "EPERM"),
+    "elsewhere, for long": ({"command": ("mpirun", "a"), "seconds": 600.0}, "warn", "mpirun may have started ranks elsewhere"),
+    "no ranks, for long": ({"command": ("make",), "seconds": 600.0}, "warn", "no process of the command has a rank"),
+    "failed": ({"exit_status": 7}, "fail", "it started none"),
+}  # fmt: skip
+
+
+@walk(NOBODY)
+def test_a_command_of_which_no_rank_was_seen_is_never_called_well(name: str) -> None:
+    more, outcome, why = NOBODY[name]
+    run = facts(**{"exit_status": 0, "seconds": 2.0, "glances": 0, "step": NOT_ASKED, **more})
+    assert outcome_of_run(run, judge_run(run)).value == outcome
+    assert why in describe_unseen_ranks(run)
+
+
+def test_ranks_that_outlive_the_command_are_not_called_well() -> None:
+    left = replace(WELL[2], end=RankEnd.RUNS, ended=None)
+    (finding,) = judge_run(facts(*WELL[:2], left, exit_status=0))
+    assert (finding.code, finding.outcome) == ("job.not_watched", Outcome.WARN)
+    assert "rank 2 went on" in finding.message
+    assert judge_run(facts(left, exit_status=0, has_ended=False)) == ()
 
 
 def document(run: RunFacts) -> JobRun:

@@ -35,7 +35,7 @@ LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1
     ("suspect", "code", "subject", "words"),
     [
         (SLOW, "network.node_slow", HostSubject("a2"),
-         "a2 exchanges data at 9.00 GB/s at best, where 40.0 GB/s is usual, whoever the partner is"),
+         "a2 exchanges data at 9.00 GB/s at best, where 40.0 GB/s is usual, with every partner"),
         (replace(SLOW, under_load=True), "network.node_slow", HostSubject("a2"),
          "it shows only while all nodes exchange at once"),
         (replace(SLOW, **LINK), "network.link_slow", LINK_SUBJECT,
@@ -52,9 +52,9 @@ LINK, LINK_SUBJECT = {"nodes": (0, 2), "rail": 0}, LinkSubject(("a1", "a3"), "a1
         (replace(LOSSY, sent_again=None), "network.node_lossy", HostSubject("a2"),
          "a small exchange of a2 takes up to 210 ms where 1 ms is usual, as if segments were lost"),
         (HUNG, "network.exchange_hangs", HostSubject("a2"),
-         "a2 does not come to the end of an exchange (Timed out waiting 8000ms), whoever the partner is"),
+         "a2 does not finish an exchange (Timed out waiting 8000ms), with every partner"),
         (replace(HUNG, **LINK), "network.exchange_hangs", LINK_SUBJECT,
-         "a1 and a3 on rail 0 do not come to the end of an exchange with each other"),
+         "a1 and a3 on rail 0 do not finish an exchange with each other"),
     ],
 )  # fmt: skip
 def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, words):

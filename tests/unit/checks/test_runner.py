@@ -112,7 +112,7 @@ def test_a_need_that_should_be_there_is_an_error() -> None:
     broken = make_broken_snapshot(SourceState.DRIVER_NOT_LOADED, make_bare_machine(gpus=8))
     result = run_one(look_at(broken), make_check(judged(), "gpus"))
     assert result.outcome is Outcome.ERROR
-    assert result.reason == "NVML does not work: driver not loaded (see source.nvml)"
+    assert result.reason == "NVML does not work: no driver (see source.nvml)"
 
 
 def test_a_check_of_gpus_on_a_machine_that_lists_none_of_its_gpus_is_an_error() -> None:

@@ -119,7 +119,7 @@ FAULTS = {
     "a device that cannot be opened": Fault(
         "nccl.sockets", replace(SOCKET, extra=("NET/IB : Unable to open device mlx5_0",)), ALL_16, BOTH, "cannot open"
     ),
-    "EFA did not come up": Fault(
+    "EFA plugin did not start": Fault(
         "nccl.sockets",
         replace(SOCKET, extra=("NET/OFI Running on p5.48xlarge platform, Setting NCCL_TOPO_FILE", "NET/OFI No eligible providers were found"), nvls=True),
         ALL_16, BOTH, "fi_info", also=("nccl.shm_over_nvlink", "nccl.few_channels"),

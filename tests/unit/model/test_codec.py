@@ -9,6 +9,7 @@ from gpudiag.errors import UsageError
 from gpudiag.lint.linter import lint_text
 from gpudiag.model import codec
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
+from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.evidence import DeviceSubject, Evidence, RankSubject
 from gpudiag.model.finding import Category, CheckResult, Finding, Outcome, Owner, Severity
@@ -26,7 +27,7 @@ from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_sn
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
 from tests.walking import walk
-from tools.write_schemas import schema_path, schema_text
+from tools.write_schemas import PAGE, page_text, schema_path, schema_text
 
 DENIED = Missing(MissingReason.NO_PERMISSION, "Insufficient Permissions")
 
@@ -107,9 +108,15 @@ def make_lint_report():
     return LintReport((linted.file, LintedFile("a.bin", 0, "not read")), linted.findings)
 
 
+def make_doctor_report():
+    part = DoctorPart("torch", PartState.ABSENT, "it is not installed", "pip install torch")
+    command = CommandState("nccl-test", PartState.ABSENT, ("torch",))
+    return DoctorReport("a1", "1.0", "/usr/bin/python3", None, Outcome.PASS, (part,), (command,), 0.5)
+
+
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), make_lint_report(), make_job_run(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
+    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
 ]  # fmt: skip
 
 
@@ -132,6 +139,10 @@ def test_every_document_has_an_example_here():
 @walk(DOCUMENTS)
 def test_docs_hold_the_schema_that_the_package_makes(schema):
     assert schema_path(schema).read_text() == schema_text(schema), "run: make pages"
+
+
+def test_docs_list_every_document():
+    assert PAGE.read_text() == page_text(), "run: make pages"
 
 
 def test_a_missing_reading_is_null_with_its_reason():

@@ -23,11 +23,11 @@ def test_a_slow_rank_has_a_delay_in_milliseconds() -> None:
 def test_a_slow_pair_needs_a_run_in_which_pairs_exchange_data() -> None:
     fault = parse_fault("slow:2-5:20", 8, of_pairs=True)
     assert (fault.rank, fault.other_rank, fault.delay_seconds) == (2, 5, 0.02)
-    with pytest.raises(UsageError, match="no two ranks exchange data by themselves"):
+    with pytest.raises(UsageError, match="no pair of ranks exchanges data"):
         parse_fault("slow:2-5:20", 8)
     with pytest.raises(UsageError, match="there is no rank 9"):
         parse_fault("slow:2-9:20", 8, of_pairs=True)
-    with pytest.raises(UsageError, match="only slow is for two ranks"):
+    with pytest.raises(UsageError, match="only slow takes two ranks"):
         parse_fault("kill:2-5@3", 8, of_pairs=True)
 
 

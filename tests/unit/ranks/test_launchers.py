@@ -155,7 +155,7 @@ def test_a_node_whose_name_leads_nowhere_is_met_at_the_address_that_slurm_uses()
 
 
 def test_processes_of_several_machines_whose_rank_0_nobody_names_are_refused_with_what_to_add() -> None:
-    with pytest.raises(UsageError, match="nothing says which is rank 0's") as refused:
+    with pytest.raises(UsageError, match="no variable names rank 0's machine") as refused:
         read({**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
     assert "mpirun -x MASTER_ADDR=HOST" in refused.value.hint
 

@@ -16,7 +16,7 @@ def test_a_name_without_an_address_is_refused_with_the_resolvers_words(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(LaunchError, match=r"a9, where .* Name or service not known"):
+    with pytest.raises(LaunchError, match=r"rendezvous host a9 .* Name or service not known"):
         require_address("a9", patience_seconds=0)
 
 

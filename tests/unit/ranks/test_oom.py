@@ -1,4 +1,4 @@
-"""What the kernel log says of a process that was killed for want of memory."""
+"""What the kernel log says of a process that was killed for lack of memory."""
 
 from pathlib import Path
 

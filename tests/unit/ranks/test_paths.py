@@ -104,8 +104,8 @@ def test_the_smaller_side_is_the_one_that_is_cut_off_whoever_looks() -> None:
 
 def test_what_was_not_seen_is_said() -> None:
     cut = [(3, other) for other in range(3)]
-    assert facts(look(4, cut, own=0))["not_seen"] == "what became of the ranks there"
-    assert facts(look(4, cut, own=3))["not_seen"] == "what the other hosts did since"
+    assert facts(look(4, cut, own=0))["not_seen"] == "how the ranks there ended"
+    assert facts(look(4, cut, own=3))["not_seen"] == "what the other hosts did after that"
 
 
 def test_a_stopped_process_is_no_cut_and_its_port_is_told() -> None:

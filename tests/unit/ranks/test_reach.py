@@ -76,7 +76,7 @@ def look(
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(web, "'HTTP/1.0 400 Bad request'"), (ssh, "'SSH-2.0-OpenSSH_9.2'"), (silent, "says nothing")],
+    [(web, "'HTTP/1.0 400 Bad request'"), (ssh, "'SSH-2.0-OpenSSH_9.2'"), (silent, "sends nothing")],
 )
 def test_another_server_is_told_by_what_it_answers(
     answer: Callable[[socket.socket], None], words: str

@@ -35,7 +35,7 @@ def test_a_rank_that_stays_away_is_neither_dead_nor_slow_nor_elsewhere() -> None
 
 def test_of_ranks_that_are_all_inside_nobody_stayed_away() -> None:
     said = ruled_out(*(told(rank, still_seconds=2.0) for rank in range(2)))
-    assert "stayed away (all 2 are inside)" in said
+    assert "a missing rank (all 2 are inside)" in said
 
 
 def test_the_oom_killer_is_ruled_out_where_its_counter_was_read() -> None:

@@ -59,7 +59,7 @@ def test_a_folder_that_others_can_write_to_is_refused(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     runtime_directory().chmod(0o777)
-    with pytest.raises(LaunchError, match="only this user"):
+    with pytest.raises(LaunchError, match="writable for other users"):
         runtime_directory()
 
 

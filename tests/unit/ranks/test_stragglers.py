@@ -116,10 +116,10 @@ def test_one_rank_is_not_late() -> None:
 @pytest.mark.parametrize(
     ("use", "cause"),
     [
-        (replace(USE, runqueue_seconds=0.9), "host late: ready to run, no processor free"),
+        (replace(USE, runqueue_seconds=0.9), "host late: ready to run, but no processor is free"),
         (replace(USE, cpu_seconds=1.8), "compute late"),
         (replace(USE, cpu_seconds=1.3, runqueue_seconds=0.35), "compute late"),  # both together explain it
-        (USE, "off the processor of its own accord: input, a lock, a sleep"),
+        (USE, "off the processor: it waits for input, a lock or a sleep"),
         (
             replace(USE, runqueue_seconds=Missing(MissingReason.NOT_SUPPORTED)),
             "unknown: the kernel does not say how long it waited for a processor",

@@ -88,7 +88,7 @@ def test_the_table_of_many_operations_tells_in_place_from_out_of_place_in_80_col
 def test_a_barrier_has_no_data_that_could_be_exact() -> None:
     barrier = make_result(0, op="barrier", reduce=Missing(MissingReason.NOT_SUPPORTED))
     first = render_collective(report_on(make_measurement(barrier))).splitlines()[0]
-    assert first == "PASS CPU ONLY: barrier, 4 gloo ranks, no rank left early, speed not judged."
+    assert first == "PASS CPU ONLY: barrier, 4 gloo ranks, no rank ended early, speed not judged."
 
 
 def test_nothing_was_spent_on_verifying_what_was_not_verified() -> None:

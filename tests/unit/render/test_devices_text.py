@@ -1,11 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpudiag.model.device import Device, MigInstance, Snapshot
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.render.devices_text import render_devices, render_wide, short_command
-from gpudiag.render.style import Style, columns
+from gpudiag.render.devices_text import render_devices, short_command
+from gpudiag.render.style import PLAIN, Style, columns
+from gpudiag.render.wide_text import render_wide
 from gpudiag.units import GIB
 from tests.unit.checks.machines import make_bare_machine
 from tests.unit.model.nouns import NOT_SUPPORTED, make_snapshot
@@ -123,14 +125,35 @@ def test_a_command_is_known_by_its_script(command: str, name: str) -> None:
     assert short_command(command) == name
 
 
-def wide(snapshot: Snapshot) -> str:
-    return render_wide(snapshot, *judge(snapshot))
+def wide(snapshot: Snapshot, style: Style = PLAIN) -> str:
+    return render_wide(snapshot, *judge(snapshot), style)
 
 
-def test_wide_says_every_reading_or_why_it_is_not_there() -> None:
+def test_verbose_wide_says_every_reading_or_why_it_is_not_there() -> None:
+    text = wide(make_snapshot(make_idle(0)), Style(verbose=True))
+    assert "fan speed" in text
+    assert "CUDA ordinal" in text.split("(it was not")[0]
+
+
+def test_wide_counts_what_it_leaves_out() -> None:
     text = wide(make_snapshot(make_idle(0)))
-    assert "fan_speed_percent" in text
-    assert "cuda_ordinal" in text.split("(not asked)")[0]
+    assert "fan speed" not in text
+    assert "readings that are not reported here" in " ".join(text.split())
+
+
+def test_wide_tells_a_reading_that_should_have_come_and_a_setting_that_differs() -> None:
+    device = replace(
+        make_idle(0),
+        temperature_celsius=Missing(MissingReason.TIMED_OUT),
+        ecc_mode="enabled",
+        ecc_mode_pending="disabled",
+        row_remap_failed=True,
+        row_remap_pending=False,
+    )
+    text = wide(make_snapshot(device))
+    assert "temperature (no answer by the deadline)" in text
+    assert "pending disabled" in text
+    assert "remap pending no, failed yes" in text
 
 
 def test_wide_says_why_a_gpu_is_not_free() -> None:

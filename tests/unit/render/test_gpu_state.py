@@ -7,8 +7,9 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import Findings
-from gpudiag.render.devices_text import render_devices, render_wide
+from gpudiag.render.devices_text import render_devices
 from gpudiag.render.overview_text import render_overview
+from gpudiag.render.wide_text import render_wide
 from gpudiag.runs.instant import judge_snapshot
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live

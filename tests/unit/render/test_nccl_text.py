@@ -48,7 +48,7 @@ def test_ranks_without_lines_and_those_that_never_ended_are_told():
     )
     text = render_log_explanation(explain_logs([open_log("a.log", BytesIO(first.encode()))]))
     assert "8 of 16 have lines here" in text
-    assert "no line says Init COMPLETE" in " ".join(text.split())
+    assert "no line has Init COMPLETE" in " ".join(text.split())
 
 
 NCCL = answer_to(SLOW).nccl

@@ -28,9 +28,9 @@ from tests.unit.render.reports import (
             "gpudiag FAIL gpu.lost (+1 more): GPU 5 (5d:00.0) is off the bus: GPU is lost. "
             "Do: Drain the machine and power-cycle it.\n",
         ),
-        (HEALTHY, "gpudiag PASS 2 looked\n"),
-        (CPU_ONLY, "gpudiag PASS CPU ONLY: 1 looked, 1 skipped\n"),
-        (ALL_SKIPPED, "gpudiag ERROR 0 looked, 1 skipped\n"),
+        (HEALTHY, "gpudiag PASS 2 judged\n"),
+        (CPU_ONLY, "gpudiag PASS CPU ONLY: 1 judged, 1 skipped\n"),
+        (ALL_SKIPPED, "gpudiag ERROR 0 judged, 1 skipped\n"),
     ],
 )
 def test_the_line_says_what_a_person_must_know(report, expected):

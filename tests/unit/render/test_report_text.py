@@ -1,7 +1,8 @@
 import pytest
 from hypothesis import given
 
-from gpudiag.model.finding import Outcome
+from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.reading import MissingReason
 from gpudiag.render.report_text import MAX_FINDINGS, render_report_text
 from gpudiag.render.style import Style, columns
 from tests.unit.render.reports import (
@@ -51,10 +52,40 @@ def test_a_sick_gpu_is_one_paragraph_with_evidence_and_remedy():
 
 
 def test_what_was_not_looked_at_is_said_once_per_reason():
-    text = "\n".join(lines(SICK))
-    assert "Coverage: 4 looked, 2 skipped, 1 could not look" in text
+    text = "\n".join(lines(SICK, style=Style(verbose=True)))
+    assert "Coverage: 4 judged, 2 skipped, 1 without a result" in text
     assert "2 skipped: this GPU has no ECC (ecc.mode, fabric.state)" in text
-    assert "1 could not look: torch did not answer by the deadline (torch.build)" in text
+    assert "1 without a result: torch did not answer by the deadline (torch.build)" in text
+
+
+def test_skipped_checks_are_one_line_and_what_could_not_look_comes_after_the_findings():
+    text = lines(SICK)
+    assert text[-3:-1] == [
+        "1 without a result: torch did not answer by the deadline (torch.build)",
+        "2 checks were skipped: --verbose says why.",
+    ]
+    assert not any("no ECC" in line for line in text)
+
+
+def test_under_a_fault_what_only_follows_from_it_is_counted():
+    blind = [make_result(f"gpu.{n}", Outcome.ERROR, reason="NVML does not work: no driver") for n in range(9)]
+    report = make_report(make_result("source.nvml", Outcome.FAIL, make_finding("nvml.absent")), *blind)
+    assert "9 checks gave no result because of that." in lines(report)
+    assert not any("NVML does not work" in line for line in lines(report))
+
+
+def test_a_skip_that_a_permission_would_mend_is_told():
+    forbidden = CheckResult(
+        "xid.log",
+        Outcome.SKIP,
+        (),
+        "the kernel log: no permission to read it",
+        0.0,
+        MissingReason.NO_PERMISSION,
+    )
+    text = lines(make_report(make_result("gpu.lost"), forbidden))
+    assert text[0].startswith("PASS")
+    assert "1 skipped: the kernel log: no permission to read it (xid.log)" in text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +108,11 @@ def test_the_cause_is_what_the_next_command_explains():
 
 def test_many_findings_are_cut_and_counted():
     many = make_report(make_result("x", Outcome.FAIL, *[make_finding(f"code.{n}") for n in range(30)]))
-    assert f"and {30 - MAX_FINDINGS} more findings: --format json has all" in lines(many)
+    assert f"and {30 - MAX_FINDINGS} more findings: --verbose has all" in lines(many)
+    assert (
+        sum("WARN code." in line or "FAIL code." in line for line in lines(many, style=Style(verbose=True)))
+        == 30
+    )
 
 
 def test_colour_is_only_where_it_is_wanted():

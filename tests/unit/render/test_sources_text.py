@@ -5,6 +5,7 @@ import pytest
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.model.device import DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.reading_names import name_state
 from gpudiag.render.sources_text import render_absent, render_sources
 from gpudiag.render.style import Style, columns, wants_colour
 from gpudiag.units import GIB
@@ -35,8 +36,8 @@ def test_each_disagreement_comes_with_its_reason_and_whether_it_is_explained() -
     known = Disagreement("count", {"nvml": 8, "torch": 1}, "CUDA_VISIBLE_DEVICES=0", expected=True)
     unknown = replace(known, field="name", reason="nothing explains it", expected=False, uuid="GPU-3")
     text = render_sources(make_snapshot(make_idle(0), disagreements=(known, unknown)))
-    assert "explained: count: nvml 8, torch 1: CUDA_VISIBLE_DEVICES=0" in text
-    assert "DIFFERS: name of GPU-3" in text
+    assert "explained: number of GPUs: nvml 8, torch 1: CUDA_VISIBLE_DEVICES=0" in text
+    assert "DIFFERS: product name of GPU-3" in text
 
 
 def test_a_machine_without_a_gpu_shows_what_each_source_said() -> None:
@@ -50,7 +51,7 @@ def test_a_machine_without_a_gpu_shows_what_each_source_said() -> None:
     assert text.startswith("No GPU on a1, and no trace of one")
     for status in statuses:
         assert str(status.reason) in text
-        assert status.state.value in text
+        assert name_state(status.state) in text
     assert max(len(line) for line in text.splitlines()) <= columns()
 
 

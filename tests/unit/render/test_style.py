@@ -1,5 +1,12 @@
 """How wide text is: what COLUMNS says, within bounds."""
 
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+
 import pytest
 
 from gpudiag.render.style import Column, columns, next_lines, render_table, wrapped
@@ -13,7 +20,30 @@ TEXT = "a rank that waits for another one " * 20
 def test_the_width_follows_the_variable(monkeypatch: pytest.MonkeyPatch, said: str, width: int) -> None:
     monkeypatch.setenv("COLUMNS", said)
     assert columns() == width
-    assert width - 10 < max(map(len, wrapped(TEXT))) <= width
+    prose = min(width, 100)
+    assert prose - 10 < max(map(len, wrapped(TEXT))) <= prose
+
+
+def test_on_a_terminal_text_is_as_wide_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+        with open(theirs, "w", closefd=False) as terminal:
+            monkeypatch.setattr("sys.stdout", terminal)
+            assert columns() == 132
+            monkeypatch.setenv("COLUMNS", "90")
+            assert columns() == 90
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_without_a_terminal_text_is_80_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for stream in (io.StringIO(), None):
+        monkeypatch.setattr("sys.stdout", stream)
+        assert columns() == 80
 
 
 def test_tables_and_commands_follow_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_different_words_and_facts_of_many_gpus_are_told_with_the_gpu():
     ]
     (told,) = tell_once(findings)
     assert told.message.startswith("GPU 0: is at 80 C; GPU 1: is at 81 C")
-    assert told.message.endswith("and 2 more alike")
+    assert told.message.endswith("and 2 more of the same kind")
     assert told.facts[0].startswith("GPU 0: heat 80")
     assert told.facts[-1] == "2 more of the kind"
 

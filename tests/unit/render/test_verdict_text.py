@@ -22,12 +22,12 @@ def test_the_first_lines_are_the_answer():
         "   | [rank3]: ValueError: no",
         "  Your line: train.py:53 in step: raise ValueError",
     ]
-    assert lines.index("  Do:        Mend it.") < lines.index("Echoes, not causes (900 lines):")
+    assert lines.index("  Do:        Mend it.") < lines.index("Consequences, not causes (900 lines):")
 
 
 def test_echoes_of_many_ranks_are_counted_and_not_listed():
     lines = render_verdict(VERDICT)
-    assert " ".join(lines[lines.index("Echoes, not causes (900 lines):") + 1 :]).split() == (
+    assert " ".join(lines[lines.index("Consequences, not causes (900 lines):") + 1 :]).split() == (
         [
             "900",
             "x",

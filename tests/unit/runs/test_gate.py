@@ -16,7 +16,7 @@ from gpudiag.model.measure import Measures
 from gpudiag.model.plan import FAIL_ON, PreflightPlan
 from gpudiag.model.reading import MissingReason
 from gpudiag.model.report import Report
-from gpudiag.runs.gate import complete_results, exit_status, is_gap, judge_results
+from gpudiag.runs.gate import complete_results, describe_strict, exit_status, judge_results
 from tests.unit.checks.active_measures import gpu_snapshot, judged_by, measure_gpus
 from tests.unit.model.nouns import make_snapshot
 
@@ -117,7 +117,19 @@ def test_the_gate_opens_only_where_nothing_failed_and_nothing_was_unclear(found,
             assert not any(one.outcome is Outcome.FAIL and one.blocks_jobs for one in told)
         if plan.strict:
             assert judge_results(found) is Outcome.PASS
-            assert not any(is_gap(result) for result in found)
+            assert not any(result.is_gap for result in found)
+
+
+@given(st.lists(results(), max_size=6))
+def test_strict_says_why_it_alone_does_not_open(found):
+    strict, plain = PreflightPlan(strict=True), PreflightPlan()
+    report = report_of(found)
+    status = exit_status(report, strict)
+    words = describe_strict(report, strict, status)
+    assert bool(words) == (status is not exit_status(report, plain))
+    if words and status is ExitStatus.ERROR:
+        assert all(result.check in words for result in found if result.is_gap)
+    assert describe_strict(report, plain, exit_status(report, plain)) == ""
 
 
 @given(st.lists(results(), max_size=6), st.sampled_from(OPEN))
@@ -171,7 +183,7 @@ def test_a_fail_that_no_finding_explains_keeps_jobs_off():
     plan = PreflightPlan(fail_on="machine")
     assert exit_status(report_of([CheckResult("a.a", Outcome.FAIL)]), plan) is ExitStatus.FAIL
     own = finding(Outcome.FAIL, Owner.JOB, Severity.CONFIG)
-    told = CheckResult("a.a", Outcome.FAIL, reason="told by environment.test")
+    told = CheckResult("a.a", Outcome.FAIL, reason="reported by environment.test")
     assert exit_status(report_of([told, CheckResult("b.b", Outcome.FAIL, (own,))]), plan) is ExitStatus.PASS
 
 

@@ -150,7 +150,7 @@ def test_gpudiag_merge_joins_them_and_refuses_a_mixture(
     other = tmp_path / "other.json"
     other.write_text('{"schema": "gpudiag.report/1"}')
     assert main(["merge", str(other), PATHS[0]]) == 3
-    assert "merge those by themselves" in " ".join(capsys.readouterr().out.split())
+    assert "merge these separately" in " ".join(capsys.readouterr().out.split())
     assert main(["merge", str(tmp_path / "none.json"), PATHS[0]]) == 3
     assert "No such file" in capsys.readouterr().out
 

@@ -58,7 +58,7 @@ def test_a_report_that_is_given_twice_counts_once(write, tmp_path):
     merged = merge_reports([write("a1", LOST), copy, write("a1", LOST), twin])
     assert (len(merged.machines), merged.groups[0].count) == (2, 1)  # of one name, and not alike
     assert merged.repeated == (copy, str(tmp_path / "a1.json"))
-    assert "Counted once, though given again" in render_merged(merged)
+    assert "Given twice, counted once" in render_merged(merged)
 
 
 def test_groups_come_worst_first_then_the_widest(write):
@@ -162,7 +162,7 @@ def test_simulated_machines_are_counted(write):
 
 
 def test_the_same_fault_on_most_machines_asks_for_one_cause(write):
-    warned = "one common cause"
+    warned = "a common cause"
     many = [write(f"n{n}", LOST if n < 3 else FINE) for n in range(5)]
     assert warned in render_merged(merge_reports(many)).replace("\n  ", " ")
     few = [write(f"m{n}", LOST if n < 2 else FINE) for n in range(5)]

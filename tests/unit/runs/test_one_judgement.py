@@ -31,7 +31,7 @@ from tests.unit.training.measurements import make_measurement as make_training
 from tests.unit.training.measurements import make_speed, make_start
 from tests.walking import walk
 
-RESENT = Movement(HostSubject("a1"), "TCP segments sent again", 100, 112, "", "/proc")
+RESENT = Movement(HostSubject("a1"), "TCP segments retransmitted", 100, 112, "", "/proc")
 OF_DATA = (IncidentKind.CORRUPTED, IncidentKind.PASSED)  # what a collective's buffers and barriers show
 NEVER = InjectedFault("kill:1@9", fired=False)
 ON_CPU = Placement("gloo", 4, snapshot=make_snapshot())

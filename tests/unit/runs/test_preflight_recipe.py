@@ -116,7 +116,7 @@ def test_a_history_that_cannot_be_read_is_said_once_and_changes_no_verdict(run):
     with_it, *_ = run(PreflightPlan(level="instant"), [NOW])
     without, _, _, said = run(PreflightPlan(level="instant"), [NOW], broken, warning="disk on fire")
     assert with_it.verdict is without.verdict
-    assert said == ["disk on fire; going on without it"]
+    assert said == ["disk on fire; gpudiag continues without it"]
 
 
 def test_what_was_run_is_remembered_with_its_verdict(run):

@@ -21,9 +21,9 @@ def test_without_a_sentence_the_last_line_is_told():
 def test_a_run_that_could_not_tell_says_its_verdict_and_not_the_last_hint():
     lines = [
         "ERROR CPU ONLY: ddp on 2 ranks: 0 of 6 steps were verified,",
-        "  and nothing seen explains the rest.",
+        "  and gpudiag found no reason.",
         "train.incomplete: a1",
         "Next: gpudiag explain train.incomplete | gpudiag nccl-test",
     ]
-    said = "ERROR CPU ONLY: ddp on 2 ranks: 0 of 6 steps were verified, and nothing seen explains the rest."
+    said = "ERROR CPU ONLY: ddp on 2 ranks: 0 of 6 steps were verified, and gpudiag found no reason."
     assert sentence_of(lines) == said

@@ -76,7 +76,7 @@ def test_a_rank_that_told_nothing_is_told_as_moving_once_the_wait_is_twice_as_lo
     assert not bench.over_after(10.0)
     assert bench.said == []
     assert not bench.over_after(60.0)
-    assert "rank 0 works at several places (its Python code moves)" in bench.said[0]
+    assert "rank 0 works at several places (its Python stack changes)" in bench.said[0]
 
 
 def test_a_rank_that_finished_is_waited_for_by_nobody():

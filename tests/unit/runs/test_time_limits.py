@@ -51,7 +51,7 @@ def test_ranks_with_contexts_have_more_time_to_die():
     assert end_seconds(8) - end_seconds(0) >= 8 * 2.0
 
 
-@pytest.mark.parametrize("text", ["README.md", "gpudiag/cli/preflight.py"])
+@pytest.mark.parametrize("text", ["docs/commands.md", "gpudiag/cli/preflight.py"])
 def test_level_quick_takes_as_long_as_is_promised(text):
     """What the parts say that they cost, and 3 s for the looks at the machine, with one GPU and with sixteen."""
     promises = re.findall(

@@ -237,7 +237,7 @@ def test_a_full_disk_is_said_to_be_one(compiled: None, monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "_replace", refuse)
     monkeypatch.setattr(session, "copy_library", refuse)
     with (
-        pytest.raises(UsageError, match=r"cannot be laid out in .*No space left"),
+        pytest.raises(UsageError, match=r"cannot be created in .*No space left"),
         open_session(make_machine()),
     ):
         pass

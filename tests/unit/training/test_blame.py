@@ -167,7 +167,7 @@ def test_a_bit_that_another_rank_handed_in_is_not_blamed_on_the_rank_that_keeps_
 
     sent = of_shard_0(flipped_ranks=(1,))
     assert (sent.code, rank_of(sent), sent.owner) == ("train.rank_corrupt", 1, Owner.HARDWARE)
-    assert "handed in" in sent.message
+    assert "gave to the averaging" in sent.message
     for unclear in ({}, {"flipped_ranks": (0, 1)}, {"flipped_ranks": (1,), "flipped_average": True}):
         told = of_shard_0(**unclear)
         assert (told.code, rank_of(told), told.owner) == ("train.gradient", None, Owner.HARDWARE)
@@ -207,7 +207,7 @@ def test_gradients_of_another_step_are_told_by_the_step() -> None:
     ("values", "code", "words"),
     [
         ({"tensors": ("1.bias",), "unmoved": ("1.bias",)}, "train.tensor_not_stepped", "1.bias"),
-        ({"unmoved": TENSORS}, "train.ranks_differ", "moves nothing"),
+        ({"unmoved": TENSORS}, "train.ranks_differ", "changes no parameter"),
         ({"scale": 2.0, "rest": 1e-8}, "train.ranks_differ", "2 times"),
         ({"scale": 1.0, "decay": 0.005, "rest": 1e-8}, "train.ranks_differ", "weight decay"),
         ({"step_before": 1e-8}, "train.gradients_late", "step 0"),

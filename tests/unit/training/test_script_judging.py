@@ -229,8 +229,8 @@ def test_a_full_shared_memory_is_named_where_a_loader_died_of_it():
 @pytest.mark.parametrize(
     ("exception", "text", "says"),
     [
-        ("KeyError", "'CUDA'", "script's own"),
-        ("ValueError", "bad", "script's own"),
+        ("KeyError", "'CUDA'", "error is in the script"),
+        ("ValueError", "bad", "error is in the script"),
         ("ModuleNotFoundError", "No module named 'wandb'", "--python"),
         ("FileNotFoundError", "[Errno 2] No such file: '/data/CUDA'", "path"),
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "smaller batch"),

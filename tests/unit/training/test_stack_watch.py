@@ -246,7 +246,7 @@ def test_what_comes_over_the_network_is_a_sign_of_work_and_a_silent_connection_i
         {start}
         while ours.recv(1): pass
     """
-    assert "something still comes over the network" in run_probe(
+    assert "data still arrives over the network" in run_probe(
         code.format(start="threading.Thread(target=send).start()"), network=True
     )
     silent = "threading.Thread(target=lambda: (watcher.join(), theirs.close())).start()"

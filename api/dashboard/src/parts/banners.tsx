@@ -57,7 +57,7 @@ function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: bool
     case "failed":
       return empty ? null : say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
     case "paused":
-      return say("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It goes on when the test ends. <a href={link("runs")}>Runs</a></>);
+      return say("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It continues when the test ends. <a href={link("runs")}>Runs</a></>);
     case "off":
       return say("quiet", "The GPUs are not polled: the service was started with --no-poll.", <>{old}Restart it without <Command>--no-poll</Command> for live numbers.</>);
     case "starting":

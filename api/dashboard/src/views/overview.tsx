@@ -44,7 +44,7 @@ export function Overview({ live }: { live: Live }) {
 function ActiveRuns({ live }: { live: Live }) {
   if (!live.active_runs.length) return null;
   return (
-    <ul class="active-runs" aria-label="Runs that go on">
+    <ul class="active-runs" aria-label="Active runs">
       {live.active_runs.map((run) => (
         <li key={run.id}>
           <Status state={run.state} /> <a href={link("runs", run.id)}>{run.kind}</a>

@@ -31,7 +31,7 @@ export function RunView({ id }: { id: string }) {
     if (value) setTold((before) => (before && !ACTIVE.includes(before.state) ? before : value));
   }, [value]);
   const run = told ?? value;
-  if (!run && problem?.code === "run.not_found") return <p class="empty">There is no run {id}. <a href={link("runs")}>The runs that there are</a></p>;
+  if (!run && problem?.code === "run.not_found") return <p class="empty">There is no run {id}. <a href={link("runs")}>All runs</a></p>;
   if (!run) return problem ? <ProblemNotice problem={problem} /> : <Loading what="the run" />;
   const active = ACTIVE.includes(run.state);
   return (
@@ -58,7 +58,7 @@ function RunHead({ run, active, told }: { run: Run; active: boolean; told: (run:
       </p>
       {active && <Progress run={run} />}
       {run.reason && <p>{run.reason}</p>}
-      {run.state === "lost" && <Notice tone="warn" title="The service ended while this run was going on.">What it stored until then is below. <a href={link("runs")}>Start it again</a></Notice>}
+      {run.state === "lost" && <Notice tone="warn" title="The service ended during this run.">What it stored until then is below. <a href={link("runs")}>Start it again</a></Notice>}
       <p><code class="command">{run.command}</code></p>
     </section>
   );

@@ -48,7 +48,7 @@ RECORDED = (
     Recorded("evaluation", "hang.works_alone", 2, ("evaluates (evaluate)", "300 s"), Outcome.WARN),
     Recorded("frozen_disk", "hang.file", 2, ("ext4", "uninterruptible sleep")),
     Recorded("d_state", "hang.file", 2, ("uninterruptible sleep", "in load")),
-    Recorded("dead", "hang.rank_gone", 2, ("has no process any more",)),
+    Recorded("dead", "hang.rank_gone", 2, ("no longer has a process",)),
     Recorded("with_lock", "hang.lock", 1, ("shapes.py:83 in with_lock",)),
     Recorded("http_server", "hang.network", 1, ("waits for an answer from 127.0.0.1:",)),
     Recorded("raw_socket", "hang.network", 1, ("raw_socket",)),
@@ -73,6 +73,25 @@ RECORDED = (
         1,
         ("not in the all_reduce of ranks 0 and 1", "that rank 0 waits in"),
     ),
+    Recorded(
+        "one_line",
+        "hang.other_collective",
+        1,
+        ("rank 1 is not in the all_reduce of ranks 0 and 1 (groups.py:46", "rank 0 waits in", "groups.py:56"),
+    ),
+    Recorded(
+        "swallowed_layer",
+        "hang.exception_swallowed",
+        1,
+        ("rank 1 is not in the all_reduce of ranks 0 and 1", "goes on after ValueError", "groups.py:56"),
+    ),
+    Recorded(
+        "extra_call",
+        "hang.other_collective",
+        1,
+        ("rank 1 waits in the all_reduce of ranks 1-3 (groups.py:63", "ranks 2 and 3 are not in it"),
+    ),
+    Recorded("apart", "hang.sleep", 1, ("not in the all_reduce of ranks 0 and 1", "sleeps at groups.py:45")),
     Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
 )
@@ -170,6 +189,11 @@ def _counting(look: ProcessLook, number: int) -> ProcessLook:
         for thread in look.threads
     )
     return replace(look, threads=threads)
+
+
+def test_ranks_of_another_group_are_not_accused_of_a_wait_that_is_not_for_them() -> None:
+    verdict = judged("apart", HangLimits(told=0.5, work=1.0))
+    assert [(one.code, getattr(one.subject, "rank", None)) for one in verdict.findings] == [("hang.sleep", 1)]
 
 
 def test_a_rank_that_works_alone_is_blamed_past_the_limit_that_the_message_names() -> None:

@@ -36,7 +36,7 @@ def sources(tmp_path):
 def test_a_line_is_told_with_what_is_around_it(sources):
     line = sources(4)
     assert line.text == "share( number, )"
-    assert line.inside == ("if number % 2 (line 3)", "try (line 2) that goes on after ValueError (line 9)")
+    assert line.inside == ("if number % 2 (line 3)", "try (line 2) that continues after ValueError (line 9)")
     assert sources(8).inside[0] == "else of if number % 2 (line 3)"
     assert sources(10).inside == ("except ValueError (line 9)",)
     assert sources(12).inside == ()  # its exception goes on up

@@ -1,0 +1,87 @@
+"""Ranks that wait for others, and the words for the calls that they wait in."""
+
+from dataclasses import dataclass
+
+from gpudiag.checks.job import position as at
+from gpudiag.checks.job.groups import (
+    Group,
+    describe_seconds,
+    group_alike,
+    is_are,
+    name_positions,
+    name_ranks,
+)
+from gpudiag.checks.job.position import Position
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Waiters:
+    """The ranks of a job that wait for others."""
+
+    job: Job
+    positions: tuple[Position, ...]
+    still_limit_seconds: float
+
+    @property
+    def name(self) -> str:
+        """`ranks 0, 1 and 3`."""
+        return name_positions(self.positions)
+
+    @property
+    def groups(self) -> list[Group]:
+        """Those in equal calls, the smallest groups first."""
+        return group_alike(self.positions)
+
+    @property
+    def since_seconds(self) -> float | None:
+        """For how long all of them have waited."""
+        known = [one.since_seconds for one in self.positions if one.since_seconds is not None]
+        return min(known) if known else None
+
+    @property
+    def since(self) -> str:
+        """`, 41 s so far`, or nothing."""
+        seconds = self.since_seconds
+        return f", {describe_seconds(seconds)} so far" if seconds is not None and seconds >= 1 else ""
+
+    def describe_call(self) -> str:
+        """`the all_reduce (train.py:10)`."""
+        return " and ".join(describe_call(group) for group in self.groups[::-1][:2])
+
+    def describe(self) -> str:
+        """`ranks 0 and 1 wait in the all_reduce (train.py:10), 41 s so far`."""
+        return f"{self.name} {is_are(self.positions, 'waits')} in {self.describe_call()}{self.since}"
+
+    def facts(self) -> tuple[Evidence, ...]:
+        """The lines of those that wait, for evidence."""
+        return tuple(
+            Evidence(
+                f"line of {group.name}", f"{group.head.where}: {group.head.call.own.text}", source="py-spy"
+            )
+            for group in self.groups[::-1][:2]
+            if group.head.call.own is not None
+        )
+
+
+def describe_call(group: Group) -> str:
+    """`the all_reduce (train.py:10 in main)`, `the store (train.py:10)`."""
+    head = group.head
+    what = (
+        "the store's wait for a key"
+        if head.kind == at.STORE
+        else f"the {head.call.operation or 'collective'}"
+    )
+    if not head.call.operation and head.kind != at.STORE:
+        what = "the operation"
+    of = _of_group(group)
+    return f"{what}{of} ({head.where})" if head.where else f"{what}{of}"
+
+
+def _of_group(group: Group) -> str:
+    """` of ranks 0 and 1`, ` of a group of 2`; empty for the default group, and where it is not known."""
+    seen = group.head.call.frame.group if group.head.call.frame is not None else None
+    if seen is None or seen.name in ("", "0"):
+        return ""
+    return f" of {name_ranks(seen.ranks)}" if seen.ranks else f" of a group of {seen.size}"

@@ -1,0 +1,124 @@
+"""By which way ranks came to different calls: an exception, a branch, another step; and who of two is further on."""
+
+import re
+
+from gpudiag.checks.job import kinds
+from gpudiag.checks.job.groups import Group
+from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.stacks import changed_counters, own_frames
+from gpudiag.checks.registry import FindingKind
+from gpudiag.model.job import Frame
+
+_ASKS_RANK = re.compile(
+    r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+)
+NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
+
+
+def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
+    """The kind, and what the sources show of the way by which the odd ranks came to another call."""
+    swallowed = _swallowed_between(odd.head, most.head)
+    if swallowed:
+        return kinds.SWALLOWED, f"; {swallowed}"
+    counters = changed_counters(most.head.frames, odd.head.frames)
+    steps = ", ".join(
+        f"{name} is {b:g} there and {a:g} here"
+        for name, (a, b) in list(counters.items())[:2]
+        if name not in NAMES_OF_RANKS
+    )
+    branch = _branch(odd.head, most.head)
+    said = "".join(f"; {one}" for one in (branch, steps) if one)
+    return kinds.OTHER_COLLECTIVE, said
+
+
+def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
+    """The frames of one function in which the two are at different lines, the outermost such."""
+    for one, other in zip(reversed(own_frames(odd.frames)), reversed(own_frames(most.frames)), strict=False):
+        if (one.file, one.function) != (other.file, other.function):
+            return None
+        if one.line != other.line:
+            return one, other
+    return None
+
+
+def _swallowed_between(odd: Position, most: Position) -> str:
+    """Words for a `try` that goes on, in which the many are and the odd one is not, or whose `except` the odd one is in."""
+    frames = _divergence(odd, most)
+    if frames is None:
+        return ""
+    one, other = frames
+    caught = next((around for around in one.inside if around.startswith("except")), "")
+    if caught:
+        return f"it is in the `{caught}` of {one.place.partition(':')[0]}: an exception took it there"
+    tried = next(
+        (around for around in other.inside if around.startswith("try") and around not in one.inside), ""
+    )
+    if not tried:  # the call may stand in a function that is called from within the try
+        inner = [frame for frame in own_frames(most.frames) if frame.file == other.file]
+        tried = next(
+            (a for frame in inner for a in frame.inside if a.startswith("try") and a not in one.inside), ""
+        )
+    return (
+        f"the call stands in a {tried} of {other.place.partition(':')[0]}: an exception was likely swallowed there"
+        if tried
+        else ""
+    )
+
+
+def _branch(odd: Position, most: Position) -> str:
+    """Words for an `if` on the rank around one of the two calls, or one of whose branches each of them is in."""
+    frames = _divergence(odd, most)
+    if frames is not None:
+        for here, there in (frames, frames[::-1]):
+            found = next((one for one in here.inside if f"else of {one}" in there.inside), "")
+            if found:
+                return f"one call stands under `{found}`, the other under its `else`"
+    for position, other in ((odd, most), (most, odd)):
+        others = {around for frame in own_frames(other.frames) for around in frame.inside}
+        for frame in own_frames(position.frames):
+            for around in frame.inside:
+                if _ASKS_RANK.search(around) and around not in others:
+                    return f"{frame.place} stands under `{around}`"
+    return ""
+
+
+def is_counter(name: str) -> bool:
+    """Whether a variable is likely called so because it counts the rounds of a loop."""
+    return any(
+        word in name.lower() for word in ("step", "iter", "epoch", "batch", "idx", "count", "index")
+    ) or name in ("i", "j", "n", "it", "s", "b")
+
+
+def order_of(one: Position, other: Position) -> int:
+    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that cannot be told.
+
+    By the counters of the loops that both are in; where these are equal, by the lines of the function in which they part.
+    """
+    for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
+        if is_counter(name) and name not in NAMES_OF_RANKS:
+            return 1 if own > theirs else -1
+    frames = _divergence(one, other)
+    if frames is not None:
+        return 1 if frames[0].line > frames[1].line else -1
+    return _order_on_one_line(one, other)
+
+
+def _order_on_one_line(one: Position, other: Position) -> int:
+    """The order of two functions that one line calls, by their places in it: `synchronise(); total()`."""
+    stacks = [tuple(reversed(own_frames(position.frames))) for position in (one, other)]
+    caller: Frame | None = None
+    for mine, theirs in zip(*stacks, strict=False):
+        if mine.function != theirs.function and caller is not None:
+            here, there = (_place_in(caller.text, frame.function) for frame in (mine, theirs))
+            return 0 if here is None or there is None else (here > there) - (here < there)
+        if (mine.file, mine.function, mine.line) != (theirs.file, theirs.function, theirs.line):
+            return 0
+        caller = mine
+    return 0
+
+
+def _place_in(text: str, function: str) -> int | None:
+    """Where a line calls a function; None where it does not, or twice."""
+    name = re.escape(function.rpartition(".")[2])
+    found = [match.start() for match in re.finditer(rf"\b{name}\(", text)]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,110 @@
+"""What a shell offers for the value of an option or an argument: words, names in a list, machines with faults, topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gpudiag.model.option import require_known
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.3 on
+    """One of several words; another is refused with the nearest one."""
+
+    name = "word"
+
+    def __init__(self, choices: Sequence[str], what: str) -> None:
+        """Allow `choices`; `what` is one of them, with its article: `a format`."""
+        self.choices = tuple(choices)
+        self._what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        require_known(str(value), self.choices, self._what)
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The words that begin so."""
+        return _beginning(self.choices, incomplete)
+
+
+def offer(words: Iterable[str]) -> Completer:
+    """A completer for one of these words."""
+    known = tuple(words)
+    return lambda _context, _parameter, incomplete: _beginning(known, incomplete)
+
+
+def offer_list(words: Iterable[str]) -> Completer:
+    """A completer for a list of these words with commas, which goes on after the last comma."""
+    known = tuple(words)
+    return lambda _context, _parameter, incomplete: _next_in_list(known, incomplete, ",")
+
+
+def offer_checks(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Names of checks, and their topics, in a list with commas."""
+    from gpudiag.checks import BUILTIN
+
+    topics = dict.fromkeys(check.name.partition(".")[0] for check in BUILTIN)
+    return _next_in_list((*topics, *(check.name for check in BUILTIN)), incomplete, ",")
+
+
+def offer_machines(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Base machines of `simulate`; after a plus sign the faults that can be added. A file may stand there too."""
+    from gpudiag.simulate.faults.table import FAULTS
+    from gpudiag.simulate.machine_file import base_machines
+
+    if "+" in incomplete:
+        return _next_in_list((kind.usage.partition(":")[0] for kind in FAULTS), incomplete, "+")
+    if "/" in incomplete or incomplete.startswith("."):
+        return [CompletionItem(incomplete, type="file")]
+    return _beginning(sorted(base_machines()), incomplete)
+
+
+def offer_topics(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Codes of findings, where one begins so; else files."""
+    from gpudiag.checks.catalogue import finding_kinds
+
+    codes = _beginning(sorted(kind.code for kind in finding_kinds()), incomplete) if incomplete else []
+    return codes or [CompletionItem(incomplete, type="file")]
+
+
+def offer_report(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """`FORMAT=` of a report; after it files."""
+    from gpudiag.render.report_formats import REPORT_FORMATS
+
+    if "=" in incomplete:
+        return [CompletionItem(incomplete, type="file")]
+    return _beginning([f"{name}=" for name in REPORT_FORMATS], incomplete)
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _next_in_list(words: Iterable[str], incomplete: str, separator: str) -> list[CompletionItem]:
+    before, mark, last = incomplete.rpartition(separator)
+    named = before.split(separator)
+    return [
+        CompletionItem(f"{before}{mark}{word}")
+        for word in words
+        if word.startswith(last) and (separator == "+" or word not in named)
+    ]

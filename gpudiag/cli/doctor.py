@@ -1,0 +1,52 @@
+"""`gpudiag doctor`: what of gpudiag works on this machine."""
+
+import os
+
+import click
+
+from gpudiag.cli.commands import HELP_SETTINGS
+from gpudiag.cli.options import deadline_option, store_option
+from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.result_options import Wanted, result_options
+from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.runs.doctor import DEADLINE_SECONDS, see_doctor
+
+_EXAMPLES = """\b
+Examples:
+  gpudiag doctor
+  gpudiag doctor --deep                 import torch too, and start CUDA
+  gpudiag doctor --python .venv/bin/python   the interpreter of your job
+Exit status: 0 all that this machine should be able to do works, 3 something of
+it does not. What is optional and not installed, and a GPU, Slurm or Kubernetes
+that this machine does not have, are no error."""
+
+
+@click.command("doctor", context_settings=HELP_SETTINGS, epilog=_EXAMPLES)
+@click.option("--deep", is_flag=True, help="Import torch and start CUDA, which takes seconds.")
+@click.option(
+    "--python", type=click.Path(), metavar="PATH", help="Check the packages of your job's interpreter."
+)
+@store_option
+@deadline_option(DEADLINE_SECONDS, "; torch has 30 s")
+@result_options(verbose="Show what every part answered.")
+def doctor(deep: bool, python: str | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
+    """What of gpudiag works on this machine, what is missing, and the command for each.
+
+    Looks at the driver, torch, permissions, folders, extras and launchers; it judges gpudiag's surroundings and
+    never a GPU: that is `gpudiag preflight`. It takes a second or two, and nothing is changed.
+    """
+    from gpudiag.model.codec import dumps
+    from gpudiag.render.doctor_text import render_doctor
+
+    if python is not None and not os.access(python, os.X_OK):
+        raise UsageError(f"--python {python} cannot be run", hint="name the interpreter of your job")
+    report = see_doctor(deadline_seconds=deadline, store=store, python=python, deep=deep)
+
+    def document() -> str:
+        return dumps(report) + "\n"
+
+    def text() -> str:
+        return render_doctor(report, wanted.style())
+
+    kept = print_result(document if wanted.as_json else text, document, wanted.output)
+    return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)

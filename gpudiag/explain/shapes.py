@@ -1,0 +1,147 @@
+"""What lines of one shape may show: the lines of a log that differ only in their numbers are looked at once.
+
+A log may be of millions of lines, each like no other. So a line is taken apart into words, of which most are known, and only words
+that hold four letters of a pattern have the pattern tried on the line.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from gpudiag.explain.talk import MARKS
+from gpudiag.reference.failures import Failure, Pattern, failures
+
+Candidates = tuple[tuple[Failure, Pattern], ...]
+
+RAISED_MARK = re.compile(
+    rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
+)
+ERROR_MARK = re.compile(
+    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
+)
+# A part of every line that one of these finds, or MARKS of talk.py does: four letters of it without a space are its key.
+_RAISED_PARTS = (
+    *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"Timeout"),
+    *(b"Expired", b"Group", b"Refused", b"Invalid"),
+)  # fmt: skip
+_ERROR_PARTS = (
+    *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found", b"terminate"),
+    *(b"egmentation", b"curl:", b"Aborted"),
+)  # fmt: skip
+_TALK_PARTS = (
+    *(b"exitcode", b"error_file:", b"traceback", b"Root", b"closing", b"task", b"keys:", b"clients", b"monitoredBarrier", b"orkNCCL("),
+    *(b"enqueued", b"Timed", b"CollectiveFingerPrint", b"op.preamble", b"node_rank", b"node-rank", b"COMPLETE", b"START"),
+    *(b"Bootstrap", b"completion", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
+    *(b"Rendezvous", b"join", b"left", b"restart_count", b"Worker", b"exited", b"Stack", b"OMMON_TIMEOUT", b"heartbeat", b"exits"),
+    *(b"subprocess", b"ssigned"),
+)  # fmt: skip
+# Marks of fewer letters in one word.
+_TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("
+_PROGRESS_MARKS = (
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"ompleted", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+)  # fmt: skip
+_DIGITS = b"0123456789"
+_HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
+_GRAM = 4  # letters of a pattern's part that serve as its key
+_FREQUENT = b"etaoinsrlhdcu"
+_MAX_WORDS = 20_000  # that are remembered
+_NONE: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LineKind:
+    """What lines that differ only in digits may show."""
+
+    candidates: Candidates  # the failures whose patterns may match
+    is_raised: bool  # a traceback, an exception or an Xid
+    is_talk: bool  # of launchers and watchdogs, about ranks
+    is_error: bool
+    is_progress: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """By four letters what may stand in a line that has them."""
+
+    stems: dict[bytes, tuple[tuple[bytes, Candidates], ...]]
+    raised: frozenset[bytes]
+    errors: frozenset[bytes]
+    talk: frozenset[bytes]
+    progress: frozenset[bytes]
+    keys: frozenset[bytes]  # all of them
+    unkeyed: tuple[tuple[bytes, Candidates], ...]  # parts without four letters in one word
+
+
+class Classifier:
+    """Tells what lines may show, and remembers the words that it has seen."""
+
+    def __init__(self) -> None:
+        self._index = _index()
+        self._words: dict[bytes, frozenset[bytes]] = {}
+
+    def classify(self, shape: bytes) -> LineKind:
+        """What lines of this shape may show."""
+        index, known = self._index, self._words
+        keys: set[bytes] = set()
+        for word in shape.split():
+            found = known.get(word)
+            if found is None:
+                found = _keys_of(word, index.keys)
+                if len(known) < _MAX_WORDS:
+                    known[word] = found
+            if found:
+                keys |= found
+        stems = [entry for key in keys if key in index.stems for entry in index.stems[key]]
+        return LineKind(
+            tuple(entry for stem, entries in (*stems, *index.unkeyed) if stem in shape for entry in entries),
+            is_raised=(not index.raised.isdisjoint(keys) or _RAISED_SHORT in shape)
+            and RAISED_MARK.search(shape) is not None,
+            is_talk=(not index.talk.isdisjoint(keys) or _TALK_ROW in shape or _TALK_SHORT in shape)
+            and MARKS.search(shape) is not None,
+            is_error=not index.errors.isdisjoint(keys) and ERROR_MARK.search(shape) is not None,
+            is_progress=not index.progress.isdisjoint(keys)
+            and any(mark in shape for mark in _PROGRESS_MARKS),
+        )
+
+
+def shape_of(line: bytes) -> bytes:
+    """The line without its numbers: lines of one shape may show the same failure."""
+    return (_HEXADECIMAL.sub(b"", line) if b"0x" in line else line).translate(None, _DIGITS)
+
+
+def _keys_of(word: bytes, keys: frozenset[bytes]) -> frozenset[bytes]:
+    if len(word) < _GRAM:
+        return _NONE
+    return keys.intersection([word[place : place + _GRAM] for place in range(len(word) - _GRAM + 1)])
+
+
+@cache
+def _index() -> _Index:
+    by_stem: dict[bytes, list[tuple[Failure, Pattern]]] = {}
+    for failure in failures().values():
+        for pattern in failure.patterns:
+            by_stem.setdefault(shape_of(pattern.part.encode()), []).append((failure, pattern))
+    stems: dict[bytes, list[tuple[bytes, Candidates]]] = {}
+    unkeyed: list[tuple[bytes, Candidates]] = []
+    for stem, entries in by_stem.items():
+        key = _rarest_key(stem)
+        (unkeyed if key is None else stems.setdefault(key, [])).append((stem, tuple(entries)))
+    raised, errors, talk, progress = (
+        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, _TALK_PARTS, _PROGRESS_MARKS)
+    )
+    keys = frozenset(stems).union(raised, errors, talk, progress)
+    by_key = {key: tuple(entries) for key, entries in stems.items()}
+    return _Index(by_key, raised, errors, talk, progress, keys, tuple(unkeyed))
+
+
+def _keys(parts: Iterable[bytes]) -> frozenset[bytes]:
+    found = {part: _rarest_key(part) for part in parts}
+    return frozenset(key for key in found.values() if key is not None)
+
+
+def _rarest_key(part: bytes) -> bytes | None:
+    """Four letters of one word in it that are rarest in other text; None where no word has so many."""
+    grams = [part[place : place + _GRAM] for place in range(len(part) - _GRAM + 1)]
+    within = [gram for gram in grams if len(gram.split()) == 1 and gram == gram.strip()]
+    return min(within, key=lambda gram: sum(letter in _FREQUENT for letter in gram), default=None)

@@ -1,0 +1,126 @@
+"""Which jobs are looked at: that of the process that was named, of a Slurm job, or all that are here."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
+from gpudiag.probe.job.permission import explain_refusal
+from gpudiag.probe.job.proc import Process, read_text
+from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
+
+_STACK_SECONDS = 5.0  # as for a look
+_TRIES = 3
+_INIT = 1
+# What starts a job as the first process of a container; any other process 1 is the machine's own, and started everything.
+_FIRST_PROCESSES = frozenset(
+    ("sh", "bash", "dash", "zsh", "tini", "dumb-init", "docker-init", "catatonit", "mpirun", "mpiexec")
+)
+_OTHER_PID = (
+    "name the job's launcher or one of its ranks; or nothing, where there is one job here: `gpudiag hang`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The jobs; or, without one, why the process that was named is of none, and what to do."""
+
+    jobs: Sequence[FoundJob]
+    refusal: tuple[str, str] | None = None
+
+
+def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: str | None) -> Chosen:
+    """The jobs that are wanted; with neither pid nor Slurm job all that are here."""
+    launched = find_launched_jobs(processes)
+    if slurm_job is not None:
+        return Chosen([job for job in launched if job.slurm_job == slurm_job])
+    if pid is not None:
+        return _choose_by_pid(pid, launched, processes)
+    taken = frozenset(one for job in launched for one in job.pids)
+    families = find_families(processes, taken, _read_main, _uses_torch)
+    return Chosen([*launched, *(job for job in families if job.ranks)])
+
+
+def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> Chosen:
+    named = processes.get(pid)
+    if named is None:
+        words = f"there is no process {pid} here: it has ended, or is of another machine or container"
+        own = f"process {pid} is gpudiag's own"
+        return Chosen((), (own if os.path.exists(f"/proc/{pid}") else words, _OTHER_PID))
+    followed = named.parent_pid if named.state == "Z" else pid  # a dead rank's launcher may have others
+    fitting = [job for job in launched if followed in job.pids or _is_above(followed, job, processes)]
+    if not fitting and named.name == "srun":  # its ranks are slurmstepd's children
+        slurm_job = (named.environment or {}).get("SLURM_JOB_ID", "")
+        fitting = [job for job in launched if slurm_job and job.slurm_job == slurm_job]
+    if fitting:
+        return Chosen(fitting)
+    if named.state == "Z":
+        words = f"process {pid} ({named.name}) has ended, and its parent has not reaped it (a zombie)"
+        return Chosen((), (words, _OTHER_PID))
+    top = _top_python(named, processes)
+    refusal = None if top.python else _refuse(top)
+    return Chosen((), refusal) if refusal else Chosen([find_family(top, processes, _read_main)])
+
+
+def _refuse(process: Process) -> tuple[str, str] | None:
+    """Why a process that is no Python's by its program is of no job; None for one that runs a Python of its own."""
+    who = f"process {process.pid} ({process.name})"
+    read = read_stacks(process.pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+    if not isinstance(read, Missing) or read.reason in (MissingReason.TIMED_OUT, MissingReason.ERROR):
+        return None
+    if read.reason is MissingReason.NO_PERMISSION:
+        words = f"{who} is no Python program by its command line, no rank is below it, and it may not be looked into"
+        return words, f"{explain_refusal(process.pid, read.detail).detail}; or {_OTHER_PID}"
+    return f"{who} runs no Python, and no rank of a job is below it", _OTHER_PID
+
+
+def _is_above(pid: int, job: FoundJob, processes: Mapping[int, Process]) -> bool:
+    return any(_is_below(processes[rank.process.pid], pid, processes) for rank in job.ranks)
+
+
+def _is_below(process: Process, pid: int, processes: Mapping[int, Process]) -> bool:
+    """Whether a process was started by another, or by what that one started."""
+    if pid != _INIT:
+        return pid in process.ancestors
+    first = processes.get(_INIT)
+    if first is None or not (first.python or first.name in _FIRST_PROCESSES):
+        return False
+    top = processes.get(process.ancestors[-1]) if process.ancestors else process
+    return top is not None and top.parent_pid == _INIT
+
+
+def _top_python(process: Process, processes: Mapping[int, Process]) -> Process:
+    """The first Python process below a shell or a wrapper; of a process that a join waits for, the one that joins."""
+    if not process.python:
+        below = [one for one in processes.values() if one.python and _is_below(one, process.pid, processes)]
+        return min(below, key=lambda one: (len(one.ancestors), one.pid)) if below else process
+    parent = processes.get(process.parent_pid)
+    own = find_family(process, processes, _read_main)
+    if parent is not None and parent.python and own.launcher == "python":
+        family = find_family(parent, processes, _read_main)
+        if any(rank.process.pid == process.pid for rank in family.ranks):
+            return parent
+    return process
+
+
+def _read_main(pid: int) -> Sequence[RawFrame]:
+    """The main thread's frames; tried again where py-spy is late, for whole jobs are told apart by them."""
+    for _ in range(_TRIES):
+        read = read_stacks(pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+        if not isinstance(read, Missing):
+            return _frames_of(read[0].get(pid))
+        if read.reason is not MissingReason.TIMED_OUT:
+            break
+    return ()
+
+
+def _frames_of(thread: RawThread | None) -> Sequence[RawFrame]:
+    return thread.frames if thread is not None else ()
+
+
+def _uses_torch(pid: int) -> bool:
+    try:
+        return "libtorch" in read_text(f"/proc/{pid}/maps")
+    except OSError:
+        return False

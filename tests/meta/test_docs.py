@@ -1,0 +1,81 @@
+"""README.md and docs/: every page is found, the site builds without a warning, and every command shown is one that exists."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.walking import walk
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "decisions" not in path.parts)
+SHOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md", *PAGES]
+TREE = {
+    command: {name for option in options for name in option["names"]}
+    for command, options in json.loads((Path(__file__).parent / "command_tree.json").read_text()).items()
+}
+CODE = re.compile(r"`([^`\n]*\bgpudiag [^`\n]+)`|^(?: {4}|\$ )(.*\bgpudiag .+)$", re.MULTILINE)
+# What ends a command in a shell's line, or in a sentence of code.
+END = re.compile(r"\s(?:--|\||\|\||&&|#|>|2>&1)(?:\s|$)|[;)]")
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """A dead link, a dead anchor, a page that the navigation lacks: each is a warning, and mkdocs.yml is strict."""
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    assert (tmp_path / "search" / "search_index.json").exists()
+
+
+def test_readme_is_short_and_leads_to_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 150
+    linked = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)}
+    assert [target for target in linked if "://" not in target and not (ROOT / target).exists()] == []
+    home = DOCS / "index.md"  # of the site, as README.md is of the repository
+    assert [str(page) for page in PAGES if page != home and str(page.relative_to(ROOT)) not in linked] == []
+    linked = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", home.read_text())}
+    assert [str(page) for page in PAGES if page != home and str(page.relative_to(DOCS)) not in linked] == []
+
+
+def commands_of(text: str) -> list[tuple[str, list[str]]]:
+    """Every command of gpudiag that a page shows, with its options."""
+    found = []
+    for code in (inline or block for inline, block in CODE.findall(text)):
+        for call in re.split(r"\bgpudiag(?= )", code)[1:]:
+            words = END.split(f" {call} ")[0].split()
+            if words and words[0] in TREE:
+                options = [
+                    word.partition("=")[0].strip("`,.:") for word in words[1:] if word.startswith("--")
+                ]
+                found.append((words[0], options))
+    return found
+
+
+@walk(SHOWN, name=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_is_shown_has_the_options_shown(page: Path) -> None:
+    unknown = [
+        f"gpudiag {command} {option}"
+        for command, options in commands_of(page.read_text())
+        for option in options
+        if option not in TREE[command]
+    ]
+    assert unknown == []
+
+
+def test_commands_are_found_in_the_pages() -> None:
+    assert commands_of("`gpudiag list --free 2`\n    gpudiag simulate x -- gpudiag list --wide | head\n") == [
+        ("list", ["--free"]),
+        ("simulate", []),
+        ("list", ["--wide"]),
+    ]
+    assert sum(len(commands_of(page.read_text())) for page in SHOWN) > 200

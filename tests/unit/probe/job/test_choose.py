@@ -1,0 +1,82 @@
+"""Which process may be named to `gpudiag hang`: a rank, whatever started ranks, and what is told of everything else."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job import choose
+from gpudiag.probe.job.choose import choose_jobs
+from gpudiag.probe.job.proc import Process
+from tests.walking import walk
+
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
+NO_PYTHON = Missing(MissingReason.NOT_SUPPORTED, "it runs no Python")
+
+
+def process(
+    pid: int, parent: int, name: str = "python", above: tuple[int, ...] = (), **more: object
+) -> Process:
+    made = Process(pid, parent, "S", 5.0, name, (name,), 0, {}, python=name == "python", ancestors=above)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def machine(first: str, *more: Process) -> dict[int, Process]:
+    """Process 1, a shell that started torchrun with one rank, and others."""
+    known = (
+        process(1, 0, first),
+        process(10, 1, "bash"),
+        process(11, 10, above=(10,)),
+        process(12, 11, above=(11, 10), environment=TORCHRUN),
+        process(20, 1, "sleep"),
+        *more,
+    )
+    return {one.pid: one for one in known}
+
+
+FOLLOWED = {
+    "the rank": ("systemd", 12), "torchrun": ("systemd", 11), "the script": ("systemd", 10), "a container's bash": ("bash", 1),
+    "a container's tini": ("tini", 1), "a container's torchrun": ("python", 1), "a dead rank": ("systemd", 13), "srun": ("systemd", 14),
+}  # fmt: skip
+
+
+@walk(FOLLOWED)
+def test_whatever_started_ranks_is_followed(name: str) -> None:
+    first, pid = FOLLOWED[name]
+    dead = process(13, 11, above=(11, 10), state="Z", words=())
+    processes = machine(first, dead, process(14, 1, "srun", environment={"SLURM_JOB_ID": "42"}))
+    processes[12] = replace(processes[12], environment={**TORCHRUN, "SLURM_JOB_ID": "42"})
+    (job,) = choose_jobs(processes, pid, None).jobs
+    assert [rank.process.pid for rank in job.ranks] == [12]
+
+
+REFUSED = {
+    "a program": (20, NO_PYTHON, "process 20 (sleep) runs no Python, and no rank of a job is below it"),
+    "the machine's first": (1, NO_PYTHON, "process 1 (systemd) runs no Python"),
+    "another's program": (20, Missing(MissingReason.NO_PERMISSION, "EPERM"), "may not be looked into"),
+    "gone": (4194304, NO_PYTHON, "there is no process 4194304 here: it has ended"),
+    "dead": (21, NO_PYTHON, "process 21 (python) has ended"),
+}
+
+
+@walk(REFUSED)
+def test_what_is_no_rank_and_started_none_is_refused_in_one_sentence(name: str) -> None:
+    pid, stacks, words = REFUSED[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose, "read_stacks", lambda *_, **__: stacks)
+        chosen = choose_jobs(machine("systemd", process(21, 1, state="Z", words=())), pid, None)
+    assert not chosen.jobs
+    assert chosen.refusal is not None
+    assert words in chosen.refusal[0]
+    assert "`gpudiag hang`" in chosen.refusal[1]
+
+
+def test_a_program_with_a_python_in_it_and_another_users_python_are_looked_at() -> None:
+    """The first may be a job; of the second the look itself says which command is allowed to."""
+    refused = Missing(MissingReason.NO_PERMISSION, "EPERM")
+    hidden = process(22, 1, environment=None, is_readable=False)
+    for pid, stacks in ((20, ({}, "py-spy")), (22, refused)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(choose, "read_stacks", lambda *_, answer=stacks, **__: answer)
+            chosen = choose_jobs(machine("systemd", hidden), pid, None)
+        assert [rank.process.pid for rank in chosen.jobs[0].ranks] == [pid]
