@@ -16,6 +16,7 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 BURST_SECONDS, BURST_TICK_SECONDS = 3.0, 0.01
 # Ranks that go to sleep less often than this have no step that is shorter than the usual readings show.
 _SLEEPS_PER_SECOND = 3.0
+_SLEEPS_PER_STEP = 2.5  # own recordings: 0.9 to 2.1 in a real step
 _LATEST_SECONDS = 20.0  # what was before may be imports
 _PARTS = 4
 _STAYS_SHARE = 0.5  # of the spread: a rhythm keeps 0.8 of it, chance a quarter or less for a second and more
@@ -30,14 +31,16 @@ _TOO_SHORT = Missing(
 )
 
 
-def wants_burst(pulses: Mapping[int, Sequence[Pulse]]) -> bool:
-    """Whether the ranks sleep so often that a step may be too short for the usual readings."""
+def wants_burst(found: Reading[StepTime], pulses: Mapping[int, Sequence[Pulse]]) -> bool:
+    """Whether the ranks sleep so often that a step may be too short for the usual readings, or `found` be several of them."""
     rates = []
     for series in pulses.values():
         latest = [one for one in series if one.at_seconds >= series[-1].at_seconds - _LATEST_SECONDS]
         passed = latest[-1].at_seconds - latest[0].at_seconds
         rates.append((latest[-1].sleeps - latest[0].sleeps) / passed if passed > 0 else 0.0)
-    return bool(rates) and median(rates) >= _SLEEPS_PER_SECOND
+    rate = median(rates) if rates else 0.0
+    in_a_step = 0.0 if isinstance(found, Missing) else rate * found.seconds
+    return rate >= _SLEEPS_PER_SECOND or in_a_step >= _SLEEPS_PER_STEP
 
 
 def settle_step_time(

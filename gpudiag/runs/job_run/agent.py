@@ -65,7 +65,7 @@ _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
 _SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
 _SUSPECT_SEEN_SECONDS = 300.0
-_BURST_EVERY_SECONDS = 60.0  # one takes about as much as three glances
+_BURST_EVERY_SECONDS, _BURST_TAKES_SECONDS, _FREE_BURSTS = 120.0, 0.06, 2
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
@@ -120,6 +120,7 @@ class Agent:
         self._suspects_spent = 0.0
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
+        self._bursts = 0
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -347,7 +348,8 @@ class Agent:
     def _over_budget(self) -> bool:
         """Whether the watching, but for ranks that look slow, has taken more than its share of the ranks' processor time."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
-        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + self._suspects_spent
+        apart = self._suspects_spent + _BURST_TAKES_SECONDS * min(self._bursts, _FREE_BURSTS)
+        allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + apart
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
@@ -356,9 +358,10 @@ class Agent:
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
             found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
-        elif wants_burst(fine):
+        elif wants_burst(found, fine):
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
+                self._bursts += 1
                 return
             found = settle_step_time(found, fine, {})
         self._keep_step(found)

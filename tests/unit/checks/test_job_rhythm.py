@@ -46,7 +46,7 @@ def test_the_step_is_found_within_a_tenth_of_what_the_job_printed(name: str) -> 
 def test_a_step_that_the_usual_readings_show_as_several_is_found_by_a_burst_or_not_known(name: str) -> None:
     usual, burst = recorded(name), recorded(name, "burst")
     found = find_step_time(usual)
-    assert wants_burst(usual)
+    assert wants_burst(found, usual)
     settled = settle_step_time(found, usual, burst)
     assert isinstance(settled, StepTime)
     assert settled.seconds == pytest.approx(SHORT_STEPS[name], rel=0.3)
@@ -59,7 +59,9 @@ def test_a_step_that_the_usual_readings_show_as_several_is_found_by_a_burst_or_n
 def test_a_long_step_needs_no_burst_and_outlives_one(name: str) -> None:
     usual = recorded(name)
     found = find_step_time(usual)
-    assert not wants_burst(usual)
+    assert not wants_burst(found, usual)
+    several = StepTime(5 * STEPS[name], 9, 0.7, 30.0)
+    assert wants_burst(several, usual)  # five of them told as one
     assert settle_step_time(found, usual, recorded("shorter", "burst")) is found
 
 
