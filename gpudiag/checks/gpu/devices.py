@@ -187,7 +187,7 @@ GPU_RECOVERY_ADVISED = FindingKind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver asks for a recovery step that leaves the GPU usable until then.",
+    meaning="The driver asks for a recovery step that leaves the GPU usable.",
     remedy="Let running jobs end, then do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
 )
