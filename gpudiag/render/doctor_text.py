@@ -15,7 +15,7 @@ _COLOURS = {PartState.BROKEN: "red", PartState.LIMITED: "yellow"}
 _HEADINGS = (
     (PartState.BROKEN, "Should work here, and does not:"),
     (PartState.LIMITED, "Works in part:"),
-    (PartState.ABSENT, "Not installed; needed only for what it is for:"),
+    (PartState.ABSENT, "Not installed, and needed only for some of what gpudiag does:"),
     (PartState.NOT_HERE, "This machine has none of it:"),
     (PartState.WORKS, "Works:"),
 )

@@ -34,7 +34,7 @@ from gpudiag.render.devices_text import (
     simulated_lines,
 )
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
-from gpudiag.units import format_rate, format_seconds, format_size
+from gpudiag.units import JOULES_PER_KWH, format_rate, format_seconds, format_size
 
 _LABEL_WIDTH = 11
 
@@ -217,6 +217,10 @@ def _value(name: str, value: Any, now: datetime) -> str:
         return "/".join(str(count) for count in counts)
     if type(value) in _NOUNS:
         return _NOUNS[type(value)](value)
+    if isinstance(value, str):
+        return value.replace("_", " ")
+    if name.endswith("_joules"):
+        return f"{value / JOULES_PER_KWH:.1f} kWh"
     if name.endswith("_bytes"):
         return format_size(value)
     if name.endswith("_bytes_per_second"):

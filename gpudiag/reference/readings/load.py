@@ -242,7 +242,7 @@ POWER: tuple[Declared, ...] = (
     Declared("power_limit_max_watts", "most {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1)),
     Declared(
         "energy_joules",
-        "{} J since driver load",
+        "{} since driver load",
         Field(
             83,
             per=MILLIJOULES_PER_JOULE,

@@ -130,7 +130,7 @@ def wide(snapshot: Snapshot, style: Style = PLAIN) -> str:
 
 
 def test_verbose_wide_says_every_reading_or_why_it_is_not_there() -> None:
-    text = wide(make_snapshot(make_idle(0)), Style(verbose=True))
+    text = " ".join(wide(make_snapshot(make_idle(0)), Style(verbose=True)).split())
     assert "fan speed" in text
     assert "CUDA ordinal" in text.split("(it was not")[0]
 
