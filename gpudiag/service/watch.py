@@ -246,7 +246,7 @@ class MachineWatch:
         self.snapshot = shown
         self._note_last_good()  # the first picture may come after the only tick that there is
         self._publish_xids()
-        self._judge(snapshot)
+        self._judge(joined)
 
     def _is_settling(self) -> bool:
         """Whether NVML's list has just changed, and what is known of the PCI bus is from before that."""

@@ -1,6 +1,6 @@
 """Checks of the GPUs themselves: not initialised, lost, hung, fewer than there should be."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -77,7 +77,7 @@ def gpu_started(context: Context) -> Judgement:
     snapshot = context.snapshot
     log = snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    events = [event for event in log if event.kind is KernelEventKind.GPU_NOT_STARTED]
+    events = _starts_that_failed(log)
     if snapshot.source("nvml").state not in (SourceState.OK, SourceState.NO_DEVICES):
         return judged()  # no GPU is listed, and source.nvml reports why
     listed = [device for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing)]
@@ -85,6 +85,10 @@ def gpu_started(context: Context) -> Judgement:
         return judged()  # gpu.count reports that none is listed
     found = list(_judge(snapshot, events))
     return replace(judged(*found), restated=tuple(Restated(one, _STATED_BY, _SAID) for one in found))
+
+
+def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
+    return [event for event in log if event.kind is KernelEventKind.GPU_NOT_STARTED]
 
 
 _SAID = "the kernel log says that it did not start"
@@ -283,6 +287,9 @@ ASKED_FOR_BY = (
 )  # fmt: skip
 
 
+_NONE_LISTED = "NVML lists no GPU"
+
+
 @check(
     "gpu.lost",
     title="every GPU is on the bus and asks for no recovery",
@@ -293,6 +300,8 @@ ASKED_FOR_BY = (
 )
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""
+    if not _listed(context.snapshot):
+        return does_not_apply(_NONE_LISTED)
     found = (_lost(context.snapshot, device) for device in _listed(context.snapshot))
     findings = tuple(finding for finding in found if finding is not None)
     return judged(*findings, restated=tuple(map(_request, findings)))
@@ -308,6 +317,8 @@ def gpu_lost(context: Context) -> Judgement:
 )
 def gpu_hung(context: Context) -> Judgement:
     """A finding for each GPU that did not answer in time, or not at all for another reason."""
+    if not _listed(context.snapshot):
+        return does_not_apply(_NONE_LISTED)
     found = (_silent(context.snapshot, device) for device in _listed(context.snapshot))
     return judged(*(finding for finding in found if finding is not None))
 
@@ -436,9 +447,17 @@ def _not_in_nvml(snapshot: Snapshot, listed: tuple[Device, ...]) -> tuple[Findin
     if snapshot.machine.container is not None:
         return _against_nodes(snapshot, len(listed))
     if on_bus and not listed:
-        message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus"
+        failed = [] if isinstance(snapshot.kernel_log, Missing) else _starts_that_failed(snapshot.kernel_log)
+        said = (
+            f"; the kernel log says that the driver could not start them ({_words(failed[-1])})"
+            if failed
+            else ""
+        )
+        message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus{said}"
         evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
-        return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence),)
+        facts = _facts(failed) if failed else ()
+        remedy = NOT_STARTED.remedy if failed else ""
+        return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy),)
     known_ids = [device.id.bus_id for device in listed]
     known = set(known_ids)
     unlisted = [gpu for gpu in on_bus if gpu.bus_id not in known]

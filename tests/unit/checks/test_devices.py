@@ -9,9 +9,10 @@ from gpudiag.model.device import Device, DeviceId, SourceState, SourceStatus
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.host import Machine
+from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.checks.machines import CONTAINER, LATE, LOST, look_at, make_bare_machine, make_pci_gpu
-from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_snapshot
+from tests.unit.model.nouns import TAKEN_AT, WITHOUT_LIBRARY, make_device, make_snapshot
 
 
 def index_of(finding: Finding) -> object:
@@ -131,6 +132,16 @@ def test_what_the_user_expects_is_exact(expected: int, outcome: Outcome) -> None
 def test_what_the_node_was_given_out_as_is_a_lower_limit(least: int, outcome: Outcome) -> None:
     snapshot = make_snapshot(*make_eight(), machine=make_bare_machine(gpus=8))
     assert gpu_count.judge(look_at(snapshot, at_least_gpus=least)).outcome is outcome
+
+
+def test_where_the_driver_lists_none_the_kernel_log_says_why() -> None:
+    line = "NVRM: GPU 0000:ca:00.0: RmInitAdapter failed! (0x24:0x72:1568)"
+    failed = KernelEvent(KernelEventKind.GPU_NOT_STARTED, TAKEN_AT, line, bus_id="00000000:ca:00.0")
+    for log, says in ((), False), ((failed,), True):
+        snapshot = make_snapshot(machine=make_bare_machine(gpus=8), kernel_log=log)
+        (finding,) = gpu_count.judge(look_at(snapshot)).findings
+        assert ("RmInitAdapter failed" in finding.message, "Power-cycle" in finding.remedy) == (says, says)
+        assert gpu_lost.judge(look_at(snapshot)).outcome is Outcome.SKIP  # no GPU was looked at
 
 
 @pytest.mark.parametrize(("on_bus", "codes"), [(8, ["gpu.missing"]), (7, ["gpu.count"])])

@@ -170,7 +170,7 @@ def test_ranks_that_outlive_the_command_are_not_called_well() -> None:
     left = replace(WELL[2], end=RankEnd.RUNS, ended=None)
     (finding,) = judge_run(facts(*WELL[:2], left, exit_status=0))
     assert (finding.code, finding.outcome) == ("job.not_watched", Outcome.WARN)
-    assert "rank 2 went on" in finding.message
+    assert "rank 2 continued" in finding.message
     assert judge_run(facts(left, exit_status=0, has_ended=False)) == ()
 
 
