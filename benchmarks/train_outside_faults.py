@@ -58,14 +58,16 @@ _HALF = ("--dtype", "float16")
 FAULTS: dict[str, Cause] = {
     "bit_of_average": _cause("rank_corrupt", GUILTY, **_HARDWARE),
     "bit_of_own_gradient": _cause("rank_corrupt", GUILTY, **_HARDWARE),
-    "bit_on_the_way": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE),
+    "bit_on_the_way": _cause("rank_corrupt", GUILTY, "gave to the averaging", **_HARDWARE),
     "bit_of_parameter": _cause("rank_corrupt", GUILTY, **_HARDWARE),
     "bits_of_sharded_gradient": _cause("rank_corrupt", GUILTY, **_HARDWARE, **_SHARDED),
     "bit_of_own_gradient_before_shards": _cause("rank_corrupt", GUILTY, "computes", **_HARDWARE, **_SHARDED),
-    "bit_handed_in_for_shards": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE, **_SHARDED),
+    "bit_handed_in_for_shards": _cause(
+        "rank_corrupt", GUILTY, "gave to the averaging", **_HARDWARE, **_SHARDED
+    ),
     "number_handed_in_for_shards": _cause("gradient", None, "one rank among", **_HARDWARE, **_SHARDED),
     "bit_of_own_gradient_before_zero": _cause("rank_corrupt", GUILTY, "computes", **_HARDWARE, **_ZERO),
-    "bit_handed_in_to_zero": _cause("rank_corrupt", GUILTY, "handed in", **_HARDWARE, **_ZERO),
+    "bit_handed_in_to_zero": _cause("rank_corrupt", GUILTY, "gave to the averaging", **_HARDWARE, **_ZERO),
     "buffer_of_one_rank": _cause("buffers_differ", GUILTY),
     "nan_of_own_gradient": _cause("not_finite", GUILTY),
     "never_divided": _cause("gradients_summed"),

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -70,7 +70,8 @@ def pip_command(*words: str, python: str | None = None) -> str:
     prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx runpip {prefix.name} install {asked}"
-    if find_spec("pip") is None:  # made by uv, which leaves pip out
+    # Not by importlib.util.find_spec: setuptools takes part in that, and clears distutils away where pip is asked for.
+    if PathFinder.find_spec("pip") is None:  # made by uv, which leaves pip out
         return f"uv pip install --python {shlex.quote(sys.executable)} {asked}"
     return f"{_pip()} install {asked}"
 

@@ -183,6 +183,9 @@ _FINE: tuple[dict[str, object], ...] = (
     {"memory_channel_repair_pending": False},
     {"tpc_repair_pending": False},
     {"recovery_action": "none"},
+    {"vgpu_license": "not_needed"},
+    {"encoder_utilization_percent": 0.0, "decoder_utilization_percent": 0.0},
+    {"nvlink_transmitted_bytes": 0, "nvlink_received_bytes": 0},
 )
 # What every GPU of the product has alike.
 _OF_THE_PRODUCT = ("pci_subsystem_id", "brand", "cuda_cores", "memory_kind", "memory_bus_width_bits")

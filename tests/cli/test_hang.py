@@ -13,7 +13,7 @@ from gpudiag.runs import hang
     [
         (["0"], "0"),
         (["abc"], "abc"),
-        (["4194303"], "process 4194303 does not exist here"),
+        (["4194303"], "there is no process 4194303 here"),
         (["--slurm-job", "987654321"], "srun --overlap --jobid 987654321"),
         (["7", "--all"], "exclude each other"),
         (["--limit", "0", "7"], "limit"),

@@ -164,9 +164,9 @@ def test_what_a_good_run_noted_is_missed_by_the_listing_and_the_bare_command_too
     write_known_gpus("simulated h100x8+gone:5", decode(KnownGpus, json.loads(noted)))
     with simulated_machine("h100x8+gone:5") as session:
         listing, bare = run_on(session, "list", **state), run_on(session, **state)
-    assert "that was here" in listing.out
+    assert "that was GPU 5" in listing.out
     assert (bare.status, bare.out[:4]) == (ExitStatus.FAIL, "FAIL")
-    assert "that was here" in bare.out
+    assert "that was GPU 5" in bare.out
 
 
 def test_a_good_machine_may_be_another_one_and_each_difference_is_named(state, tmp_path):

@@ -58,7 +58,7 @@ def test_under_torchrun_the_agents_start_fresh_ranks_for_it() -> None:
 def test_two_ranks_are_too_few_and_the_report_says_so() -> None:
     completed = nccl_test("--nproc", "2", "--localise", "--max-bytes", "1K", "--iterations", "5")
     assert completed.status == 0
-    assert "Localisation: not done: it takes 4 nodes" in " ".join(completed.output.split())
+    assert "Localisation: not done: 4 nodes are needed" in " ".join(completed.output.split())
 
 
 def test_after_a_death_nothing_is_localised_and_the_death_is_the_verdict() -> None:

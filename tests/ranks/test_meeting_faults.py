@@ -195,9 +195,7 @@ def test_a_loopback_address_that_one_host_was_given_is_told_there(machines: list
 def test_a_host_that_has_no_address_for_rank_0_says_the_resolver_s_words(machines: list[Machine]) -> None:
     outcomes = run(machines, masters={2: "machine9"})
     assert (outcomes[2].status, outcomes[2].document) == (3, None)
-    assert (
-        outcomes[2].notices[0].startswith("waiting for an address of machine9, where the ranks are to meet")
-    )
+    assert outcomes[2].notices[0].startswith("waiting for an address of machine9, the rendezvous host")
     assert outcomes[0].document["findings"][0]["subject"]["rank"] == 2
 
 

@@ -8,13 +8,13 @@ import os
 import socket
 from typing import Any
 
+from gpudiag.installed import install_command
 from gpudiag.model.owners import PodDevice, PodDevices
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls
 
 DEADLINE_SECONDS = 5.0
 _AS_ROOT = "in Kubernetes: deploy/kubernetes/pods; not wanted: --kubelet-socket off"
-_HOW_TO_INSTALL = "pip install 'gpudiag[kubernetes]'"
 # A node's kubelet lists all its pods, also those without a GPU; grpc's own limit of 4 MiB is too little for 10,000.
 _MAX_BYTES = 64 << 20
 _MAX_DEVICES = 4096  # MIG instances and shares of 16 GPUs are far less
@@ -39,7 +39,7 @@ def ask_kubelet(path: str, deadline_seconds: float = DEADLINE_SECONDS) -> Readin
 
         from gpudiag.probe.kubelet.messages import message_classes
     except ImportError as error:
-        return Missing(MissingReason.SOURCE_ABSENT, f"{error}: {_HOW_TO_INSTALL}")
+        return Missing(MissingReason.SOURCE_ABSENT, f"{error}: {install_command('kubernetes')}")
 
     messages = message_classes()
     with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:

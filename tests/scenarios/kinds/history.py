@@ -96,7 +96,7 @@ class WithoutHistory(Trial):
             machine.write_text(f'base = "{self.machine}"\n')
             state.mkdir()
             self.spoil(state / _STORE)
-            report = _preflight(machine, state, "--strict", *self.flags)
+            report = _preflight(machine, state, "--strict", "--verbose", *self.flags)
             told = "not run without the history" in " ".join(report["text"].split())
             named = all(check in report["text"] for check in _NEEDING)
             found = ("history unread",) if told and named and report["status"] == 3 else ()
