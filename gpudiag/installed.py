@@ -10,8 +10,8 @@ import re
 import shlex
 import shutil
 import sys
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit

@@ -242,7 +242,7 @@ POWER: tuple[Declared, ...] = (
     Declared("power_limit_max_watts", "most {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1)),
     Declared(
         "energy_joules",
-        "{} since driver load",
+        "{} used",
         Field(
             83,
             per=MILLIJOULES_PER_JOULE,
