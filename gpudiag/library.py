@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ _CHILD = (
 _FOLDER = str(Path(__file__).resolve().parents[1])
 _NOTICE_SECONDS = 60.0  # beyond the command's own deadlines; a busy machine starts a child slowly
 _CLEAN_UP_SECONDS = 20.0  # for its ranks to be ended
+_REAP_SECONDS = 1.0
 # Above what the levels take by their own deadlines (docs/findings.md); level long takes as long as its load.
 _LEVEL_SECONDS = {"instant": 30.0, "quick": 1800.0, "standard": 7200.0, "long": 14400.0}
 
@@ -121,15 +123,14 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
         )
     except OSError as error:
         raise GpudiagError(f"gpudiag could not be started: {error.strerror or error}") from error
-    with child:
-        try:
-            out, said = child.communicate(timeout=limit_seconds)
-        except BaseException as error:  # also Ctrl-C: its ranks must not stay
-            _end(child)
-            if isinstance(error, subprocess.TimeoutExpired):
-                words = f"gpudiag {command[0]} did not end within {limit_seconds:g} s"
-                raise GpudiagError(words, hint="give it more timeout_seconds, or a lower level") from None
-            raise
+    try:
+        out, said = child.communicate(timeout=limit_seconds)
+    except BaseException as error:  # also Ctrl-C: its ranks must not stay
+        _end(child)
+        if isinstance(error, subprocess.TimeoutExpired):
+            words = f"gpudiag {command[0]} did not end within {limit_seconds:g} s"
+            raise GpudiagError(words, hint="give it more timeout_seconds, or a lower level") from None
+        raise
     if out.strip():
         document = loads(out)
         if isinstance(document, expected):
@@ -138,12 +139,17 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
 
 
 def _end(child: "subprocess.Popen[str]") -> None:
-    """End the child, and leave it the time to end its own."""
+    """End the child, and leave it the time to end its own; one that the kernel cannot end is not waited for."""
     child.terminate()
+    for pipe in (child.stdout, child.stderr):
+        if pipe is not None:
+            pipe.close()
     try:
         child.wait(_CLEAN_UP_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_REAP_SECONDS)
 
 
 def _error_of(status: int, said: str) -> GpudiagError:

@@ -40,10 +40,10 @@ FILE_SETS = {
             "kubectl apply -k FOLDER (kustomization.yaml says what comes first)",
         ),
         FileSet(
-            "prometheus", ("deploy/prometheus",), "Alert rules, and their unit tests.",
+            "prometheus", ("deploy/prometheus",), "Alert rules, their unit tests, and examples.",
             "Name gpudiag.rules.yml under rule_files; promtool test rules",
         ),
-        FileSet("grafana", ("deploy/grafana",), "A dashboard of all machines.", "Import it in Grafana"),
+        FileSet("grafana", ("deploy/grafana",), "Boards: all machines, one machine, one GPU.", "Import them in Grafana"),
         FileSet(
             "slurm", ("docs/ci/slurm",), "Prolog and epilog: drain a node on which no job should start.",
             "Copy into /etc/slurm/gpudiag; set Prolog and Epilog in slurm.conf",

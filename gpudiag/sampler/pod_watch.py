@@ -14,7 +14,7 @@ from gpudiag.model.owners import PodDevice, PodDevices
 from gpudiag.model.reading import MissingReason
 from gpudiag.probe.kubelet.ask import DEADLINE_SECONDS, find_obstacle
 from gpudiag.sampler.kubelet import PERIOD_SECONDS
-from gpudiag.sampler.supervisor import ChildProcess
+from gpudiag.sampler.supervisor import ChildProcess, SingleChild
 
 _CHILD = "gpudiag.sampler.kubelet"
 _SILENT_SECONDS = PERIOD_SECONDS + 3 * DEADLINE_SECONDS  # two calls, and a busy machine
@@ -24,17 +24,16 @@ _KEPT_SECONDS = 60.0  # a kubelet that restarts is back by then, and its pods ha
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"  # set in every container by the kubelet
 
 
-class PodWatch:
+class PodWatch(SingleChild):
     """The kubelet's account of the GPUs; `pods` is None where there is none, and `warning` says why, if it should be."""
 
     def __init__(self, path: str | None, environment: Mapping[str, str]) -> None:
         """Watch the kubelet behind that socket once `look` is called; without a path, none."""
+        super().__init__()
         self.pods: PodDevices | None = None
         self.warning: str | None = None
         self._path = path
         self._environment = environment
-        self._child: ChildProcess | None = None
-        self._closed: list[ChildProcess] = []
         self._heard_at = self._looked_at = self._started_at = -_LOOK_SECONDS * 10
         self._looking: threading.Thread | None = None
         self._is_there = False
@@ -58,18 +57,6 @@ class PodWatch:
             self._started_at = now
             with suppress(OSError):  # no process can be started: tried again
                 self._child = ChildProcess(_CHILD, (self._path,), self._receive, self._environment)
-
-    def close(self) -> None:
-        """Kill the child, if there is one."""
-        if self._child is not None:
-            self._child.abandon()
-            self._closed.append(self._child)
-            self._child = None
-
-    def count_stuck(self) -> int:
-        """The number of killed children that have not ended yet; the others are reaped."""
-        self._closed = [child for child in self._closed if not child.is_reaped()]
-        return len(self._closed)
 
     def _look_for_socket(self, path: str, now: float) -> None:
         if now - self._looked_at < _LOOK_SECONDS or (self._looking is not None and self._looking.is_alive()):

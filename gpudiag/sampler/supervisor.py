@@ -187,23 +187,43 @@ class Surroundings:
 _ASKED_APART = ("nvml", "gputil", "torch", "host")
 
 
-class Inspector:
+class SingleChild:
+    """What runs at most one child at a time; those that were killed are kept until they have ended."""
+
+    def __init__(self) -> None:
+        """Start nothing."""
+        self._child: ChildProcess | None = None
+        self._closed: list[ChildProcess] = []
+
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        if self._child is not None:
+            self._child.abandon()
+            self._closed.append(self._child)
+            self._child = None
+
+    def count_stuck(self) -> int:
+        """The number of killed children that have not ended yet; the others are reaped."""
+        self._closed = [child for child in self._closed if not child.is_reaped()]
+        return len(self._closed)
+
+
+class Inspector(SingleChild):
     """Inspects the machine around the GPUs; `publish` gets each new result."""
 
     def __init__(
         self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
     ) -> None:
         """Start nothing yet: the first `look` does."""
+        super().__init__()
         self.surroundings: Surroundings | None = None
         self._publish = publish
         self._environment = environment
-        self._child: ChildProcess | None = None
         self._sources: tuple[str, ...] = ()
         self._asked_at = dict.fromkeys(("host", *_PERIODS), -math.inf)
         self._due_at = dict(self._asked_at)
         self._wanted = True
         self._is_outdated = False  # the look in progress began before the GPUs changed
-        self._closed: list[ChildProcess] = []
 
     def ask_soon(self) -> None:
         """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
@@ -242,18 +262,6 @@ class Inspector:
         arguments = (",".join(self._sources),) if self._sources else ()
         with suppress(OSError):  # no process can be started: tried again at the next call
             self._child = ChildProcess(_INSPECT, arguments, self._receive, self._environment)
-
-    def close(self) -> None:
-        """Kill the inspecting child, if there is one."""
-        if self._child is not None:
-            self._child.abandon()
-            self._closed.append(self._child)
-            self._child = None
-
-    def count_stuck(self) -> int:
-        """The number of killed children that have not ended yet; the others are reaped."""
-        self._closed = [child for child in self._closed if not child.is_reaped()]
-        return len(self._closed)
 
     def _due(self, now: float) -> tuple[str, ...]:
         """The sources due: none before the host was seen, so that it comes fast; then GPUtil, then torch."""

@@ -52,10 +52,15 @@ def simulated_machine(scenario: str | Scenario) -> Iterator[Session]:
 
 def run_on(session: Session, *argv: str, **environment: str) -> Done:
     """`gpudiag ARGV` on a simulated machine, in a process session of its own."""
+    return run_in({**_without_colour(session.environment), **environment}, *argv)
+
+
+def run_in(environment: Mapping[str, str], *argv: str) -> Done:
+    """`gpudiag ARGV` with that environment, in a process session of its own."""
     started = monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "gpudiag", *argv],
-        env={**_without_colour(session.environment), **environment},
+        env=dict(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,8 +1,6 @@
 """`gpudiag doctor` on simulated machines, and with things taken away from this one."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -12,7 +10,7 @@ from gpudiag.errors import ExitStatus
 from gpudiag.model.codec import loads
 from gpudiag.model.doctor import DoctorReport, PartState
 from gpudiag.model.documents import json_schema
-from tests.cli.simulated import TIME_LIMIT_SECONDS, Done, processes_of, run_gpudiag
+from tests.cli.simulated import Done, run_gpudiag, run_in
 
 
 def parts(done: Done) -> dict[str, PartState]:
@@ -52,16 +50,7 @@ def test_a_driver_that_hangs_holds_it_up_no_longer_than_the_deadline(tmp_path: P
 
 
 def examine(*argv: str, **environment: str) -> Done:
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpudiag", "doctor", *argv],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
-    return Done(process.returncode, out, err, 0.0, processes_of(process.pid))
+    return run_in({**os.environ, **environment}, "doctor", *argv)
 
 
 def test_with_an_empty_path_and_no_place_for_its_state_it_says_both(tmp_path: Path) -> None:

@@ -55,34 +55,36 @@ def _judge_asked(sight: Sight) -> DoctorPart:
 def judge_nccl(sight: Sight) -> DoctorPart:
     """NCCL's package, which ranks on GPUs need."""
     build = sight.seen.torch
-    if isinstance(build, Missing) or isinstance(build.cuda, Missing):
+    if isinstance(build, Missing):
+        if build.reason is not MissingReason.SOURCE_ABSENT:
+            return unread("nccl", _JOB, build)
+        return DoctorPart("nccl", PartState.NOT_HERE, "it comes with a torch for CUDA")
+    if isinstance(build.cuda, Missing):
         return DoctorPart("nccl", PartState.NOT_HERE, "it comes with a torch for CUDA")
     if isinstance(build.nccl, Missing):
-        words = "no package of NCCL: torch may have one built in (`python -c 'import torch; print(torch.cuda.nccl.version())'`)"
-        return DoctorPart("nccl", PartState.WORKS, words)
+        words = "no package of NCCL was seen: torch may have one built in"
+        return DoctorPart(
+            "nccl", PartState.LIMITED, words, "python -c 'import torch; print(torch.cuda.nccl.version())'"
+        )
     return DoctorPart("nccl", PartState.WORKS, build.nccl)
 
 
 def judge_python_stacks(sight: Sight) -> DoctorPart:
     """py-spy, by which `hang` and `run` read Python stacks."""
-    place = sight.find_program("py-spy")
-    if place is None and (silent := sight.unread_programs("python-stacks")):
-        return silent
-    if place is None:
-        words = "py-spy is not installed: no stack of a rank can be read"
-        return DoctorPart("python-stacks", PartState.ABSENT, words, sight.install("hang"))
-    return DoctorPart("python-stacks", PartState.WORKS, f"py-spy at {place}")
+    return _judge_stack_reader(sight, "python-stacks", "py-spy", "no stack of a rank can be read")
 
 
 def judge_c_stacks(sight: Sight) -> DoctorPart:
     """pystack, for `hang --native`."""
-    place = sight.find_program("pystack")
-    if place is None and (silent := sight.unread_programs("c-stacks")):
-        return silent
-    if place is None:
-        words = "pystack is not installed: `hang --native` shows no C functions"
-        return DoctorPart("c-stacks", PartState.ABSENT, words, sight.install("hang"))
-    return DoctorPart("c-stacks", PartState.WORKS, f"pystack at {place}")
+    return _judge_stack_reader(sight, "c-stacks", "pystack", "`hang --native` shows no C functions")
+
+
+def _judge_stack_reader(sight: Sight, name: str, program: str, lack: str) -> DoctorPart:
+    place = sight.find_program(program)
+    if place is not None:
+        return DoctorPart(name, PartState.WORKS, f"{program} at {place}")
+    absent = DoctorPart(name, PartState.ABSENT, f"{program} is not installed: {lack}", sight.install("hang"))
+    return sight.unread_programs(name) or absent
 
 
 def judge_service(sight: Sight) -> DoctorPart:
