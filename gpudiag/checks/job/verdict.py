@@ -77,8 +77,15 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
 
 
 def is_decided(verdict: JobVerdict) -> bool:
-    """Whether another look in some seconds could not change the verdict: nothing has stood still for too short a time."""
-    return verdict.outcome is Outcome.FAIL or all(one.code != kinds.NOT_YET.code for one in verdict.findings)
+    """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
+
+    A job of which nothing was seen to move, and of which nothing is told, is not decided: it may have hung a moment ago.
+    """
+    if verdict.outcome is Outcome.FAIL:
+        return True
+    if any(one.code == kinds.NOT_YET.code for one in verdict.findings):
+        return False
+    return verdict.outcome is not Outcome.PASS or any(place.moves for place in verdict.places)
 
 
 def _judge(

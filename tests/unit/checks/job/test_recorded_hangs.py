@@ -136,6 +136,20 @@ def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
 
 
 @walk(RECORDED, lambda case: case.name)
+def test_a_job_that_hung_a_moment_ago_is_not_called_healthy_without_another_look(case: Recorded) -> None:
+    """Threads that ran 0.9 s ago: what moves may be healthy, and what does not is looked at again, or blamed."""
+    job = recorded(case.name)
+    young = tuple(replace(rank, looks=tuple(map(_ran_lately, rank.looks))) for rank in job.ranks)
+    verdict = judge_job(replace(job, ranks=young))
+    moves = any(place.moves for place in verdict.places)
+    assert moves or verdict.findings or not is_decided(verdict), verdict.headline
+
+
+def _ran_lately(look: ProcessLook) -> ProcessLook:
+    return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.9) for one in look.threads))
+
+
+@walk(RECORDED, lambda case: case.name)
 def test_nothing_is_called_healthy_once_the_stacks_are_gone(case: Recorded) -> None:
     """Where the ranks may not be looked into, that is said, with what to do, and never taken for health."""
     job = recorded(case.name)
