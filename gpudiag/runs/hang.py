@@ -143,17 +143,18 @@ def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:
-    """The verdicts, after one more look where something stands still and not yet for long."""
-    verdicts = [judge_job(job, limits) for job in jobs]
-    wait = (limits or HangLimits()).still + _MARGIN_SECONDS
-    for place, verdict in enumerate(verdicts):
-        if len(jobs) == 1 and not is_decided(verdict):
-            sleep(max(0.0, started + wait - monotonic()))
-            at_seconds = monotonic() - started
-            again = gather_looks(Wanted(pid=verdict.job.ranks[0].pid, looks=1)).jobs
-            if again:
-                verdicts[place] = judge_job(join_looks(verdict.job, again[0], at_seconds), limits)
-    return verdicts
+    """The verdicts; what is not decided by the first looks is looked at once more, when the limit has passed."""
+    return [_judge(job, limits, started) for job in jobs]
+
+
+def _judge(job: Job, limits: HangLimits | None, started: float) -> JobVerdict:
+    verdict = judge_job(job, limits)
+    if is_decided(verdict):
+        return verdict
+    sleep(max(0.0, started + (limits or HangLimits()).still + _MARGIN_SECONDS - monotonic()))
+    at_seconds = monotonic() - started
+    again = gather_looks(Wanted(pid=job.ranks[0].pid, looks=1)).jobs
+    return judge_job(join_looks(job, again[0], at_seconds), limits) if again else verdict
 
 
 def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
