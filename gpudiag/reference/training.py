@@ -1,10 +1,12 @@
 """The strategies of `gpudiag train`, by training.toml."""
 
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from gpudiag.installed import install_command
+from gpudiag.installed import install_command, pip_command
 from gpudiag.reference.tables import read_table
 
 
@@ -18,7 +20,7 @@ class StrategyFacts:
     modules: tuple[str, ...]
     extra: str  # of gpudiag, which brings what is not there
     before_install: str  # variables that pip needs for it
-    installer: str  # the program that does, where pip alone cannot
+    installer: str  # the script that does, where pip alone cannot: a file that `gpudiag deploy` prints
     lines: int
     changes: str
     shards: frozenset[str]  # of parameters, gradients, optimizer
@@ -33,10 +35,14 @@ class StrategyFacts:
         """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
 
-    @property
-    def install(self) -> str:
-        """The one command that installs what is not there."""
-        return self.installer or f"{self.before_install} {install_command(self.extra)}".lstrip()
+    def install_command(self, module: str, python: str | None) -> str:
+        """The one command that brings `module` to the interpreter of the ranks; None is this one."""
+        if module == "torch":
+            return pip_command(module, python=python) if python else install_command(module)
+        if self.installer:
+            return f"gpudiag deploy {self.installer} | sh -s -- {shlex.quote(python or sys.executable)}"
+        command = pip_command(module, python=python) if python else install_command(self.extra)
+        return f"{self.before_install} {command}".lstrip()
 
     @property
     def code_needed(self) -> str:

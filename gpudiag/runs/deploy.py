@@ -60,6 +60,10 @@ FILE_SETS = {
             "gitlab", ("docs/ci/gitlab-ci.yml",), "A gate before the script of a GitLab CI job.",
             "Include it in .gitlab-ci.yml",
         ),
+        FileSet(
+            "horovod", ("tools/build_horovod.sh",), "Build Horovod for the torch that you have, and install it.",
+            "sh FOLDER/build_horovod.sh PYTHON; it needs g++, cmake and make",
+        ),
     )
 }  # fmt: skip
 

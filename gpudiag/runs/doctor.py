@@ -10,13 +10,14 @@ from gpudiag import __version__
 from gpudiag.checks.doctor.report import judge_doctor
 from gpudiag.checks.doctor.sight import Sight
 from gpudiag.errors import GpudiagError
-from gpudiag.installed import install_command, pip_command
+from gpudiag.installed import install_command
 from gpudiag.model.codec import join_sheets, read_sheet
 from gpudiag.model.doctor import DoctorReport, Surroundings
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import host_root
+from gpudiag.reference.training import strategy_facts
 from gpudiag.store.history import HistoryKeeper, default_store
 from gpudiag.store.state_folder import own_machine_key, state_directory
 
@@ -85,5 +86,5 @@ def _count_runs(keeper: HistoryKeeper, deadline_seconds: float) -> Reading[int]:
 
 def _install(extra: str, python: str | None) -> str:
     """The command that adds an extra to this gpudiag, or its package of that name to the job's interpreter."""
-    frameworks = ("torch", "deepspeed", "accelerate", "horovod", "tensorflow")
-    return pip_command(extra, python=python) if python and extra in frameworks else install_command(extra)
+    facts = next((one for one in strategy_facts().values() if one.framework == extra), None)
+    return install_command(extra) if facts is None else facts.install_command(extra, python)

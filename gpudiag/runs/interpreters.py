@@ -89,7 +89,8 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
         return words, "install the CUDA toolkit, or set CUDA_HOME to it"
     if framework == "horovod" and _is_built_with_cuda(python) is False:
         words = "this Horovod is built without CUDA, and cannot use GPU tensors"
-        return words, "HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir --force-reinstall horovod"
+        rebuild = pip_command("--no-cache-dir", "--force-reinstall", "horovod", python=python)
+        return words, f"HOROVOD_GPU_OPERATIONS=NCCL {rebuild}"
     return None
 
 

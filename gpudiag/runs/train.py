@@ -540,7 +540,9 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
         return f"{plan.dtype} is not tested with TensorFlow by gpudiag", "--dtype float32"
     if facts.name == "accelerate" and plan.dtype == "float16" and place.device_kind == "cpu":
         return "Accelerate scales float16 on GPUs only", "--dtype bfloat16"
-    absent = absent_modules(facts.modules, place.python_for(facts))
+    python = place.python_for(facts)
+    absent = absent_modules(facts.modules, python)
     if absent:
-        return f"{absent[0]} is not installed", facts.install
-    return lack_on_gpus(facts.framework, place.python_for(facts)) if place.device_kind == "cuda" else None
+        where = f" for {python}" if python else ""
+        return f"{absent[0]} is not installed{where}", facts.install_command(absent[0], python)
+    return lack_on_gpus(facts.framework, python) if place.device_kind == "cuda" else None

@@ -18,7 +18,7 @@ FILES = (
     "pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "Dockerfile", ".dockerignore", "Makefile",
     "constraints.txt", "constraints-lowest.txt", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md",
 )  # fmt: skip
-FOLDERS = ("gpudiag", "api", "deploy", "docs")
+FOLDERS = ("gpudiag", "api", "deploy", "docs", "tools")
 
 
 def build(kind: str, source: Path, target: Path, **variables: str) -> Path:

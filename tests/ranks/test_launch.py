@@ -275,8 +275,10 @@ def test_what_may_be_there_is_imported_once_and_what_is_not_costs_nothing(launch
 
 def test_an_interpreter_without_torch_is_refused(launches: Launches, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
-    with pytest.raises(UsageError, match="torch is not installed"):
-        launches.run("rounds", python=str(tmp_path / "bare" / "bin" / "python"), preload=("torch",))
+    python = str(tmp_path / "bare" / "bin" / "python")
+    with pytest.raises(UsageError, match=f"torch is not installed for {python}") as refused:
+        launches.run("rounds", python=python, preload=("torch",))
+    assert refused.value.hint == f"{python} -m pip install torch"
 
 
 def test_an_interpreter_without_gpudiag_runs_ranks(launches: Launches, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def start_error(failure: StartFailure) -> UsageError:
     """The exception for an interpreter that cannot run ranks."""
     facts = failure.facts
     if failure.kind == "absent":
-        return absent_module(facts["module"])
+        return absent_module(facts["module"], facts["python"])
     return UsageError(
         f"ranks need Python 3.10 or later, and this one is {facts['version']}",
         hint="name another interpreter with --python",
@@ -87,8 +87,13 @@ def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Se
     return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(told))
 
 
-def absent_module(name: str) -> UsageError:
-    """The exception for a module that ranks need and that the interpreter does not have."""
+def absent_module(name: str, python: str | None = None) -> UsageError:
+    """The exception for a module that ranks need and that the interpreter does not have; None is this one."""
+    if python is not None:
+        return UsageError(
+            f"{name} is not installed for {python}, and ranks need it",
+            hint=pip_command(name, python=python),
+        )
     hint = install_command("torch") if name == "torch" else pip_command(name)
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -57,7 +58,7 @@ class _Template:
         for name in self._job.preload:
             try:
                 if "." not in name and importlib.util.find_spec(name) is None:
-                    self._send("absent", module=name)
+                    self._send("absent", module=name, python=sys.executable)
                     return False
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
