@@ -20,12 +20,13 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     swallowed = _swallowed_between(odd.head, most.head)
     if swallowed:
         return kinds.SWALLOWED, f"; {swallowed}"
-    counters = changed_counters(most.head.frames, odd.head.frames)
-    steps = ", ".join(
-        f"{name} is {b:g} there and {a:g} here"
-        for name, (a, b) in list(counters.items())[:2]
-        if name not in NAMES_OF_RANKS
-    )
+    # Times and losses differ on every rank: only whole numbers tell a way.
+    differing = [
+        f"{name} is {own:.0f} on {odd.name} and {theirs:.0f} on {most.name}"
+        for name, (theirs, own) in changed_counters(most.head.frames, odd.head.frames).items()
+        if name not in NAMES_OF_RANKS and own.is_integer() and theirs.is_integer()
+    ]
+    steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
     said = "".join(f"; {one}" for one in (branch, steps) if one)
     return kinds.OTHER_COLLECTIVE, said

@@ -135,6 +135,28 @@ def test_an_endless_loop_that_others_wait_for_not_yet_long_is_looked_at_again():
     assert not is_decided(verdict)
 
 
+def test_of_variables_that_differ_whole_numbers_are_named_with_their_ranks() -> None:
+    """The time at which a rank began, or its loss, differs on every rank and tells nothing."""
+
+    def with_variables(rank: RankSeen) -> RankSeen:
+        step = "6" if rank.rank == 2 else "5"
+        variables = (("began", f"37729.9{rank.rank}"), ("loss", f"nan{rank.rank}"), ("step_done", step))
+        last = rank.last
+        threads = tuple(
+            replace(
+                one,
+                frames=tuple(replace(frame, variables=frame.variables + variables) for frame in one.frames),
+            )
+            for one in last.threads
+        )
+        return replace(rank, looks=(*rank.looks[:-1], replace(last, threads=threads)))
+
+    job = recorded("skipped")
+    message = judge_job(replace(job, ranks=tuple(map(with_variables, job.ranks)))).findings[0].message
+    assert "step_done is 6 on rank 2 and 5 on ranks 0, 1 and 3" in message
+    assert "began" not in message
+
+
 @walk(RECORDED, lambda case: case.name)
 def test_a_job_that_hung_a_moment_ago_is_not_called_healthy_without_another_look(case: Recorded) -> None:
     """Threads that ran 0.9 s ago: what moves may be healthy, and what does not is looked at again, or blamed."""
