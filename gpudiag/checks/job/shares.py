@@ -157,6 +157,8 @@ def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: S
         "queues": own.queues - max(queues, usual_queue),
         "sleeps": own.sleeps - median(one.sleeps for one in others),
     }
+    if _is_torn(glances, _own_place(_asleep(glances))):
+        del more["sleeps"]
     cause = max(more, key=lambda name: more[name])
     return SlowRank(
         rank=rank,
@@ -165,5 +167,20 @@ def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: S
         blocks=blocks,
         cause=cause,
         more=round(more[cause], 4),
-        at=_own_place([glance for glance in glances if glance.asleep == (cause == "sleeps")]),
+        at=_own_place(_asleep(glances, asleep=cause == "sleeps")),
     )
+
+
+def _asleep(glances: Sequence[Glance], *, asleep: bool = True) -> list[Glance]:
+    return [glance for glance in glances if glance.asleep == asleep]
+
+
+def _is_torn(glances: Sequence[Glance], place: str) -> bool:
+    """Whether the rank computes in the line in which it was seen asleep: it had run on when its stack was read.
+
+    It was seen there at work as often, and by nothing known to wait.
+    """
+    there = [glance for glance in glances if glance.place == place and not glance.awaited]
+    asleep = len(_asleep(there))
+    waits = any(glance.awaited for glance in glances if glance.place == place)
+    return bool(place) and not waits and len(there) - asleep >= asleep

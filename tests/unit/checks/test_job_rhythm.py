@@ -144,6 +144,22 @@ def test_no_line_is_told_of_two_glances() -> None:
     assert {one.at for one in measure_shares(pulses, dict.fromkeys(pulses, imports))} == {imports[0].place}
 
 
+def test_a_rank_that_was_seen_asleep_in_the_line_in_which_it_computes_computes_longer() -> None:
+    """State and stack are read one after the other: it had woken up and run on. A wait that is known stays one."""
+    alike = recorded("slowrank")
+    pulses = {0: alike[0], 1: alike[2], 2: alike[3]}
+    others = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(12)]
+    torn = [Glance(float(n), True, "train.py:28 in compute", "") for n in range(6)]
+    works = [Glance(float(n), False, "train.py:28 in compute", "") for n in range(6)]
+    (slow,) = find_slow_ranks(pulses, {0: others, 1: [*torn, *works], 2: others})
+    assert (slow.rank, slow.cause == "sleeps", slow.at) == (1, False, "train.py:28 in compute")
+    (slow,) = find_slow_ranks(pulses, {0: others, 1: [*torn, *works[:3]], 2: others})
+    assert slow.cause == "sleeps"
+    known = [Glance(float(n), True, "train.py:28 in compute", "file") for n in range(6)]
+    (slow,) = find_slow_ranks(pulses, {0: others, 1: [*known, *works], 2: others})
+    assert slow.cause == "sleeps"
+
+
 def test_half_of_the_ranks_are_not_slow() -> None:
     pulses = recorded("slowrank")
     assert find_slow_ranks({0: pulses[0], 1: pulses[1], 2: pulses[0], 3: pulses[1]}, {}) == ()
