@@ -2,7 +2,7 @@
 #             command could not tell: 3) on the CPU, which it then asks for by name
 # make test   the whole test suite
 # make quick  what tells most within a minute: lint, the rules of the house, unit tests of all but tensors and torch
-# make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading: what a new reading needs
+# make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
 # make docs   the documentation as a site with search, in build/site
@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-without-ranks test-ranks quick test-check test-reading pages docs gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
+.PHONY: run test test-without-ranks test-ranks quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -49,7 +49,11 @@ test-check: $(VENV)/.installed-dev
 test-reading: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/reference tests/unit/model tests/unit/probe/test_nvml_device.py \
 		tests/unit/render tests/unit/sampler tests/unit/simulate_library/test_readings.py \
-		tests/unit/simulate_scenarios/test_base_machines.py
+		tests/unit/simulate_scenarios/test_base_machines.py tests/scenarios/test_wide_fits.py \
+		tests/api/test_deploy.py::test_own_metrics_are_lint_clean_and_dcgm_ones_parse
+
+test-collective: $(VENV)/.installed-torch $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 tests/meta/test_command_tree.py tests/unit/collectives tests/ranks/test_nccl_test.py tests/cli/test_nccl_test.py
 
 # docs/gpu.md. OUTPUT names the folder of the report; STEPS are some of the steps.
 gpu:

@@ -5,8 +5,8 @@ the world size, S the size in bytes, t the time of one operation in seconds:
 
     algbw = S / t          busbw = algbw x factor(n)
 
-S is the whole array where each rank holds a part of it (all_gather, reduce_scatter, all_to_all,
-gather, scatter) and the buffer of one rank elsewhere. A barrier moves no data and has only a time.
+S is the whole array where each rank holds a part of it (`whole_array` of an operation), and the buffer of
+one rank elsewhere. A barrier moves no data and has only a time.
 """
 
 from collections.abc import Mapping

@@ -73,7 +73,7 @@ class Field:
 
 
 class ByHand:
-    """A function of `probe.nvml_by_hand` that fills in this reading, and others that name it too; its fields."""
+    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading, and others that name it too; its fields."""
 
     __slots__ = ("fields", "name")
 

@@ -155,7 +155,7 @@ def test_a_machine_without_a_gpu_says_so_for_every_check_of_gpus():
     assert results["host.disk"].outcome is Outcome.PASS
 
 
-@pytest.mark.parametrize("spec", ["h100x8", "h100x8+lost:3+row-remap-failed:5", "t4x1", "none"])
+@pytest.mark.parametrize("spec", [*sorted(base_machines()), "h100x8+lost:3+row-remap-failed:5"])
 def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
     """What a listing does not ask for, no check may judge: the two can then not disagree."""
     from tests.scenarios.situations import changed, machine, top
@@ -163,8 +163,14 @@ def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
     not_asked = Missing(MissingReason.NOT_ASKED)
     look = changed(look_at_machine(spec), (machine(state=not_asked), top(torch=not_asked)))
     rest = [check for check in BUILTIN if check not in GPU_CHECKS]
-    assert {one.outcome for one in run_checks(Context(look), rest)} == {Outcome.SKIP}
+    judged = [one.check for one in run_checks(Context(look), rest) if one.outcome is not Outcome.SKIP]
+    assert judged == []  # a listing judges these too: list them in GPU_CHECKS of gpudiag/checks/on_gpus.py
     assert set(GPU_CHECKS) <= set(BUILTIN)
+
+
+def test_what_needs_only_gpus_is_judged_in_a_listing():
+    forgotten = [check.name for check in BUILTIN if set(check.needs) == {"gpus"} and check not in GPU_CHECKS]
+    assert forgotten == []  # list them in GPU_CHECKS of gpudiag/checks/on_gpus.py
 
 
 def test_checks_and_codes_are_listed_once():

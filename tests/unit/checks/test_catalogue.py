@@ -18,7 +18,7 @@ KINDS = finding_kinds()
 
 def defined() -> Iterable[tuple[str, FindingKind]]:
     """Every entry that a module of the checks has, also in its tuples and mappings."""
-    for found in pkgutil.iter_modules(gpudiag.checks.__path__, f"{gpudiag.checks.__name__}."):
+    for found in pkgutil.walk_packages(gpudiag.checks.__path__, f"{gpudiag.checks.__name__}."):
         for name, value in vars(importlib.import_module(found.name)).items():
             members = (
                 value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)

@@ -1,5 +1,7 @@
 """The definitions of nccl-tests: sizes, bus factors, bandwidths."""
 
+from pathlib import Path
+
 import pytest
 
 from gpudiag.collectives.formulas import (
@@ -15,10 +17,31 @@ from gpudiag.collectives.operations import CALLS
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DTYPES
 
+PAGE = (Path(__file__).parents[3] / "docs/nccl-test.md").read_text()
+# busbw / algbw on four ranks; a barrier moves no data.
+FACTORS = {
+    "all_reduce": 1.5,
+    "all_gather": 0.75,
+    "reduce_scatter": 0.75,
+    "all_to_all": 0.75,
+    "gather": 0.75,
+    "scatter": 0.75,
+    "broadcast": 1.0,
+    "reduce": 1.0,
+    "send_recv": 1.0,
+}
+
 
 def test_every_operation_and_dtype_of_the_plan_has_its_definition() -> None:
+    """A new operation has its entry here, in CALLS of collectives/operations.py, and above in FACTORS."""
     assert set(CALLS) == set(OPERATIONS)
+    assert set(FACTORS) == set(OPERATIONS) - {"barrier"}
     assert set(DTYPE_SIZES_BYTES) == set(DTYPES)
+
+
+def test_every_operation_has_its_row_in_the_page() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    assert [op for op in OPERATIONS if not any(f"`{op}`" in row for row in rows)] == []
 
 
 @pytest.mark.parametrize(("world_size", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
@@ -26,20 +49,7 @@ def test_all_reduce_moves_twice_n_minus_one_over_n(world_size: int, factor: floa
     assert busbw_bytes_per_second("all_reduce", 1e9, world_size) == pytest.approx(factor * 1e9)
 
 
-@pytest.mark.parametrize(
-    ("op", "factor"),
-    [
-        ("all_reduce", 1.5),
-        ("all_gather", 0.75),
-        ("reduce_scatter", 0.75),
-        ("all_to_all", 0.75),
-        ("gather", 0.75),
-        ("scatter", 0.75),
-        ("broadcast", 1.0),
-        ("reduce", 1.0),
-        ("send_recv", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("op", "factor"), FACTORS.items())
 def test_bus_factors_on_four_ranks_are_those_of_nccl_tests(op: str, factor: float) -> None:
     assert busbw_bytes_per_second(op, 1e9, 4) == pytest.approx(factor * 1e9)
 

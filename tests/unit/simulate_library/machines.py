@@ -11,6 +11,7 @@ from gpudiag.simulate.scenario import HostTree, Scenario, SimulatedGpu, Simulate
 from gpudiag.simulate.session import Session
 from tests.unit.simulate_library.every_reading import READINGS
 
+ROOT = Path(__file__).parents[3]
 TIME_LIMIT_SECONDS = 60  # proves that a program ends; none needs a tenth of it
 
 
@@ -91,6 +92,6 @@ def ask(session: Session, expression: str, *, init: bool = True, **environment: 
 
 def run_script(session: Session, script: Path, *arguments: str) -> Any:
     """What a script of the tests prints on the machine, as JSON."""
-    done = run(session, sys.executable, str(script), *arguments)
+    done = run(session, sys.executable, str(script), *arguments, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
