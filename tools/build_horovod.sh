@@ -1,11 +1,12 @@
 #!/bin/sh
-# Build Horovod for torch once, and install it: tools/build_horovod.sh [PYTHON]
+# Build Horovod for torch once, and install it: tools/build_horovod.sh [PYTHON], or where gpudiag is installed:
+# gpudiag deploy horovod/build_horovod.sh | sh -s -- PYTHON
 #
 # Horovod 0.28.1 pins C++14, and the headers of torch 2.4 and later need C++17: a wrapper around the
 # compiler raises the standard, and leaves out what only a debugger reads: without it the wheel has 1 MB
 # instead of 19. The wheel fits the torch that it was built against and no other, so it is kept under that
-# version: in $GPUDIAG_WHEELS, else in the user's cache. Two minutes of two processors (AMD EPYC) the first
-# time, a second later on. Needs g++, cmake and make.
+# version (and what HOROVOD_GPU_OPERATIONS says): in $GPUDIAG_WHEELS, else in the user's cache. Two minutes of
+# two processors (AMD EPYC) the first time, a second later on. Needs g++, cmake and make.
 set -eu
 
 PYTHON=${1:-python3}
@@ -15,7 +16,7 @@ TORCH=$("$PYTHON" -c 'import torch; print(torch.__version__)') || {
     exit 2
 }
 TAG=$("$PYTHON" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
-WHEELS=${GPUDIAG_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpudiag/wheels}/horovod-$VERSION-$TAG-torch-$TORCH
+WHEELS=${GPUDIAG_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/gpudiag/wheels}/horovod-$VERSION-$TAG-torch-$TORCH${HOROVOD_GPU_OPERATIONS:+-$HOROVOD_GPU_OPERATIONS}
 
 if ! ls "$WHEELS"/horovod-*.whl >/dev/null 2>&1; then
     for tool in g++ cmake make; do
@@ -52,5 +53,5 @@ WRAPPER
 fi
 
 "$PYTHON" -m pip install --quiet psutil pyyaml cloudpickle packaging cffi
-"$PYTHON" -m pip install --quiet --no-deps "$WHEELS"/horovod-*.whl
+"$PYTHON" -m pip install --quiet --no-deps --force-reinstall "$WHEELS"/horovod-*.whl
 "$PYTHON" -c 'import horovod.torch, horovod; print("horovod", horovod.__version__, "for torch", __import__("torch").__version__)'

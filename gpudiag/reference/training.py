@@ -35,12 +35,16 @@ class StrategyFacts:
         """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
 
-    def install_command(self, module: str, python: str | None) -> str:
-        """The one command that brings `module` to the interpreter of the ranks; None is this one."""
+    def install_command(self, module: str, python: str | None, settings: str = "") -> str:
+        """The one command that brings `module` to the interpreter of the ranks; None is this one.
+
+        `settings`: variables for the script that does, where pip alone cannot.
+        """
         if module == "torch":
             return pip_command(module, python=python) if python else install_command(module)
         if self.installer:
-            return f"gpudiag deploy {self.installer} | sh -s -- {shlex.quote(python or sys.executable)}"
+            shell = f"{settings} sh".lstrip()
+            return f"gpudiag deploy {self.installer} | {shell} -s -- {shlex.quote(python or sys.executable)}"
         command = pip_command(module, python=python) if python else install_command(self.extra)
         return f"{self.before_install} {command}".lstrip()
 

@@ -12,6 +12,7 @@ from shutil import which
 
 from gpudiag.errors import UsageError
 from gpudiag.installed import install_command, pip_command
+from gpudiag.reference.training import strategy_facts
 
 # Looking for a module imports nothing; a cold network file system is the slow part.
 _LIMIT_SECONDS = 30.0
@@ -89,8 +90,8 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
         return words, "install the CUDA toolkit, or set CUDA_HOME to it"
     if framework == "horovod" and _is_built_with_cuda(python) is False:
         words = "this Horovod is built without CUDA, and cannot use GPU tensors"
-        rebuild = pip_command("--no-cache-dir", "--force-reinstall", "horovod", python=python)
-        return words, f"HOROVOD_GPU_OPERATIONS=NCCL {rebuild}"
+        horovod = strategy_facts()[framework]
+        return words, horovod.install_command(framework, python, "HOROVOD_GPU_OPERATIONS=NCCL")
     return None
 
 

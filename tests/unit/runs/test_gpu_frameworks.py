@@ -48,7 +48,11 @@ def test_horovod_says_itself_whether_it_knows_gpus(tmp_path):
     for words, lacks in (("echo 0", True), ("echo a warning; echo 1", False), ("exit 3", False)):
         folder = tmp_path / words.replace(" ", "-")
         folder.mkdir()
-        assert (lack_on_gpus("horovod", interpreter(folder, words)) is not None) is lacks
+        python = interpreter(folder, words)
+        lack = lack_on_gpus("horovod", python)
+        assert (lack is not None) is lacks
+        if lack is not None:
+            assert str(lack[1]).endswith(f"| HOROVOD_GPU_OPERATIONS=NCCL sh -s -- {python}")
 
 
 def test_torch_itself_lacks_nothing(bare):
