@@ -29,9 +29,8 @@ def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None
 
 
 def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
-    for _ in range(
-        4
-    ):  # another program may hold the rank up for longer than it computes: then that is the cause
+    # Another program may hold the rank up for longer than it computes: then that is the cause.
+    for _ in range(8):
         run = launches.run(
             "many_all_reduces", world_size=2, arguments={"pin": True, "hard_worker": 1}, preload=TORCH
         )
