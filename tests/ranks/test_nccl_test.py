@@ -77,9 +77,8 @@ def test_every_operation_and_dtype_is_exact_without_a_warning(reduce: str) -> No
     assert_valid(document)
     assert (completed.status, document["outcome"], document["findings"]) == (0, "pass", [])
     kinds = {(result["op"], result["dtype"]) for result in document["results"]}
-    assert (
-        len(kinds) == (len(OPERATIONS) - 1) * 8 + 1
-    )  # every operation with every dtype of gloo, and the barrier
+    # Every operation with every dtype of gloo, and the barrier.
+    assert len(kinds) == (len(OPERATIONS) - 1) * 8 + 1
     assert all(result["verified"] is True for result in document["results"])
 
 

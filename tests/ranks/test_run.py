@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "run_jobs" / "train.py"
 TUTORIAL = ROOT / "benchmarks" / "tutorials" / "methods.py"
 LIMIT_SECONDS = 280
+RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ ENDINGS = (
 )
 
 
-def job(script: Path, ranks: int = 2) -> list[str]:
+def job(script: Path, ranks: int = RANKS) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [*launcher, str(script)]
 
@@ -146,15 +147,20 @@ def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
 
 
 def await_ranks(pid: int) -> None:
-    """Wait until a rank of the job, which gpudiag's process started, runs its script."""
+    """Wait until both ranks of the job below that process run their script.
+
+    Not for the first alone: a signal while torchrun starts the others has it leave that one behind.
+    """
     until = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < until:
+        started = 0
         for name in filter(str.isdecimal, os.listdir("/proc")):
             command, parents = _described(name)
-            if command[1:2] == ["-u"] and str(SCRIPT) in command and pid in parents:
-                return
+            started += command[1:2] == ["-u"] and str(SCRIPT) in command and pid in parents
+        if started == RANKS:
+            return
         time.sleep(0.1)
-    raise AssertionError("no rank was started")
+    raise AssertionError("not all ranks were started")
 
 
 def _described(name: str) -> tuple[list[str], list[int]]:

@@ -1,35 +1,12 @@
 """When `gpudiag hang` looks again before it answers: recorded jobs, of which nothing moved and which hung a moment ago."""
 
-import gzip
-import json
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import Job, ProcessLook
 from gpudiag.probe.job.gather import Gathered
 from gpudiag.probe.job.look import Wanted
 from gpudiag.runs import hang
-
-CORPUS = Path(__file__).parents[2] / "corpus/hang"
-
-
-def ran_lately(look: ProcessLook) -> ProcessLook:
-    return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.9) for one in look.threads))
-
-
-def recorded(name: str) -> Job:
-    return decode(Job, json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes())))
-
-
-def seen_early(job: Job) -> Job:
-    """The job as it was seen when its ranks had stood there for 0.9 s."""
-    return replace(
-        job, ranks=tuple(replace(one, looks=tuple(map(ran_lately, one.looks))) for one in job.ranks)
-    )
+from tests.recorded_hangs import recorded, seen_early
 
 
 class Machine:

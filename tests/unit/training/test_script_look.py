@@ -1,7 +1,5 @@
 """What a look from outside adds to the finding for a script that hangs: words, a rank where none was blamed, never a PASS."""
 
-import gzip
-import json
 import math
 import os
 from collections.abc import Callable
@@ -12,7 +10,6 @@ import pytest
 
 from gpudiag.checks.job.verdict import judge_job
 from gpudiag.checks.training.script_hang import HangLimits, add_look, judge_hang
-from gpudiag.model.codec import decode
 from gpudiag.model.evidence import HostSubject, RankSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame, Job
@@ -22,8 +19,8 @@ from gpudiag.ranks.run import RankEvent
 from gpudiag.runs import script_look
 from gpudiag.runs.script_look import OutsideLook, without_own_frames
 from gpudiag.training.script_main import read_pid_namespace
+from tests.recorded_hangs import recorded
 
-CORPUS = Path(__file__).parents[2] / "corpus/hang"
 BARRIER = ScriptPlace("train.py:5 in step", awaited="ranks", awaited_words="for other ranks, in a collective")
 LOADS = ScriptPlace("train.py:40 in load", ("train.py:40 in load",))
 HOSTS = dict.fromkeys(range(4), "a1")
@@ -33,12 +30,6 @@ def hang(odd: ScriptPlace) -> Finding:
     """The ranks' own finding: rank 2 is at that place, and the others at a barrier."""
     still = {rank: odd if rank == 2 else BARRIER for rank in range(4)}
     return judge_hang(still, {}, (), HOSTS, HangLimits(60.0, 1800.0))
-
-
-def recorded(name: str) -> Job:
-    """A recorded look at four ranks, the third of which hangs."""
-    with gzip.open(CORPUS / f"{name}.json.gz", "rt") as file:
-        return decode(Job, json.load(file))
 
 
 def each_frames(job: Job, change: Callable[[tuple[Frame, ...]], tuple[Frame, ...]]) -> Job:

@@ -1,21 +1,15 @@
 """Looks at real jobs of 4 gloo ranks under torchrun, recorded by benchmarks/hang_matrix.py, and judged again."""
 
-import gzip
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 
 from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
-from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
+from tests.recorded_hangs import CORPUS, recorded, seen_early
 from tests.walking import walk
-
-CORPUS = Path(__file__).parents[3] / "corpus/hang"
 
 
 @dataclass(frozen=True)
@@ -107,12 +101,6 @@ def test_every_recording_is_judged() -> None:
     }
 
 
-@cache
-def recorded(name: str) -> Job:
-    with gzip.open(CORPUS / f"{name}.json.gz", "rt") as file:
-        return decode(Job, json.load(file))
-
-
 def judged(name: str, limits: HangLimits | None = None) -> JobVerdict:
     return judge_job(recorded(name), limits)
 
@@ -160,15 +148,9 @@ def test_of_variables_that_differ_whole_numbers_are_named_with_their_ranks() -> 
 @walk(RECORDED, lambda case: case.name)
 def test_a_job_that_hung_a_moment_ago_is_not_called_healthy_without_another_look(case: Recorded) -> None:
     """Threads that ran 0.9 s ago: what moves may be healthy, and what does not is looked at again, or blamed."""
-    job = recorded(case.name)
-    young = tuple(replace(rank, looks=tuple(map(_ran_lately, rank.looks))) for rank in job.ranks)
-    verdict = judge_job(replace(job, ranks=young))
+    verdict = judge_job(seen_early(recorded(case.name)))
     moves = any(place.moves for place in verdict.places)
     assert moves or verdict.findings or not is_decided(verdict), verdict.headline
-
-
-def _ran_lately(look: ProcessLook) -> ProcessLook:
-    return replace(look, threads=tuple(replace(one, last_ran_seconds_ago=0.9) for one in look.threads))
 
 
 @walk(RECORDED, lambda case: case.name)

@@ -1,22 +1,12 @@
 """Who is missing in a process group of a part of the ranks, by looks at real jobs of which something is taken away."""
 
-import gzip
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from gpudiag.checks.job.verdict import HangLimits, judge_job
-from gpudiag.model.codec import decode
 from gpudiag.model.job import Frame, Job, JobVerdict
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedGroup
-
-CORPUS = Path(__file__).parents[3] / "corpus/hang"
-
-
-def recorded(name: str) -> Job:
-    with gzip.open(CORPUS / f"{name}.json.gz", "rt") as file:
-        return decode(Job, json.load(file))
+from tests.recorded_hangs import recorded
 
 
 def with_frames(job: Job, change: Callable[[Frame], Frame]) -> Job:
