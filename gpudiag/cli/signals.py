@@ -2,8 +2,8 @@
 
 While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word, with 143 and
 one line. From `raise_again` on they are exceptions, so that what was begun is ended. An exception in the middle of an
-import may be lost (Python drops those of its own callbacks there) or leave half a module behind, so it waits for the
-import's end.
+import may leave half a module behind, so it waits for the import's end. Python drops an exception of its callbacks (those
+around a fork, `__del__`): then the signal is sent again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 INTERRUPTED, TERMINATED = 130, 143  # as errors.ExitStatus has them, which is not loaded by then
 _AGAIN_SECONDS = 0.02
@@ -25,6 +29,9 @@ _since: dict[int, float] = {}  # when a signal came first that waits for an impo
 
 class TerminatedError(BaseException):
     """SIGTERM arrived; not an Exception, so that only clean-up sees it on its way out."""
+
+
+_SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, TerminatedError: signal.SIGTERM}
 
 
 def end_quietly() -> None:
@@ -44,6 +51,7 @@ def raise_again(*, terminable: bool = True) -> None:
         signal.signal(signal.SIGINT, _raise)
     if terminable and signal.getsignal(signal.SIGTERM) is _leave:
         signal.signal(signal.SIGTERM, _raise)
+    sys.unraisablehook = _send_dropped_again
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
@@ -56,8 +64,7 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 def _raise(number: int, frame: FrameType | None) -> None:
     since = _since.setdefault(number, time.monotonic())
     if _is_importing(frame) and time.monotonic() - since < _PATIENCE_SECONDS:
-        signal.signal(signal.SIGALRM, _send_again)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        _send_soon()
         return
     del _since[number]
     if number == signal.SIGINT:
@@ -71,6 +78,19 @@ def _is_importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _send_dropped_again(dropped: UnraisableHookArgs) -> None:
+    if dropped.exc_type not in _SIGNALS:
+        sys.__unraisablehook__(dropped)
+        return
+    _since.setdefault(_SIGNALS[dropped.exc_type], time.monotonic())
+    _send_soon()
+
+
+def _send_soon() -> None:
+    signal.signal(signal.SIGALRM, _send_again)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
 
 def _send_again(_number: int, _frame: FrameType | None) -> None:

@@ -27,6 +27,27 @@ sys.addaudithook(look)
 from gpudiag.cli.main import run
 run()
 """
+IN_A_CALLBACK = """
+import os, signal, sys, time
+from gpudiag.cli.signals import TerminatedError, end_quietly, raise_again
+number, place = int(sys.argv[1]), sys.argv[2]
+end_quietly()
+raise_again()
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+if place == "fork":
+    os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), number))
+try:
+    if place == "fork":
+        if not os.fork():
+            os._exit(0)
+    else:
+        Dropped()
+    time.sleep(60)
+except (KeyboardInterrupt, TerminatedError) as error:
+    print(type(error).__name__)
+"""
 MOMENTS = 12  # of each signal
 # The command, and the module that is loaded last before it does its work.
 SERVE = (("serve", "--port", "0"), "uvicorn.protocols.http.httptools_impl")
@@ -75,3 +96,17 @@ def test_a_signal_while_a_command_starts_ends_it_with_its_status_and_one_line(tm
         status, allowed = SIGNALS[number]
         told = [line for line in done.stderr.splitlines() if not line.startswith(("gpudiag serve:", "  "))]
         assert (done.returncode, told in allowed) == (status, True), (command, number, moment, done.stderr)
+
+
+@pytest.mark.parametrize("place", ["fork", "__del__"])
+@pytest.mark.parametrize(("number", "name"), [(2, "KeyboardInterrupt"), (15, "TerminatedError")])
+def test_a_signal_that_python_drops_in_a_callback_comes_again(number, name, place):
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CALLBACK, str(number), place],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (f"{name}\n", "")
