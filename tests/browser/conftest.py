@@ -26,6 +26,7 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-features=SpareRendererForSitePerProcess",
 ]
 BUSY = "h100x8+busy:0+busy:1+busy:2+busy:4+power-cap:1+idle-holder:3"
 

@@ -30,7 +30,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
 
-_NEVER_TIMED = frozenset((at.STOPPED, at.GONE, at.DEBUGGER, at.TERMINAL))
+_NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ def _judge(
         concerned = [one for one in others if awaited is None or one.rank is None or one.rank in awaited]
         blamed = _judge_others(job, concerned, waiters, limits)
         found += blamed
-        found += _judge_held(job, [one for one in others if one not in concerned])
+        unconcerned = [one for one in others if one not in concerned]
+        found += _judge_held(job, unconcerned)
+        found += _judge_gone(job, unconcerned, waiters.since_seconds, limits)
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
             found += judge_waiters(waiters, is_whole=not unknown)
@@ -126,20 +128,37 @@ def _absent(job: Job) -> tuple[int, ...]:
 def _judge_absent(
     job: Job, absent: Sequence[int], alive: Sequence[Position], waiters: Waiters, limits: HangLimits
 ) -> list[Finding]:
-    """The finding for ranks without a process, where those that are there wait; a job that ends loses rank after rank."""
-    waited = waiters.since_seconds if waiters.positions else limits.still
-    if not absent or any(one.moves for one in alive if not one.waits_for_ranks):
+    """The finding for ranks without a process, where those that are there wait, or stand still for as long.
+
+    A job that ends loses rank after rank within a second or so.
+    """
+    if not absent or not alive or any(one.moves for one in alive if not one.waits_for_ranks):
         return []
-    if waited is not None and waited < limits.news:
+    kind = _kind_of_gone(waiters.since_seconds if waiters.positions else _stood_seconds(alive), limits)
+    if kind is None:
         return []
     host = job.host_of(absent[0])
     subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     have = "has" if len(absent) == 1 else "have"
     where = f": {waiters.describe()}" if waiters.positions else ""
     message = f"{name_ranks(absent)} no longer {have} a process, of {len(absent) + len(job.ranks)} ranks that belong here{where}"
-    kind = kinds.GONE if waited is None or waited >= limits.still else kinds.NOT_YET
     there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
     return [kind.finding(subject, message, there, *waiters.facts())]
+
+
+def _stood_seconds(alive: Sequence[Position]) -> float:
+    """For how long none of them has moved; 0.0 where that cannot be told."""
+    return min((one.since_seconds or 0.0 for one in alive), default=0.0)
+
+
+def _kind_of_gone(stood: float | None, limits: HangLimits) -> FindingKind | None:
+    """The kind of finding for a rank that has ended, by how long the others have stood still since; None: no news.
+
+    Ranks of a job that ends go one after the other.
+    """
+    if stood is None or stood >= limits.still:
+        return kinds.GONE
+    return kinds.NOT_YET if stood >= limits.news else None
 
 
 def _judge_others(
@@ -183,6 +202,9 @@ def _name_loop(one: Position) -> str:
 def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[FindingKind, str] | None:
     """The kind of finding for ranks that others wait for, and the limit that is passed; None where it is no news."""
     head = group.head
+    if head.kind == at.GONE:
+        gone = _kind_of_gone(waited, limits)
+        return None if gone is None else (gone, "")
     if head.kind in _NEVER_TIMED:
         return kinds.OF_POSITION[head.kind], ""
     moves = all(one.moves for one in group.positions)
@@ -235,7 +257,9 @@ def _judge_without_waiters(
 ) -> list[Finding]:
     """Findings where no rank waits for another: those that are held, and ranks that all stand still."""
     still = bool(alive) and not any(one.moves or one.kind == at.UNSEEN for one in alive)
-    found = _judge_held(job, [one for one in positions if still or one.kind != at.GONE])
+    found = _judge_held(job, positions)
+    if still:
+        found += _judge_gone(job, positions, _stood_seconds(alive), limits)
     if found or not still:
         return found
     for group in group_alike(alive):
@@ -256,6 +280,19 @@ def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:
         kinds.OF_POSITION[group.head.kind].finding(subject_of(group, job), describe(group), *facts_of(group))
         for group in group_alike(positions)
         if group.head.kind in _NEVER_TIMED
+    ]
+
+
+def _judge_gone(
+    job: Job, positions: Sequence[Position], stood: float | None, limits: HangLimits
+) -> list[Finding]:
+    """Findings for the ranks among them that have ended, while the others stood still for that long."""
+    kind = _kind_of_gone(stood, limits)
+    if kind is None:
+        return []
+    return [
+        kind.finding(subject_of(group, job), describe(group), *facts_of(group))
+        for group in group_alike([one for one in positions if one.kind == at.GONE])
     ]
 
 

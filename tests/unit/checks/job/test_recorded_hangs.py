@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
@@ -294,3 +296,43 @@ def test_every_finding_says_what_to_do() -> None:
             assert finding.remedy
             assert finding.evidence, finding.code
             assert not finding.blocks_jobs
+
+
+def _without_process(job: Job) -> Job:
+    expected = tuple(rank.rank for rank in job.ranks if isinstance(rank.rank, int))
+    return replace(job, ranks=job.ranks[:-1], expected=expected)
+
+
+def _with_state(job: Job, state: str) -> Job:
+    rank = job.ranks[-1]
+    ended = replace(rank, looks=(*rank.looks[:-1], replace(rank.last, state=state)))
+    return replace(job, ranks=(*job.ranks[:-1], ended))
+
+
+ENDINGS = {
+    "has no process": _without_process,
+    "is a zombie": partial(_with_state, state="Z"),
+    "ended while it was looked at": partial(_with_state, state="X"),
+}
+
+
+@walk(product(RECORDED, ENDINGS), lambda case: f"{case[0].name}, a rank {case[1]}")
+def test_a_rank_that_others_have_not_waited_for_is_not_missed(case: tuple[Recorded, str]) -> None:
+    """The ranks of a job that ends go one after the other: what is left has stood there for less than a second."""
+    recording, ending = case
+    verdict = judge_job(ENDINGS[ending](seen_early(recorded(recording.name))))
+    assert "hang.rank_gone" not in [one.code for one in verdict.findings], verdict.headline
+
+
+@walk(product(RECORDED, ENDINGS), lambda case: f"{case[0].name}, a rank {case[1]}")
+def test_of_ranks_that_all_ended_while_they_were_looked_at_none_is_blamed(case: tuple[Recorded, str]) -> None:
+    """A job that has ended is neither healthy nor hanging."""
+    recording, ending = case
+    job = ENDINGS[ending](recorded(recording.name))
+    for rank in job.ranks:
+        looks = (*rank.looks[:-1], replace(rank.last, state="X"))
+        job = replace(
+            job, ranks=tuple(replace(one, looks=looks) if one is rank else one for one in job.ranks)
+        )
+    verdict = judge_job(job)
+    assert verdict.outcome is Outcome.ERROR, verdict.headline
