@@ -29,11 +29,10 @@ def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None
 
 
 def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
-    # Another program may hold the rank up for longer than it computes: then that is the cause.
+    # Where it may not run ahead, another program may hold the rank up for longer than it computes: then that is the cause.
+    arguments = {"pin": True, "ahead": True, "hard_worker": 1}
     for _ in range(8):
-        run = launches.run(
-            "many_all_reduces", world_size=2, arguments={"pin": True, "hard_worker": 1}, preload=TORCH
-        )
+        run = launches.run("many_all_reduces", world_size=2, arguments=arguments, preload=TORCH)
         (incident,) = late(run)
         told = facts(incident)
         if float(told["late_in_total"]) < 1.5 * float(told["computed_longer"]):
@@ -45,7 +44,8 @@ def test_a_rank_that_computes_longer_is_told_so(launches: Launches) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_a_rank_that_waits_for_its_processor_is_host_late(launches: Launches) -> None:
-    run = launches.run("many_all_reduces", world_size=2, arguments={"pin": True, "crowded": 1}, preload=TORCH)
+    arguments = {"pin": True, "ahead": True, "crowded": 1}
+    run = launches.run("many_all_reduces", world_size=2, arguments=arguments, preload=TORCH)
     (incident,) = late(run)
     assert incident.rank == 1
     assert str(facts(incident)["cause"]).startswith("host late")
