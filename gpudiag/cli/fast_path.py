@@ -3,7 +3,7 @@
 A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
 while this process still imports, a listing whose flags have no values is not parsed by click, garbage is not collected
 while modules load, and a listing ends without tearing the interpreter down. For that, this file and `cli/main.py` import
-each thing when it is needed. No other file is written for speed:
+each thing when it is needed. No other file of the command line is written for speed:
 tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
 """
 
