@@ -26,7 +26,6 @@ CHROMIUM_FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--disable-features=SpareRendererForSitePerProcess",
 ]
 BUSY = "h100x8+busy:0+busy:1+busy:2+busy:4+power-cap:1+idle-holder:3"
 
@@ -86,9 +85,9 @@ def node_modules() -> Path:
 
 @pytest.fixture(scope="session")
 def browsing(built_page: Path, node_modules: Path) -> Iterator[Browsing]:
-    """Debian's chromium, started once."""
+    """Debian's chromium, started once: its shell without a window, where there is one."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium")
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
         absent("chromium is not installed: run tools/install-system-packages")
     with sync_api.sync_playwright() as playwright:

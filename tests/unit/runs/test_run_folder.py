@@ -44,7 +44,12 @@ def test_only_what_no_run_and_no_job_uses_is_removed(tmp_path: Path) -> None:
     own = tmp_path / "results.files"
     own.mkdir()
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": f"{of_job}/error.json"}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environment) as job:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as job:
+        assert job.stdin is not None
+        assert job.stdout is not None
+        job.stdin.write(b"here\n")
+        job.stdin.flush()
+        assert job.stdout.readline() == b"here\n"  # by now it has its environment
         remove_left_folders(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted((of_job, of_run, of_other_host, written, own))
         job.communicate()
