@@ -32,7 +32,7 @@ run: $(VENV)/.installed-torch
 test: test-without-ranks test-ranks
 
 test-without-ranks: $(VENV)/.installed-dev
-	$(PYTEST) -m "not ranks" -n 4 --dist worksteal
+	$(PYTEST) -m "not ranks" -n 5 --dist worksteal
 
 test-ranks: $(VENV)/.installed-dev
 	$(PYTEST) -m ranks -n 3 --dist worksteal

@@ -102,7 +102,7 @@ def test_a_healthy_job_is_not_accused_and_ends_with_the_same_parameters(tmp_path
     for looks in (4, 0):
         folder = tmp_path / f"with-{looks}-looks"
         folder.mkdir()
-        with job("healthy.py", "python", folder, 2, STEPS_TO_RUN="300") as started:
+        with job("healthy.py", "python", folder, 2, STEPS_TO_RUN="200") as started:
             wait_for(folder / "begun.1", started)
             for _ in range(looks):
                 _, document = look(started.pid, capsys) if started.poll() is None else (0, {"jobs": []})

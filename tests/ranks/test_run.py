@@ -110,7 +110,7 @@ def test_a_signal_that_ends_the_job_is_no_fault_of_its_ranks(folder: Path) -> No
         stderr=subprocess.PIPE,
         text=True,
     )
-    await_ranks(process.pid)
+    await_ranks(process)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1  # torchrun ends its ranks and then itself
@@ -132,7 +132,7 @@ def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
             text=True,
             start_new_session=True,
         )
-        await_ranks(process.pid)
+        await_ranks(process)
         os.killpg(process.pid, signal.SIGINT)
         _, told = process.communicate(timeout=LIMIT_SECONDS)
         last = [line for line in told.splitlines() if not line.startswith("gpudiag:")][-1:]
@@ -146,17 +146,18 @@ def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
     assert [(one["name"], one["passed_on"]) for one in document["signals"]] == [("SIGINT", False)]
 
 
-def await_ranks(pid: int) -> None:
+def await_ranks(process: "subprocess.Popen[str]") -> None:
     """Wait until both ranks of the job below that process run their script.
 
     Not for the first alone: a signal while torchrun starts the others has it leave that one behind.
     """
     until = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
         started = 0
         for name in filter(str.isdecimal, os.listdir("/proc")):
             command, parents = _described(name)
-            started += command[1:2] == ["-u"] and str(SCRIPT) in command and pid in parents
+            started += command[1:2] == ["-u"] and str(SCRIPT) in command and process.pid in parents
         if started == RANKS:
             return
         time.sleep(0.1)

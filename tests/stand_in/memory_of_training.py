@@ -1,12 +1,17 @@
-"""Train a model of many layers, and print what it takes of a GPU's memory: STRATEGY DTYPE OPTIMIZER RANK WORLD_SIZE FOLDER.
+"""Train a model of many layers in each of some ways, and print what each takes of a GPU's memory: WAYS FOLDER.
 
-A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints the parameters, and the bytes that
-are left after a step, with the gradients.
+A way is STRATEGY,DTYPE,OPTIMIZER,GPUS. A dtype `bfloat16-alone` has no float32 weights; the others are autocast's. Prints a
+line for each way: the parameters, and the bytes that are left on GPU 0 after a step, with the gradients. The ranks of each
+are forked from this process, which has imported torch for all.
 """
 
+import os
 import sys
+import traceback
+from typing import Any, NoReturn
 
 import torch
+import torch._dynamo  # of torch's optimizers
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,11 +21,36 @@ from torch.nn.parallel import DistributedDataParallel
 WIDTH, LAYERS = 256, 24
 
 
-def main(strategy: str, dtype: str, optimizer: str, rank: int, world_size: int, folder: str) -> None:
-    """Train three steps, and print."""
+def main(ways: str, folder: str) -> None:
+    """Train in each way, one after the other; status 1 as soon as a rank of one fails."""
+    for number, way in enumerate(ways.split()):
+        strategy, dtype, optimizer, gpus = way.split(",")
+        place = f"file://{folder}/meeting{number}"
+        ranks = [_fork(strategy, dtype, optimizer, rank, int(gpus), place) for rank in range(int(gpus))]
+        if any([os.waitpid(pid, 0)[1] for pid in ranks]):
+            sys.exit(1)
+
+
+def _fork(strategy: str, dtype: str, optimizer: str, rank: int, world_size: int, place: str) -> int:
+    pid = os.fork()
+    if not pid:
+        _be_rank(strategy, dtype, optimizer, rank, world_size, place)
+    return pid
+
+
+def _be_rank(*way: Any) -> NoReturn:
+    try:
+        train(*way)
+    except BaseException:  # noqa: BLE001 - whatever it is, it must not go on as the parent
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def train(strategy: str, dtype: str, optimizer: str, rank: int, world_size: int, place: str) -> None:
+    """Train three steps, and print on rank 0."""
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
-    place = f"file://{folder}/meeting"
     dist.init_process_group("nccl", init_method=place, rank=rank, world_size=world_size, device_id=device)
     alone = dtype.endswith("-alone")
     kind = getattr(torch, dtype.removesuffix("-alone"))
@@ -48,9 +78,10 @@ def main(strategy: str, dtype: str, optimizer: str, rank: int, world_size: int, 
         stepper.step()
     del loss
     torch.cuda.synchronize()
-    print(parameters, torch.cuda.memory_allocated(device), flush=True)
+    if rank == 0:
+        print(parameters, torch.cuda.memory_allocated(device), flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
+    main(*sys.argv[1:])
