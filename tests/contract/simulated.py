@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,7 +110,11 @@ def _end_those_with(mark):
 
 
 def _processes_with(mark):
-    return tuple(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in _pids_with(mark))
+    found = []
+    for pid in _pids_with(mark):
+        with suppress(OSError):  # it has ended since
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return tuple(found)
 
 
 def _pids_with(mark):
