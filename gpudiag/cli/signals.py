@@ -2,8 +2,8 @@
 
 While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word, with 143 and
 one line. From `raise_again` on they are exceptions, so that what was begun is ended. An exception in the middle of an
-import may leave half a module behind, so it waits for the import's end. Python drops an exception of its callbacks (those
-around a fork, `__del__`): then the signal is sent again.
+import may leave half a module behind, so it waits for the import's end. Python drops an exception that a callback raises
+(around a fork, in `__del__`): then the signal is sent again.
 """
 
 from __future__ import annotations
