@@ -35,7 +35,7 @@ test-without-ranks: $(VENV)/.installed-dev
 	$(PYTEST) -m "not ranks" -n 5 --dist worksteal
 
 test-ranks: $(VENV)/.installed-dev
-	$(PYTEST) -m ranks -n 4 --dist worksteal
+	$(PYTEST) -m ranks -n 3 --dist worksteal
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .

@@ -98,6 +98,9 @@ def build(python: str, wheels: Path, names: Sequence[str], target: Path) -> None
     )  # fmt: skip
 
 
+PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and asks no GPU in vain
+
+
 def try_out(target: Path, pex_root: Path) -> list[str]:
     """What the file does not do as it must; empty if all is well."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(pex_root), "PEX_ROOT": str(pex_root)}
@@ -118,11 +121,12 @@ def try_out(target: Path, pex_root: Path) -> list[str]:
         "--fail-on",
         "machine",
         "--reason",
+        *PATIENCE,
     )
     wanted = {
         ("--version",): (0, "gpudiag "),
         ("deploy", "slurm"): (0, "check_node prolog"),
-        ("simulate", "h100x8", "--", sys.executable, str(target), "list"): (0, "H100"),
+        ("simulate", "h100x8", "--", sys.executable, str(target), "list", *PATIENCE): (0, "H100"),
         ("simulate", "h100x8", "--", *gate): (0, "gpudiag PASS"),
         ("simulate", "h100x8+lost:3", "--", *gate): (1, "gpu.lost"),
         ("run", "--", "env"): (0, f"PATH={environment['PATH']}\n"),
