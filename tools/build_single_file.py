@@ -104,11 +104,19 @@ PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its t
 def try_out(target: Path, pex_root: Path) -> list[str]:
     """What the file does not do as it must; empty if all is well."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(pex_root), "PEX_ROOT": str(pex_root)}
+    target = target.resolve()
+    pex_root.mkdir(exist_ok=True)
 
     def ask(*words: str) -> tuple[int, str]:
         command = [sys.executable, str(target), *words]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            command,
+            cwd=pex_root,  # `run` leaves its verdict where it is started
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
         return done.returncode, done.stdout + done.stderr
 
