@@ -438,8 +438,9 @@ def _paused(incident: Incident) -> str:
 def _interrupted(incident: Incident) -> str:
     facts = incident.facts
     lasted = format_seconds(float(facts.get("lasted", 0.0)))
-    ranks = facts.get("ranks_inside", "all")
-    return f"nothing moved between ranks {ranks} for {lasted}{_times(facts)}, and then continued"
+    ranks = str(facts.get("ranks_inside", "all"))
+    what = f"rank {ranks} did not move" if ranks.isdecimal() else f"nothing moved between ranks {ranks}"
+    return f"{what} for {lasted}{_times(facts)}, and then continued"
 
 
 def _times(facts: Mapping[str, Scalar]) -> str:
@@ -493,8 +494,14 @@ def _late(incident: Incident) -> str:
 
 def _stalled(incident: Incident) -> str:
     facts = incident.facts
-    inside = facts.get("operation", "the same collective")
-    return f"ranks {facts.get('ranks_inside', 'all')} are all inside {inside} and nothing moves"
+    ranks = str(facts.get("ranks_inside", "all"))
+    alone = ranks.isdecimal()
+    if facts.get("inside_operation", True):
+        inside = facts.get("operation", "the same collective")
+        who = f"rank {ranks} is" if alone else f"ranks {ranks} are all"
+        return f"{who} inside {inside} and nothing moves"
+    who = f"rank {ranks} stays" if alone else f"ranks {ranks} stay"
+    return f"{who} in stage {incident.stage} and nothing moves"
 
 
 def _mismatched(incident: Incident) -> str:

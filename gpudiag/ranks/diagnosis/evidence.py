@@ -126,10 +126,11 @@ def of_silence(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
     """What the others wait in, and what the silent rank's process is doing."""
     facts = [Evidence("waited_in", _missed(view, waiting), source=SIDE_CHANNEL)]
     facts.append(Evidence("waited_in_stage", waiting.stage, source=SIDE_CHANNEL))
+    waited_seconds = view.still_seconds if waiting.ended_well else waiting.still_seconds
     missed = waiting.position and waiting.position.stage_after(view.stage_count)
     if missed is not None and waiting.stage_count > view.stage_count:
         facts.append(Evidence("not_reached", f"stage {missed}", source=SIDE_CHANNEL))
-    facts.append(Evidence("waited_for", round(waiting.still_seconds, 2), unit="s", source=SIDE_CHANNEL))
+    facts.append(Evidence("waited_for", round(waited_seconds, 2), unit="s", source=SIDE_CHANNEL))
     if view.process_state:
         words = _STATE_WORDS.get(view.process_state, view.process_state)
         facts.append(Evidence("process_state", words, source=PROCESS_TABLE))
@@ -152,7 +153,7 @@ def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
 
 
 def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
-    """The ranks inside a collective, and for how long none has moved."""
+    """The ranks inside a collective or a stage, and for how long none has moved."""
     return (
         Evidence("ranks_inside", format_ranks(ranks), source=SIDE_CHANNEL),
         Evidence("waited_for", round(view.still_seconds, 2), unit="s", source=SIDE_CHANNEL),
@@ -261,6 +262,8 @@ def _missed(view: RankView, waiting: RankView) -> str:
 
 
 def _where(view: RankView) -> str:
+    if view.ended_well:
+        return "the end of the run"
     position = view.position
     if position is not None and position.inside and position.operation is not None:
         return f"{position.operation.describe()} (collective {position.operation.sequence})"

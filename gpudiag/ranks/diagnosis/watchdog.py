@@ -265,11 +265,11 @@ def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience
 
 
 def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """The ranks in the earliest stage, as silent if others are further, else as stalled."""
+    """The ranks in the earliest stage, as silent if others are further or have ended, else as stalled."""
     running = [view for view in views if view.running]
     earliest = min(view.stage_count for view in running)
     behind = [view for view in running if view.stage_count == earliest]
-    further = [view for view in views if view.stage_count > earliest]
+    further = [view for view in views if view.stage_count > earliest or view.ended_well]
     if further:
         return tuple(_silent(view, further[0]) for view in behind)
     return (_stalled(behind[0], behind),)

@@ -308,7 +308,11 @@ def _redirect_output(path: Path) -> None:
 
 
 def _destroy_process_group() -> None:
-    """Destroy torch's process group, if the entry created one and left it open."""
+    """Destroy torch's process group, if the entry created one and left it open.
+
+    Not gloo's, which ends with the process: it holds Python's lock while it waits for its threads, and with torch
+    2.4 to 2.6 one of them may wait for that lock, so that the rank never ends.
+    """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
+    if distributed is not None and distributed.is_initialized() and distributed.get_backend() != "gloo":
         distributed.destroy_process_group()

@@ -310,6 +310,17 @@ def test_a_rank_that_hangs_in_teardown_is_silent_though_it_is_finished() -> None
     assert blamed(done, hangs) == [(IncidentKind.SILENT, 1)]
 
 
+def test_a_rank_that_never_ends_is_silent_where_others_have_ended() -> None:
+    last = position("teardown", 7, sequence=20, inside=False)
+    done = [ended(rank, 0, at=1.0, finished=True, position=last) for rank in range(3)]
+    stays = view(3, position=last, still_seconds=32.0, finished=True)
+    (incident,) = find(*done, stays)
+    assert (incident.kind, incident.rank) == (IncidentKind.SILENT, 3)
+    assert (fact(incident, "waited_in"), fact(incident, "waited_for")) == ("the end of the run", 32.0)
+    stalled = [replace(stays, rank=rank) for rank in range(4)]
+    assert blamed(*stalled) == [(IncidentKind.STALLED, 0)]
+
+
 def test_an_absent_rank_is_waited_for() -> None:
     absent = view(2, Life.NOT_STARTED, position=None, pid=None)
     waiting = [view(rank, still_seconds=50.0) for rank in range(2)]
