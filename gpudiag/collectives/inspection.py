@@ -26,6 +26,8 @@ _FEWEST_FOR_DISPLACEMENT = 4
 _FEWEST_FOR_SUMS = 2
 # How far from its place displaced data is looked for: a few rounds, any block, any small shift.
 _REACH_ELEMENTS = 1 << 17
+# A library that adds up what it should not does so from the start.
+_HEAD_ELEMENTS = 1024
 # Beyond this many ranks only the neighbours and the root are tried.
 _MOST_SOURCES = 64
 
@@ -51,6 +53,8 @@ def diagnose(
     chosen = _choose(offsets)
     start = pattern.position(block.block, round_number)
     sample = _Sample(chosen + start, found[chosen], _consecutive(chosen))
+    if block.source is None and reduce != "sum" and _is_sum(pattern, start, found):
+        return Diagnosis("summed")
     if block.source is not None:
         diagnosis = _diagnose_moved(pattern, block.source, sample)
     elif reduce in ("sum", "avg"):
@@ -103,6 +107,20 @@ def _diagnose_moved(pattern: Pattern, source: int, sample: _Sample) -> Diagnosis
 
 
 # --- sums and averages
+
+
+def _is_sum(pattern: Pattern, start: int, found: torch.Tensor) -> bool:
+    """Whether the ranks' data was added up, where something else was asked for.
+
+    Right elements count as well: of two ranks, a bit that is stuck in the exponent doubles an average here and there.
+    """
+    sources = _sources(pattern, None)
+    head = found[:_HEAD_ELEMENTS]
+    if len(sources) < pattern.world_size or len(head) < _FEWEST_FOR_SUMS:
+        return False
+    positions = torch.arange(start, start + len(head), dtype=torch.int64, device=found.device)
+    total = torch.stack([_wide(pattern.look_up(source, positions)) for source in sources]).sum(0)
+    return _close(_wide(head), total, pattern, pattern.world_size)
 
 
 def _diagnose_sum(pattern: Pattern, reduce: str, sample: _Sample) -> Diagnosis | None:

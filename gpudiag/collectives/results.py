@@ -37,7 +37,7 @@ class WrongElements:
 class Diagnosis:
     """What must have happened to give just this wrong data.
 
-    `kind`: flipped, dropped, duplicated, replaced, stale, misplaced, shifted or unknown. `source` is
+    `kind`: flipped, dropped, duplicated, replaced, stale, misplaced, shifted, summed or unknown. `source` is
     the rank whose data is concerned, None where the wrong data does not tell; `distance` is in
     rounds (stale, negative: older), blocks (misplaced) or elements (shifted).
     """

@@ -174,6 +174,7 @@ def _describe(case: Case, wrong: WrongBuffer) -> tuple[Evidence, ...]:
     elements, diagnosis = wrong.elements, wrong.diagnosis
     facts = [
         Evidence("op", case.op, source=_VERIFICATION),
+        *([] if case.reduce is None else [Evidence("reduce", case.reduce, source=_VERIFICATION)]),
         Evidence("dtype", case.dtype, source=_VERIFICATION),
         Evidence("size_bytes", case.size_bytes, unit="B", source=_VERIFICATION),
         Evidence("iteration", wrong.iteration, source=_VERIFICATION),

@@ -35,6 +35,12 @@ COLLECTIVE_CASES = (
     Case(CHECK, "collective.corrupted", measured(incidents=(make_corruption(),)), measured(BARRIER)),
     Case(
         CHECK,
+        "collective.wrong_reduction",
+        measured(incidents=(make_corruption(diagnosis="summed"),)),
+        measured(BARRIER),
+    ),
+    Case(
+        CHECK,
         "collective.barrier_passed",
         measured(OPEN_BARRIER, incidents=(LEFT_EARLY,)),
         measured(BARRIER),

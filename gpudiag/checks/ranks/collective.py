@@ -241,6 +241,25 @@ COLLECTIVE_CORRUPTED = FindingKind(
         look_also=("gpu.peer_access_broken", "xid.hardware", "cuda.uncorrectable_ecc"),
     ),
 )
+WRONG_REDUCTION = FindingKind(
+    code="collective.wrong_reduction",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_LIBRARY,
+    owner=Owner.SOFTWARE,
+    meaning="A collective added up the ranks' data where another reduction was asked for: the library ignores the request.",
+    remedy="No device is at fault. Use another version of torch; with gloo, `reduce_scatter` does this up to torch 2.8,"
+    " and FSDP on the CPU with it.",
+    basis=Basis(
+        reads="The timed buffers, against the sum of the pattern over all ranks.",
+        limit="None: every wrong element that is looked at is that sum.",
+        look_also=(
+            "collective.corrupted",
+            "train.gradients_summed",
+            "gpudiag nccl-test --op all --reduce max",
+        ),
+    ),
+)
 BARRIER_PASSED = FindingKind(
     code="collective.barrier_passed",
     outcome=Outcome.FAIL,
@@ -269,6 +288,7 @@ _FATES: Mapping[str, str] = MappingProxyType(
     }
 )
 _EVERYWHERE = "everywhere"
+_SUMMED = "summed"
 
 _COLLECTIVE_ALL_REDUCE_BASIS = Basis(
     reads="Where every rank is: its stage, the collective that it is inside, and whether anything moves.",
@@ -341,6 +361,7 @@ COLLECTIVE_WITHOUT_GPU = FindingKind(
 PLANNED_FINDINGS = (
     *RANK_FINDINGS,
     COLLECTIVE_CORRUPTED,
+    WRONG_REDUCTION,
     BARRIER_PASSED,
     COLLECTIVE_INCOMPLETE,
     COLLECTIVE_TIMED_OUT,
@@ -359,14 +380,20 @@ COLLECTIVE_FINDINGS = (
 def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
     """One finding per rank whose data was wrong, or that alone held wrong data; earliest first.
 
-    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank.
+    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a sum in
+    the place of another reduction, which is what the library made of the request.
     """
     corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
     corrupted.sort(key=lambda incident: incident.at_seconds)
+    added = {one.facts["op"]: one for one in reversed(corrupted) if one.facts["diagnosis"] == _SUMMED}
     groups: dict[int | str, list[Incident]] = {}
     for incident in corrupted:
-        groups.setdefault(_culprit(incident, corrupted, measurement.world_size), []).append(incident)
-    findings = [_describe(culprit, seen, measurement) for culprit, seen in groups.items()]
+        if incident.facts["op"] not in added:
+            groups.setdefault(_culprit(incident, corrupted, measurement.world_size), []).append(incident)
+    findings = [
+        *(_describe_reduction(first, measurement) for first in reversed(added.values())),
+        *(_describe(culprit, seen, measurement) for culprit, seen in groups.items()),
+    ]
     return [*(findings or _counted_only(measurement)), *_judge_barriers(measurement)]
 
 
@@ -383,6 +410,16 @@ def _judge_barriers(measurement: CollectiveMeasurement) -> list[Finding]:
         subject = RankSubject(incident.rank, incident.host)
         findings.append(BARRIER_PASSED.finding(subject, message, *incident.evidence))
     return findings
+
+
+def _describe_reduction(first: Incident, measurement: CollectiveMeasurement) -> Finding:
+    """The finding for an operation that adds up, whatever it is asked for."""
+    facts = first.facts
+    message = (
+        f"{facts['op']} over {measurement.backend} returns the sum where {facts.get('reduce', 'another reduction')}"
+        f" was asked for, first with {facts['dtype']} of {format_size(int(facts['size_bytes']))}"
+    )
+    return WRONG_REDUCTION.finding(HostSubject(measurement.host), message, *first.evidence)
 
 
 def _culprit(incident: Incident, corrupted: Sequence[Incident], world_size: int) -> int | str:

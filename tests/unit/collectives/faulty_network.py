@@ -67,6 +67,14 @@ class Network:
         return result / self.world_size if self.reduce == "avg" else result
 
 
+class SummingNetwork(Network):
+    """A library that adds up whatever reduction it is asked for, as gloo's reduce_scatter up to torch 2.8."""
+
+    def reduced(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        """The sum of these parts, in the dtype itself, one after the other."""
+        return Network("all_reduce", self.dtype, "sum", self.world_size, self.elements).reduced(parts)
+
+
 def dropped(network: Network, source: int, block: int, round_number: int) -> torch.Tensor:
     """Nothing arrives: a sum misses it, an extreme does not see it, a copy stays zero."""
     if network.reduce in ("min", "max"):

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from gpudiag.collectives.inspection import diagnose, find_wrong
-from gpudiag.collectives.pattern import as_bits
+from gpudiag.collectives.pattern import as_bits, torch_dtype
 from gpudiag.collectives.results import Diagnosis
 from gpudiag.model.plan import DTYPES
 from tests.unit.collectives.faulty_network import (
     Fault,
     Network,
+    SummingNetwork,
     dropped,
     duplicated,
     misplaced,
@@ -83,6 +84,30 @@ def test_a_wrong_extreme_names_the_rank_that_was_not_looked_at(dtype: str, reduc
 def test_a_wrong_average_names_the_rank_too(dtype: str, fault: Fault) -> None:
     network = Network("all_reduce", dtype, "avg", WORLD_SIZE, 1000, {GUILTY: fault})
     assert diagnose_part(network, 0, 0) == Diagnosis(fault.__name__, GUILTY)
+
+
+@pytest.mark.parametrize("reduce", ["avg", "min", "max"])
+@pytest.mark.parametrize("world_size", [2, 4, 7])
+def test_a_sum_in_the_place_of_another_reduction_is_told_so(world_size: int, reduce: str) -> None:
+    def told(dtype: str) -> Diagnosis | None:
+        network = SummingNetwork("reduce_scatter", dtype, reduce, world_size, 1000)
+        return diagnose_part(network, 1, 0)
+
+    dtypes = [name for name in ADDING_DTYPES if reduce != "avg" or torch_dtype(name).is_floating_point]
+    assert {dtype: told(dtype) for dtype in dtypes} == dict.fromkeys(dtypes, Diagnosis("summed"))
+
+
+def test_elements_that_a_stuck_bit_doubles_are_no_sum() -> None:
+    """The average of two ranks with the lowest bit of its exponent stuck at one."""
+    network = Network("all_reduce", "float32", "avg", 2, 1000)
+    ((block, found),) = network.receive(0, ROUND)
+    bits = as_bits(found)
+    bits |= 1 << 23
+    expected = network.patterns[0].expected(block, ROUND, network.elements)
+    wrong = find_wrong(found, expected)
+    assert wrong is not None
+    assert torch.equal(found[wrong.offsets], 2 * expected[wrong.offsets])
+    assert diagnose(network.patterns[0], "avg", block, ROUND, found, wrong.offsets) != Diagnosis("summed")
 
 
 @pytest.mark.parametrize("dtype", ADDING_DTYPES)

@@ -59,6 +59,32 @@ def test_a_barrier_that_is_none_has_a_sentence_of_its_own() -> None:
     assert finding.message == "rank 1 left a barrier 4 ms before rank 3 had entered it, in iteration 7"
 
 
+def test_a_sum_in_the_place_of_another_reduction_is_the_librarys_fault() -> None:
+    """Whatever each rank made of it with other dtypes, where sums round."""
+    summed = [
+        make_corruption(rank, op="reduce_scatter", reduce="max", diagnosis="summed") for rank in range(4)
+    ]
+    later = [
+        make_corruption(rank, op="reduce_scatter", reduce="max", diagnosis="unknown") for rank in range(4)
+    ]
+    _, (finding,) = judge(make_measurement(incidents=(*summed, *later)))
+    assert (finding.code, finding.subject) == ("collective.wrong_reduction", HostSubject("a1"))
+    assert finding.message.startswith("reduce_scatter over gloo returns the sum where max was asked for")
+    _, (_, other) = judge(make_measurement(incidents=(*summed, make_corruption(2))))
+    assert (other.code, other.subject) == ("collective.corrupted", RankSubject(2, "a1"))
+
+
+def test_ranks_that_stay_in_a_stage_are_not_said_to_be_inside_a_collective() -> None:
+    outside = (
+        Evidence("ranks_inside", "2"),
+        Evidence("operation", "all_reduce"),
+        Evidence("inside_operation", False),
+    )
+    stalled = make_incident(IncidentKind.STALLED, stage="teardown", evidence=outside)
+    _, (finding,) = judge(make_measurement(incidents=(stalled,)))
+    assert finding.message == "rank 2 stays in stage teardown and nothing moves"
+
+
 def test_a_stall_blames_no_single_rank() -> None:
     _, findings = judge(make_measurement(incidents=(make_incident(IncidentKind.STALLED),)))
     assert codes(findings) == ["collective.stalled"]
