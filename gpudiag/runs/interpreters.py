@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,13 @@ _CPU_BUILD = "without a GPU, install PyTorch's CPU build first, by the command t
 _TOOLKIT = Path("/usr/local/cuda")  # where torch looks last (torch/utils/cpp_extension.py, _find_cuda_home)
 # An import of torch and Horovod, which may lie on a cold network file system.
 _TRIAL_SECONDS = 60.0
+_TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
+# Measured on two gloo ranks: torch 2.4 to 2.6 fail with "CUDA error" or "'Stream' object has no attribute", 2.7.1 and
+# 2.8.0 train with gradients of twice their size (gloo's reduce_scatter adds, whatever is asked), 2.9.1 is right.
+_FSDP2_WITHOUT_GPU, _SOUND_FSDP2 = (2, 7), (2, 9)
+_SUMMED_GRADIENTS = (
+    "sums its gradients on the CPU: gloo's reduce_scatter adds where FSDP2 asks for the average"
+)
 _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
@@ -93,6 +101,30 @@ def lack_on_gpus(framework: str, python: str | None) -> Lack | None:
         horovod = strategy_facts()[framework]
         return words, horovod.install_command(framework, python, "HOROVOD_GPU_OPERATIONS=NCCL")
     return None
+
+
+def lack_on_cpu(strategy: str, python: str | None) -> Lack | None:
+    """Why that strategy cannot train on the CPU here, in its ranks' interpreter; None if no reason is known."""
+    if strategy != "fsdp2":
+        return None
+    version = _version_of_torch(python or sys.executable)
+    if version is None or version >= _SOUND_FSDP2:
+        return None
+    words = "asks for a GPU's streams" if version < _FSDP2_WITHOUT_GPU else _SUMMED_GRADIENTS
+    installs = pip_command(f"torch>={_dotted(_SOUND_FSDP2)}", python=python)
+    return f"FSDP2 of torch {_dotted(version)} {words}", installs
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+@cache
+def _version_of_torch(python: str) -> tuple[int, int] | None:
+    """The first two numbers of torch's version; None if it gives none."""
+    done = _run(python, _TORCH_VERSION)
+    found = None if done is None else re.match(r"(\d+)\.(\d+)", done.stdout)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _finds_toolkit(environment: Mapping[str, str], toolkit: Path = _TOOLKIT) -> bool:

@@ -43,7 +43,7 @@ from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
-from gpudiag.runs.interpreters import absent_modules, lack_on_gpus, require_torch
+from gpudiag.runs.interpreters import absent_modules, lack_on_cpu, lack_on_gpus, require_torch
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import build_context, build_rank_report
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
@@ -545,4 +545,6 @@ def _why_not(plan: TrainingPlan, facts: StrategyFacts, place: _Place) -> tuple[s
     if absent:
         where = f" for {python}" if python else ""
         return f"{absent[0]} is not installed{where}", facts.install_command(absent[0], python)
-    return lack_on_gpus(facts.framework, python) if place.device_kind == "cuda" else None
+    if place.device_kind == "cuda":
+        return lack_on_gpus(facts.framework, python)
+    return lack_on_cpu(facts.name, python)

@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+
+try:
+    from torch.distributed.tensor import DTensor as DTensor
+except ImportError:  # torch 2.4, where it was not public yet
+    from torch.distributed._tensor import DTensor as DTensor  # type: ignore[attr-defined]
 
 from gpudiag.model.training import TensorFact
 

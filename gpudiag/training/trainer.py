@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from gpudiag.model.codec import encode
 from gpudiag.model.reading import NOT_ASKED, Reading
@@ -22,7 +21,7 @@ from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, 
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import Reference
 from gpudiag.training.strategies.base import Strategy
-from gpudiag.training.tensors import describe, difference, finite, norm, projection
+from gpudiag.training.tensors import DTensor, describe, difference, finite, norm, projection
 from gpudiag.training.workloads import MODELS, Batch, Epochs
 
 # --- what a wrong step is made of

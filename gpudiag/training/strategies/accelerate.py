@@ -46,11 +46,8 @@ class AccelerateStrategy(Strategy):
                 ),
             ],
         )
-        own = {name: value.clone() for name, value in setup.model.state_dict().items()}
-        with setup.group.announced("wrap"):
+        with setup.keeping_start(), setup.group.announced("wrap"):
             model: nn.Module = self._accelerator.prepare_model(setup.model)
-        if not setup.broadcasts:  # for the injected fault: Accelerate always broadcasts the start
-            setup.model.load_state_dict(own)
         return model
 
     @property

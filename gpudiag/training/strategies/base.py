@@ -1,7 +1,9 @@
 """What every strategy of torch can do; a strategy overrides what it does in its own way."""
 
+import contextlib
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,21 @@ class Setup:
     model: nn.Module
     folder: str  # of this run, for what a framework can only write to files
     broadcasts: bool = True  # bring every rank to the start of rank 0
+
+    @contextlib.contextmanager
+    def keeping_start(self) -> Iterator[None]:
+        """Give the model this rank's own start back in the end, unless it is to be that of rank 0.
+
+        For an injected fault, and for wrappers that always broadcast: Accelerate, and DDP before torch 2.7.
+        """
+        own = (
+            {}
+            if self.broadcasts
+            else {name: value.clone() for name, value in self.model.state_dict().items()}
+        )
+        yield
+        if own:
+            self.model.load_state_dict(own)
 
 
 class Strategy(ABC):

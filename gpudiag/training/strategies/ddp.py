@@ -14,12 +14,11 @@ class DdpStrategy(Strategy):
 
     def _wrap(self, setup: Setup) -> nn.Module:
         device = setup.group.device
-        with setup.group.announced("wrap"):
+        with setup.keeping_start(), setup.group.announced("wrap"):
             return DistributedDataParallel(
                 setup.model,
                 bucket_cap_mb=bucket_mebibytes(setup.model),
                 device_ids=[device.index] if device.type == "cuda" else None,
-                init_sync=setup.broadcasts,
                 broadcast_buffers=setup.broadcasts,
             )
 

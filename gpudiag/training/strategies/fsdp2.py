@@ -8,12 +8,15 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from gpudiag.model.training import KeptTensor
 from gpudiag.training.strategies.base import ScriptState, Setup, Strategy, broadcast_model
-from gpudiag.training.tensors import Tensors, difference, local_part
+from gpudiag.training.tensors import DTensor, Tensors, difference, local_part
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # torch 2.4 and 2.5, where it was not public yet
+    from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
 
 
 class Fsdp2Strategy(Strategy):

@@ -1,9 +1,9 @@
-"""Frameworks that are installed, and cannot train on GPUs here: each is a SKIP with the reason."""
+"""Frameworks that are installed, and cannot train on GPUs, or on the CPU, here: each is a SKIP with the reason."""
 
 import pytest
 
 from gpudiag.runs import interpreters as gpu_frameworks
-from gpudiag.runs.interpreters import lack_on_gpus
+from gpudiag.runs.interpreters import lack_on_cpu, lack_on_gpus
 
 
 def interpreter(folder, words):
@@ -57,3 +57,26 @@ def test_horovod_says_itself_whether_it_knows_gpus(tmp_path):
 
 def test_torch_itself_lacks_nothing(bare):
     assert lack_on_gpus("torch", None) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("2.4.0+cu121", "asks for a GPU's streams"),
+        ("2.6.0a0+df5bbc09d1.nv24.12", "asks for a GPU's streams"),
+        ("2.7.1", "sums its gradients"),
+        ("2.8.0+cpu", "sums its gradients"),
+        ("2.9.1", None),
+        ("2.10.0", None),
+        ("3.0", None),
+        ("unknown", None),
+    ],
+)
+def test_fsdp2_on_the_cpu_wants_a_torch_in_which_it_is_sound(tmp_path, version, why):
+    python = interpreter(tmp_path, f"echo {version}")
+    lack = lack_on_cpu("fsdp2", python)
+    assert (lack is None) is (why is None)
+    if lack is not None:
+        assert why in lack[0]
+        assert lack[1] == f"{python} -m pip install 'torch>=2.9'"
+    assert lack_on_cpu("ddp", python) is None
