@@ -8,6 +8,7 @@
 # make docs   the documentation as a site with search, in build/site
 # make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
 # make pythons the unit tests under every Python from 3.10 on that is here; make lowest: with the lowest versions declared
+# make torches the rank tests under each of TORCHES, of which every one is a download of gigabytes
 # make single-file  gpudiag as one file, build/gpudiag.pex, tried on simulated machines
 # make dist   the sdist, with the page in it, and the wheel of that: dist/
 # make check  formatting, lint, types and the import contracts
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-without-ranks test-ranks quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons lowest single-file dist check format benchmarks clean
+.PHONY: run test test-without-ranks test-ranks quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons torches lowest single-file dist check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -74,6 +75,11 @@ LOWEST ?= build/lowest
 
 pythons: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.pythons $(PYTHONS)
+
+TORCHES ?= 2.4.0 2.6.0 2.8.0 2.14.1
+
+torches: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.torches build/torches $(TORCHES)
 
 lowest: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.install_lowest $(LOWEST)

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from tests.ranks.nccl_test_command import (
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 
+TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
+GLOO_ADDS = TORCH < (
+    2,
+    9,
+)  # in reduce_scatter, whatever is asked (tools/torches.py runs these tests with such a torch)
 SMALL = ("--max-bytes", "64", "--iterations", "4", "--json")
 
 
@@ -75,13 +81,18 @@ def test_every_operation_and_dtype_is_exact_without_a_warning(reduce: str) -> No
     document = completed.document()
     assert_clean(completed)
     assert_valid(document)
-    assert (completed.status, document["outcome"], document["findings"]) == (0, "pass", [])
     kinds = {(result["op"], result["dtype"]) for result in document["results"]}
     # Every operation with every dtype of gloo, and the barrier.
     assert len(kinds) == (len(OPERATIONS) - 1) * 8 + 1
-    assert all(result["verified"] is True for result in document["results"])
+    adds = {"reduce_scatter"} if GLOO_ADDS and reduce != "sum" else set()
+    codes = [finding["code"] for finding in document["findings"]]
+    assert (document["outcome"], codes) == (
+        ("fail", ["collective.wrong_reduction"]) if adds else ("pass", [])
+    )
+    assert {result["op"] for result in document["results"] if result["verified"] is not True} == adds
 
 
+@pytest.mark.skipif(GLOO_ADDS, reason="gloo of this torch has no averages, or sums in their place")
 @pytest.mark.parametrize("world_size", ["3", "4"])
 def test_averages_zero_sizes_and_unaligned_buffers_are_exact_too(world_size: str) -> None:
     flags = ("--op", "all", "--dtype", "float32,bfloat16", "--reduce", "avg", "--unaligned")
@@ -210,6 +221,7 @@ def test_bit_flips_under_torchrun_are_seen_by_the_rank_that_holds_them() -> None
     assert (completed.status, document["findings"][0]["subject"]["rank"]) == (1, 1)
 
 
+@pytest.mark.skipif(TORCH < (2, 5), reason="this torch does not name the port")
 def test_a_port_that_another_process_has_is_told_with_that_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
