@@ -20,6 +20,9 @@ _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
+_BETWEEN_TWO = frozenset(
+    ("SEND", "RECV", "COALESCED", "UNKNOWN")
+)  # whose numbers count by pair, or tell nothing
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -127,7 +130,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
             groups[group].setdefault(rank, (dog, log.name))
     if not groups:
         return None
-    for dogs in sorted(groups.values(), key=len, reverse=True):
+    for dogs in sorted(_comparable(groups), key=len, reverse=True):
         waited = _behind(dogs) or _in_another(dogs) or _with_another_size(dogs)
         if waited is not None:
             return waited
@@ -139,6 +142,24 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
             tuple(sorted(silent)), f"{_ranks(dogs)} timed out in a collective, it did not", name, dog.line
         )
     return None
+
+
+def _comparable(
+    groups: Mapping[str, dict[int, tuple[Watchdog, str]]],
+) -> list[dict[int, tuple[Watchdog, str]]]:
+    """What can be compared between ranks: the collectives of one process group, not what goes between two of its ranks.
+
+    The line with the operation names no group: where several are named, ranks in it may be of different ones.
+    """
+    between_two = {
+        rank for dogs in groups.values() for rank, (dog, _) in dogs.items() if dog.operation in _BETWEEN_TWO
+    }
+    several = len([group for group in groups if group]) > 1
+    return [
+        {rank: dog for rank, dog in dogs.items() if rank not in between_two}
+        for group, dogs in groups.items()
+        if group or not several
+    ]
 
 
 def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:

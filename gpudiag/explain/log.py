@@ -121,7 +121,7 @@ class Found:
         """Note one more line; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
-        speaker = line.speaker if speaker is NOBODY else speaker
+        speaker = _joined(speaker, line.speaker)
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
@@ -139,6 +139,13 @@ class Found:
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
         return new
+
+
+def _joined(of_traceback: Speaker, of_line: Speaker) -> Speaker:
+    """Who raised an exception: who began its traceback, with the rank that its own words name."""
+    if of_traceback is NOBODY:
+        return of_line
+    return replace(of_traceback, rank=of_line.rank) if of_traceback.rank is None else of_traceback
 
 
 @dataclass(slots=True)

@@ -3,10 +3,10 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
-from gpudiag.explain.events import SKEW, Event, Standing, events_of, is_foreign
+from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
@@ -27,6 +27,7 @@ _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
+_ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -56,7 +57,11 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     """Who failed first, over all logs of a job."""
     job = identify(facts)
     events = events_of(job)
-    candidates = [event for event in events if event.standing < Standing.ABSENT]
+    candidates = [
+        event
+        for event in events
+        if event.standing < Standing.ABSENT and not _is_explained_by_absence(event, events)
+    ]
     root = _choose(candidates)
     if root is not None and root.first.standing is Standing.OUTSIDE and root.first.quality:
         waited = (
@@ -68,7 +73,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         if waited is not None and waited.differs:
             return _of_waited(job, events, waited)
         return _of_mismatch(job, events, root)
-    if root is not None and not _is_explained_by_absence(root.first, events):
+    if root is not None:
         return _of_root(job, events, root)
     bad = [
         event for event in events
@@ -81,7 +86,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_waited(job, events, waited)
     if not bad:
         return _nothing(job, events)
-    return _of_root(job, events, root) if root is not None else _of_echoes(job, events, bad)
+    return _of_echoes(job, events, bad)
 
 
 def _is_outlived_warning(job: Identities, event: Event) -> bool:
@@ -96,7 +101,10 @@ def _says_which(job: Identities) -> bool:
 
 def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
     """Whether a rank that ended by SIGABRT only did what torch's watchdog does to a rank that waited."""
-    return event.code == -6 and any(other.standing is Standing.ABSENT for other in events)
+    is_abort = event.code == -6 or (
+        event.topic == "rank.crashed" and event.code is None and _ABORTED.search(event.text) is not None
+    )
+    return is_abort and any(other.standing is Standing.ABSENT for other in events)
 
 
 def _choose(candidates: list[Event]) -> _Group | None:
@@ -185,12 +193,24 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         line=event.line,
         excerpt=mask_text(event.text)[:500],
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
-        at=event.at.isoformat(sep=" ") if event.at and event.is_exact else "",
+        at=_clock(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
         evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, event, hosts),
         echoes=_echoes(events, root),
+    )
+
+
+def _clock(at: datetime) -> str:
+    """A time as its log gives it: without a year or a day that no line names."""
+    told = at.isoformat(sep=" ")
+    return (
+        told
+        if at.year > ANY_YEAR
+        else told[len("1904-") :]
+        if at.year == ANY_YEAR
+        else told[len("1903-01-01 ") :]
     )
 
 
@@ -368,6 +388,8 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
         return "Fix the script, its data or its settings: the machines are not at fault."
+    if not event.where:
+        return "Read the lines around it: its traceback is not in these logs. If the job is right, test the machine: `gpudiag preflight`."
     return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 
