@@ -154,12 +154,28 @@ def _comparable(
     between_two = {
         rank for dogs in groups.values() for rank, (dog, _) in dogs.items() if dog.operation in _BETWEEN_TWO
     }
-    several = len([group for group in groups if group]) > 1
-    return [
-        {rank: dog for rank, dog in dogs.items() if rank not in between_two}
-        for group, dogs in groups.items()
-        if group or not several
+    unnamed = groups.get("", {})
+    named = [dogs for group, dogs in groups.items() if group]
+    is_one = len(named) == 1
+    joined = [
+        {rank: _joined(dog, unnamed[rank], is_one) if rank in unnamed else dog for rank, dog in dogs.items()}
+        for dogs in named
     ]
+    if is_one:
+        joined = [{**unnamed, **joined[0]}]
+    return [
+        {rank: dog for rank, dog in dogs.items() if rank not in between_two} for dogs in joined or [unnamed]
+    ]
+
+
+def _joined(
+    named: tuple[Watchdog, str], unnamed: tuple[Watchdog, str], is_one_group: bool
+) -> tuple[Watchdog, str]:
+    """What a rank says of its group, with the operation in which it timed out, where that was of the same group."""
+    (dog, name), (other, _) = named, unnamed
+    if dog.work != other.work and not (is_one_group and dog.work < 0):
+        return named
+    return replace(dog, work=other.work, operation=other.operation, elements=other.elements), name
 
 
 def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:

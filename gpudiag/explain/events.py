@@ -309,8 +309,8 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -9: "rank.killed",
         -11: "rank.crashed",
         -6: "rank.crashed",
-        -7: "rank.crashed",
-        -4: "rank.crashed",
+        -7: "rank.bus_error",
+        -4: "library.processor_too_old",
         -8: "rank.crashed",
     }.get(code, "")
     return Event(

@@ -20,7 +20,7 @@ _RANK_PREFIX = re.compile(
       \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
     | \[(?:global_)?[Rr](?:ank|ANK)[\ :=_-]{0,2}(?P<rank>\d+)\]:?         # [rank3]:  [Rank 3]  [rank: 3]
     | \(?(?:rank|Rank|RANK)[\ :=_]?(?P<named>\d+)\)?(?:\ ?[|:\]]|\ -)(?=\ ) # rank 3:  RANK 3 |  (rank 3):
-    | \[(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:                   # [1,3]<stderr>:
+    | \[(?:[\w.-]+@)?(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:       # [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:
     | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose

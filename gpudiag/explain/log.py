@@ -63,7 +63,7 @@ _STEP = re.compile(
     r"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Ii]ter(?:ation)?|[Bb]atch|[Ee]poch)s?\b[\s:=\[(#]*(\d+)"
 )
 _RANK_MARK = re.compile(
-    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[\d+,(\d+)\]"
+    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[(?:[\w.-]+@)?\d+,(\d+)\]"
 )
 _RANK_MARK_WITHIN = 100
 _MAX_BEFORE = 60  # lines that are searched backwards for a time

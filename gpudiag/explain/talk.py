@@ -10,7 +10,7 @@ from gpudiag.explain.lines import LogLine, Speaker, read_time
 # A line without one of these words is not looked at.
 MARKS = re.compile(
     rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |traceback : |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
-    rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
+    rb"Last enqueued|keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
     rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values|"
@@ -49,6 +49,10 @@ _OVERFLOW = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 _NUMBERS = re.compile(
     r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\].*?(?:[Ww]ork(?: sequence id)?): ?(?P<work>\d+)"
     r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)"
+)
+_DUMPED = re.compile(
+    r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\] Received a dump signal"
+    r".*Last enqueued \w+ work: (?P<enqueued>-?\d+), last completed \w+ work: (?P<completed>-?\d+)"
 )
 _FINGERPRINT = re.compile(r"[Rr]ank (\d+) is running (?:collective: )?(CollectiveFingerPrint\([^)]*\)?|\w+)")
 _NCCL_RANK = re.compile(r"\brank (\d+) n(?:ranks|Ranks) \d+ cudaDev (\d+)(?:.*? busId ([0-9a-f]+))?")
@@ -287,6 +291,12 @@ class RankTalk:
                 int(match["completed"]),
             )
 
+        if match := _DUMPED.search(line.whole):
+            found = self._watchdog(
+                _rank_in_job(line, match["rank"]), match["guid"] or match["group"] or "", line
+            )
+            found.enqueued, found.completed = int(match["enqueued"]), int(match["completed"])
+
     def _watchdog(self, rank: int, group: str, line: LogLine) -> Watchdog:
         return self.watchdogs.setdefault((rank, group), Watchdog(rank, group, line.number, line.at))
 
@@ -363,7 +373,7 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun), ("exited on signal", RankTalk._add_mpi_noticed),
     ("Child process", RankTalk._add_child_ended), ("[missing ranks: ", RankTalk._add_stalled), (": [", RankTalk._add_stalled),
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
-    ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog),
+    ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
     ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("rank", RankTalk._add_node_rank),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),

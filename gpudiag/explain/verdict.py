@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
 from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
+from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.places import read_place
@@ -28,6 +29,7 @@ _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that 
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
+_LOST = ("rank.connection_lost", "network.connection_refused")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -78,6 +80,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     bad = [
         event for event in events
         if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+        and not _is_farewell(job, event)
     ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
         return _nothing(job, events)
@@ -93,6 +96,16 @@ def _is_outlived_warning(job: Identities, event: Event) -> bool:
     """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
     is_weak = event.topic in failures() and failures()[event.topic].weak
     return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
+
+
+def _is_farewell(job: Identities, event: Event) -> bool:
+    """Whether a rank warns that it lost another one that had ended well: the job said that it is complete."""
+    if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
+        return False
+    if any(gone.code for log in job.logs for gone in log.facts.talk.exits):
+        return False
+    own = job.logs[event.log_number].facts.done_at
+    return own < event.line if own else any(log.facts.done_at for log in job.logs)
 
 
 def _says_which(job: Identities) -> bool:
