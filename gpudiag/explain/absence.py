@@ -11,7 +11,7 @@ from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
-from gpudiag.explain.talk import Watchdog
+from gpudiag.explain.talk import Watchdog, short_host
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
@@ -355,6 +355,27 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 
+def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
+    """The host to which ranks of several others lost their connection, while it says nothing itself."""
+    told: dict[str, set[str]] = defaultdict(set)
+    places: dict[str, tuple[str, int]] = {}
+    speaking = {event.host for event in events if event.host and event.standing <= Standing.ECHO}
+    for log in job.logs:
+        for line, speaker, address in log.facts.talk.lost:
+            peer = job.addresses.get(address, short_host(address))
+            by = job.host_of(log, speaker, job.rank_of(log, speaker))
+            if peer and by and peer != by:
+                told[peer].add(by)
+                places.setdefault(peer, (log.name, line))
+    silent = [peer for peer, hosts in told.items() if len(hosts) > 1 and peer not in speaking]
+    if len(silent) != 1:
+        return None
+    peer = silent[0]
+    ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host == peer))
+    how = f"{len(told[peer])} hosts lost their connection to it, and it says nothing"
+    return Waited(ranks, how, *places[peer], hosts=(peer,))
+
+
 def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     """Somebody did not come to the rendezvous, and no line says who."""
     for event in events:
@@ -422,5 +443,5 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 _FINDERS = (
     _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_rendezvous,
+    _by_lost_connections, _by_rendezvous,
 )  # fmt: skip

@@ -19,6 +19,7 @@ _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
 _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
+_JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
 # Exceptions that only say that another process has gone, or was waited for in vain.
@@ -255,6 +256,9 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     if line is None or log.facts.raised or log.facts.went_on(line.number):
         return []
     if any(topic not in _REPORTS for topic in log.facts.found):
+        return []
+    reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
+    if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
     if any(step.number > line.number for step in log.facts.progress):
         return []

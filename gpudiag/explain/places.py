@@ -48,7 +48,10 @@ def read_place(name: str, shared: int = 0) -> LogPlace:
         parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
     )  # a run's own folder has no host's name
     own = PurePath(name[shared:]).parts
-    for part in reversed(parts[-5:]):
+    nearest = (
+        -5 if attempt is None else max(attempt - 3, 0)
+    )  # NODE/torchelastic_x/RUN_y/attempt_0/0/stderr.log
+    for part in reversed(parts[nearest:]):
         local = _first(local, _LOCAL_RANK, part)
         rank = _first(rank, _RANK, _LOCAL_RANK.sub("", part))
         rank = _first(rank, _TASK, part)

@@ -11,7 +11,7 @@ from gpudiag.explain.lines import LogLine, Speaker, read_time
 MARKS = re.compile(
     rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |traceback : |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
     rb"Last enqueued|keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
-    rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
+    rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|closed by remote peer|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
     rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values|"
     rb"Child process with PID|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
@@ -62,6 +62,7 @@ _ADDRESS = re.compile(
 _COMPLETION = re.compile(
     r"Got completion from peer ([^\s<]+)<\d+> with (?:error |status=)(?:IBV_WC_\w+\()?(\d+)"
 )
+_CLOSED = re.compile(r"Connection closed by remote peer ([^\s<]+)<\d+>")
 _NODE_RANK = re.compile(r"node[_-]rank['\"]?[= :]+(\d+)")
 _GLOBAL_RANKS = re.compile(r"global_ranks=\[([\d, ]+)\]")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory.*Killed process (\d+) \(([^)]*)\)")
@@ -139,6 +140,7 @@ class RankTalk:
     peers: list[tuple[int, Speaker, str, int]] = field(
         default_factory=list
     )  # line, who, the peer's address, status
+    lost: list[tuple[int, Speaker, str]] = field(default_factory=list)  # line, who, the other end that closed
     fingerprints: list[tuple[int, int, str]] = field(default_factory=list)  # line, rank, what it runs
     overflows: list[tuple[int, int, int]] = field(
         default_factory=list
@@ -336,6 +338,10 @@ class RankTalk:
         if match := _COMPLETION.search(line.whole):
             self.peers.append((line.number, line.speaker, match[1], int(match[2])))
 
+    def _add_closed(self, line: LogLine) -> None:
+        if (match := _CLOSED.search(line.whole)) and len(self.lost) < _MAX_FINGERPRINTS:
+            self.lost.append((line.number, line.speaker, match[1]))
+
     def _add_node_rank(self, line: LogLine) -> None:
         if self.node_rank is None and (match := _NODE_RANK.search(line.whole)):
             self.node_rank = int(match[1])
@@ -375,7 +381,7 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
-    ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("rank", RankTalk._add_node_rank),
+    ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("closed by remote peer", RankTalk._add_closed), ("rank", RankTalk._add_node_rank),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),
 )  # fmt: skip
