@@ -2,6 +2,7 @@
 
 import re
 
+from gpudiag.explain.places import read_place
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.reference.failures import failures
@@ -91,3 +92,42 @@ def test_a_failure_that_is_only_a_symptom_is_about_others_than_the_gpu_that_show
         for name, failure in failures().items()
         if failure.role.value == "symptom" and name.startswith(OF_THE_GPU)
     ] == []
+
+
+@walk(
+    (
+        "rank_3.log",
+        "rank3.txt",
+        "run-rank-3.err",
+        "global_rank_3.log",
+        "node_rank_1-rank_3.log",
+        "node1/rank3.log",
+        "dp_rank_0_rank_3.log",
+    )
+)
+def test_a_path_that_names_a_rank_names_it(path):
+    assert read_place(f"/logs/{path}").rank == 3
+
+
+@walk(
+    [
+        f"{what}{dash}rank{dash}3.log"
+        for what in (
+            "node",
+            "machine",
+            "host",
+            "local",
+            "group",
+            "role",
+            "dp",
+            "tp",
+            "pp",
+            "ep",
+            "cp",
+            "data",
+        )
+        for dash in "_-"
+    ]
+)
+def test_a_path_that_names_the_rank_of_a_node_or_within_a_group_names_no_rank_of_the_job(path):
+    assert read_place(f"/logs/{path}").rank is None
