@@ -29,6 +29,7 @@ _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that 
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
+_CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _LOST = ("rank.connection_lost", "network.connection_refused")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
@@ -375,7 +376,12 @@ def _sentence(
     if kind is VerdictKind.STOPPED:
         return f"The job was ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
-        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
+        why = (
+            "Collectives carry it from one rank to all: these lines do not tell where it began"
+            if event.topic in _CARRIED
+            else "It is the script, its data or its environment, not one machine"
+        )
+        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
     if kind is VerdictKind.MACHINE_FAILED:
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."

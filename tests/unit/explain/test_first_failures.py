@@ -131,3 +131,10 @@ def test_a_path_that_names_a_rank_names_it(path):
 )
 def test_a_path_that_names_the_rank_of_a_node_or_within_a_group_names_no_rank_of_the_job(path):
     assert read_place(f"/logs/{path}").rank is None
+
+
+def test_a_nan_on_all_ranks_is_not_said_to_be_no_machines_fault():
+    text = "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
+    verdict = explain_text("".join(f"[rank{rank}]: {text}\n" for rank in range(4))).verdict
+    assert verdict.kind is VerdictKind.ALL_FAILED
+    assert "not one machine" not in verdict.sentence
