@@ -15,6 +15,7 @@ from gpudiag.explain.places import read_place
 from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
+from gpudiag.model.finding import Owner
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -376,11 +377,7 @@ def _sentence(
     if kind is VerdictKind.STOPPED:
         return f"The job was ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
-        why = (
-            "Collectives carry it from one rank to all: these lines do not tell where it began"
-            if event.topic in _CARRIED
-            else "It is the script, its data or its environment, not one machine"
-        )
+        why = _why_all(event.topic, hosts)
         return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
     if kind is VerdictKind.MACHINE_FAILED:
         of = f" (rank {ranks[0]})" if ranks else ""
@@ -400,13 +397,23 @@ def _sentence(
     return f"{who}{on} failed first: {what}."
 
 
+def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
+    """What it tells that all ranks failed in the same way."""
+    if topic in _CARRIED:
+        return "Collectives carry it from one rank to all: these lines do not tell where it began"
+    if topic in failures() and failures()[topic].owner in (Owner.HARDWARE, Owner.HOST):
+        return "It is their machine, or what all their machines have alike, not one rank"
+    odd = "machine" if len(hosts) > 1 else "rank"  # of one host alone, nothing clears that host
+    return f"It is the script, its data or its environment, not one {odd}"
+
+
 def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
     if explanation is not None:
         return explanation.remedy
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
-        return "Fix the script, its data or its settings: the machines are not at fault."
+        return "Fix the script, its data or its settings first: no rank stands out."
     if not event.where:
         return "Read the lines around it: its traceback is not in these logs. If the job is right, test the machine: `gpudiag preflight`."
     return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."

@@ -133,6 +133,21 @@ def test_a_path_that_names_the_rank_of_a_node_or_within_a_group_names_no_rank_of
     assert read_place(f"/logs/{path}").rank is None
 
 
+OF_MACHINES = [
+    (topic, text)
+    for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
+    if failures()[topic].owner.value in ("hardware", "host")
+    and failures()[topic].role.value != "symptom"
+    and "\\n" not in text
+]
+
+
+@walk(OF_MACHINES, lambda pair: pair[0])
+def test_a_failure_of_a_machine_that_all_ranks_report_does_not_clear_the_machine(pair):
+    verdict = explain_text("".join(f"[rank{rank}]: {pair[1]}\n" for rank in range(4))).verdict
+    assert "not one machine" not in verdict.sentence, verdict.sentence
+
+
 def test_a_nan_on_all_ranks_is_not_said_to_be_no_machines_fault():
     text = "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
     verdict = explain_text("".join(f"[rank{rank}]: {text}\n" for rank in range(4))).verdict
