@@ -11,7 +11,7 @@ from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
-from gpudiag.explain.talk import Watchdog
+from gpudiag.explain.talk import Watchdog, short_host
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
@@ -20,6 +20,9 @@ _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
+_BETWEEN_TWO = frozenset(
+    ("SEND", "RECV", "COALESCED", "UNKNOWN")
+)  # whose numbers count by pair, or tell nothing
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -127,7 +130,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
             groups[group].setdefault(rank, (dog, log.name))
     if not groups:
         return None
-    for dogs in sorted(groups.values(), key=len, reverse=True):
+    for dogs in sorted(_comparable(groups), key=len, reverse=True):
         waited = _behind(dogs) or _in_another(dogs) or _with_another_size(dogs)
         if waited is not None:
             return waited
@@ -139,6 +142,40 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
             tuple(sorted(silent)), f"{_ranks(dogs)} timed out in a collective, it did not", name, dog.line
         )
     return None
+
+
+def _comparable(
+    groups: Mapping[str, dict[int, tuple[Watchdog, str]]],
+) -> list[dict[int, tuple[Watchdog, str]]]:
+    """What can be compared between ranks: the collectives of one process group, not what goes between two of its ranks.
+
+    The line with the operation names no group: where several are named, ranks in it may be of different ones.
+    """
+    between_two = {
+        rank for dogs in groups.values() for rank, (dog, _) in dogs.items() if dog.operation in _BETWEEN_TWO
+    }
+    unnamed = groups.get("", {})
+    named = [dogs for group, dogs in groups.items() if group]
+    is_one = len(named) == 1
+    joined = [
+        {rank: _joined(dog, unnamed[rank], is_one) if rank in unnamed else dog for rank, dog in dogs.items()}
+        for dogs in named
+    ]
+    if is_one:
+        joined = [{**unnamed, **joined[0]}]
+    return [
+        {rank: dog for rank, dog in dogs.items() if rank not in between_two} for dogs in joined or [unnamed]
+    ]
+
+
+def _joined(
+    named: tuple[Watchdog, str], unnamed: tuple[Watchdog, str], is_one_group: bool
+) -> tuple[Watchdog, str]:
+    """What a rank says of its group, with the operation in which it timed out, where that was of the same group."""
+    (dog, name), (other, _) = named, unnamed
+    if dog.work != other.work and not (is_one_group and dog.work < 0):
+        return named
+    return replace(dog, work=other.work, operation=other.operation, elements=other.elements), name
 
 
 def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
@@ -318,6 +355,27 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
     return Waited(ranks, how, bad[0].log, bad[0].line, hosts=silent)
 
 
+def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
+    """The host to which ranks of several others lost their connection, while it says nothing itself."""
+    told: dict[str, set[str]] = defaultdict(set)
+    places: dict[str, tuple[str, int]] = {}
+    speaking = {event.host for event in events if event.host and event.standing <= Standing.ECHO}
+    for log in job.logs:
+        for line, speaker, address in log.facts.talk.lost:
+            peer = job.addresses.get(address, short_host(address))
+            by = job.host_of(log, speaker, job.rank_of(log, speaker))
+            if peer and by and peer != by:
+                told[peer].add(by)
+                places.setdefault(peer, (log.name, line))
+    silent = [peer for peer, hosts in told.items() if len(hosts) > 1 and peer not in speaking]
+    if len(silent) != 1:
+        return None
+    peer = silent[0]
+    ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host == peer))
+    how = f"{len(told[peer])} hosts lost their connection to it, and it says nothing"
+    return Waited(ranks, how, *places[peer], hosts=(peer,))
+
+
 def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     """Somebody did not come to the rendezvous, and no line says who."""
     for event in events:
@@ -385,5 +443,5 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 _FINDERS = (
     _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_rendezvous,
+    _by_lost_connections, _by_rendezvous,
 )  # fmt: skip

@@ -17,8 +17,9 @@ SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
 _TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
-_ANY_DAY, _ANY_YEAR = 1903, 1904  # years of times that name none
+_ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
+_JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
 # Exceptions that only say that another process has gone, or was waited for in vain.
@@ -41,6 +42,18 @@ _FOREIGN = re.compile(
     r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
     r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |"
     r"^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
+)
+
+
+# Failures that only report that another process ended.
+_REPORTS = frozenset(
+    (
+        "torchrun.child_failed",
+        "torchrun.stopped_others",
+        "launch.child_failed",
+        "launch.mpi_ended",
+        "slurm.task_failed",
+    )
 )
 
 
@@ -240,7 +253,12 @@ def is_foreign(line: LogLine) -> bool:
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     """The last line that calls itself an error, where the log ends with it or a launcher says that a rank failed."""
     line = log.facts.last_error
-    if line is None or log.facts.raised or log.facts.went_on(line.number) or log.facts.found:
+    if line is None or log.facts.raised or log.facts.went_on(line.number):
+        return []
+    if any(topic not in _REPORTS for topic in log.facts.found):
+        return []
+    reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
+    if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
     if any(step.number > line.number for step in log.facts.progress):
         return []
@@ -295,8 +313,8 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -9: "rank.killed",
         -11: "rank.crashed",
         -6: "rank.crashed",
-        -7: "rank.crashed",
-        -4: "rank.crashed",
+        -7: "rank.bus_error",
+        -4: "library.processor_too_old",
         -8: "rank.crashed",
     }.get(code, "")
     return Event(
@@ -318,8 +336,8 @@ def _on_one_calendar(job: Identities, found: list[Event]) -> list[Event]:
     times = [event.at for event in found if event.at] + [
         edge for log in job.logs for edge in (log.facts.first_at, log.facts.last_at) if edge
     ]
-    whole = max((at for at in times if at.year > _ANY_YEAR), default=None)
-    dated = max((at for at in times if at.year >= _ANY_YEAR), default=None)
+    whole = max((at for at in times if at.year > ANY_YEAR), default=None)
+    dated = max((at for at in times if at.year >= ANY_YEAR), default=None)
     return [replace(event, at=on_calendar(event.at, whole, dated)) if event.at else event for event in found]
 
 
@@ -328,7 +346,7 @@ def on_calendar(at: datetime, whole: datetime | None, dated: datetime | None) ->
     if at.year == _ANY_DAY and dated is not None:
         at = at.replace(year=dated.year, month=dated.month, day=dated.day)
     try:
-        return at.replace(year=whole.year) if at.year == _ANY_YEAR and whole is not None else at
+        return at.replace(year=whole.year) if at.year == ANY_YEAR and whole is not None else at
     except ValueError:  # the 29th of February
         return at
 
@@ -356,7 +374,7 @@ def _span(job: Identities) -> tuple[datetime | None, datetime | None]:
     """When the job's own logs begin, and when the last step was told."""
     own = [log for log in job.logs if log.facts.progress]
     dated = [
-        at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > _ANY_YEAR
+        at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > ANY_YEAR
     ]
     whole = max(dated, default=None)
     began = [on_calendar(log.facts.first_at, whole, whole) for log in own if log.facts.first_at]

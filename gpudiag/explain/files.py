@@ -80,6 +80,7 @@ _NAMED_LOGS = re.compile(
     r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|flight)",
     re.IGNORECASE,
 )
+_PY_SPY = re.compile(rb"Process \d+: [^\n]*\nPython v\d")
 _LOG_HEADS = (
     b'{"message"',
     b'{"log"',
@@ -307,6 +308,10 @@ def _refuse_binary(start: bytes) -> None:
     for magic, sentence in kinds:
         if start.startswith(magic):
             raise LogRefused(sentence)
+    if _PY_SPY.match(start):
+        raise LogRefused(
+            "it is a dump of py-spy, not a log: `gpudiag hang` reads and compares the stacks of a job that runs"
+        )
     if start[257:262] == b"ustar":
         raise LogRefused("it is a tar archive: unpack it with `tar xf` and give the folder")
     controls = len(start) - len(start.translate(None, _CONTROLS))

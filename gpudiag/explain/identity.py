@@ -116,7 +116,7 @@ def _name_hosts(job: Identities) -> None:
 def _told_host(job: Identities, log: LogOfJob, known: list[str], spoken: set[str]) -> str:
     """The host that a log is of: named in its path, by its launcher's table, or by all of its lines."""
     parts = [part for part in log.name.split("/") if part]
-    named = next((host for part in reversed(parts[-5:]) for host in known if _is_in(host, part)), "")
+    named = next((host for part in reversed(parts[-6:]) for host in known if _is_in(host, part)), "")
     rows = {gone.host for gone in log.facts.talk.exits if gone.host and gone.rank is not None}
     alone = (next(iter(hosts)) for hosts in (rows, spoken) if len(hosts) == 1)
     return named or job.pod_hosts.get(log.place.pod, "") or log.facts.talk.own_host or next(alone, "")

@@ -20,11 +20,11 @@ _RANK_PREFIX = re.compile(
       \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
     | \[(?:global_)?[Rr](?:ank|ANK)[\ :=_-]{0,2}(?P<rank>\d+)\]:?         # [rank3]:  [Rank 3]  [rank: 3]
     | \(?(?:rank|Rank|RANK)[\ :=_]?(?P<named>\d+)\)?(?:\ ?[|:\]]|\ -)(?=\ ) # rank 3:  RANK 3 |  (rank 3):
-    | \[(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:                   # [1,3]<stderr>:
+    | \[(?:[\w.-]+@)?(?:\d+,)?(?P<task>\d+)\](?:<std(?:err|out)>)?:       # [1,3]<stderr>:  [prterun-n1-881@1,3]<stderr>:
     | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
-    | \((?P<actor>\w[\w.:-]*\ )?(?:actor\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
+    | \((?P<actor>\w[\w.:-]*(?:\([\w.:-]*\))?\ )?(?:actor\ |rank=(?P<worker>\d+)\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
     | (?P<host>(?!python)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )      # pdsh
     )\ ?""",
     re.VERBOSE,
@@ -57,6 +57,11 @@ _TIMES = (
     ),
     (re.compile(r"\b([A-Z][a-z]{2} +\d{1,2}) (\d\d:\d\d:\d\d)()"), "%Y %b %d %H:%M:%S", "1904 "),
     (
+        re.compile(r"(?:^|[\s)\]])(\d\d-\d\d) (\d\d:\d\d:\d\d)()(?=[\s\]|,]|$)"),
+        "%Y %m-%d %H:%M:%S",
+        "1904 ",
+    ),  # vLLM
+    (
         re.compile(r"(?:^|[\s\[])()(\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?(?=[\s\]|,]|$)"),
         "%Y %m%d %H:%M:%S",
         "1903 0101",
@@ -65,6 +70,10 @@ _TIMES = (
 _TIME_WITHIN = 120  # characters from the beginning
 _NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
+# SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and its NaN test.
+_NAMED_SPEAKER = re.compile(
+    rf"^\[{_TIME} TP(\d+)(?: EP\d+)?\] |\w+Error: Rank (\d+)(?:: found |, node \S+, device )"
+)
 _POD_SPEAKER = re.compile(r"(?:^|\s)pod/([a-z0-9][\w.-]+)\s")  # kubectl get events
 _SYSLOG_SPEAKER = re.compile(
     rf"(?:\w{{3}} +\d{{1,2}} \d\d:\d\d:\d\d|{_TIME}) (?P<host>(?!std(?:err|out)\b)[\w.-]+) (?:kernel|[\w./@-]+\[\d+\]):"
@@ -82,6 +91,9 @@ HEADER = "Traceback (most recent call last)"
 _MAX_LINES = 400  # of one traceback
 _GROUP_EDGE = re.compile(r"^\s*[|+] ?(?!-)")
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
+_BOXED_FRAME = re.compile(r"^│ (?P<path>\S[^│]*):(?P<line>\d+) in (?P<function>\S+)")  # rich's tracebacks
+_BOXED_CODE = re.compile(r"^│ ❱ *\d+ (.*?) *│?$")
+_BOX = "│╭╰"
 _DIGITS = re.compile(r"\d")
 _CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
 _RAISED = re.compile(
@@ -207,12 +219,14 @@ def _parse_line(number: int, text: str) -> LogLine:
 def _speaker(text: str, said: dict[str, str]) -> Speaker:
     """Who printed a line: what its prefixes said, or the words of torch, NCCL, syslog or a container's name."""
     start = text[: _TIME_WITHIN + 80]
-    rank = said.get("rank") or said.get("named") or said.get("task")
+    rank = said.get("rank") or said.get("named") or said.get("task") or said.get("worker")
     host, pid = said.get("host", ""), said.get("pid")
     if (nccl := _NCCL_SPEAKER.search(start)) is not None:
         host, pid = nccl["host"], nccl["pid"]
     elif rank is None and (torch := _TORCH_SPEAKER.search(start)) is not None:
-        rank = torch[1]
+        rank = torch[1] or torch[2]
+    elif rank is None and (named := _NAMED_SPEAKER.search(start)) is not None:
+        rank = named[1] or named[2]
     if not (said or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
         said = {"pod": of_pod[1]}
     if not host and (syslog := _SYSLOG_SPEAKER.match(text)) is not None:
@@ -326,7 +340,7 @@ class Traceback:
         body = self._without_stem(line.body)
         if self.is_group:
             body = _GROUP_EDGE.sub("", body)
-        frame = _FRAME.match(body)
+        frame = _FRAME.match(body) or _BOXED_FRAME.match(body)
         if frame:
             place = f"{frame['path']}:{frame['line']}"
             where = f"{place} in {frame['function']}" if frame["function"] else place
@@ -334,13 +348,11 @@ class Traceback:
             self.last_line = where
             if not LIBRARY.search(frame["path"]):
                 self.own_line = where
+        elif body[:1] in tuple(_BOX):
+            if boxed := _BOXED_CODE.match(body):
+                self._add_code(boxed[1].strip(" │"))
         elif body.startswith((" ", "\t", "|", "+")) or not body.strip():
-            code = body.strip(" \t|^~+-")
-            if code and self.frames:
-                self.frames[-1] += f": {code}" if ": " not in self.frames[-1] else ""
-                if self.own_line and self.frames[-1].startswith(self.own_line):
-                    self.own_line = self.frames[-1]
-                self.last_line = self.frames[-1]
+            self._add_code(body.strip(" \t|^~+-"))
         elif _ANY_RAISED.match(body) and (self.frames or _RAISED.match(body)):
             self.text, self.raised_at, self.is_done = body.strip(), line.number, True
         else:
@@ -348,6 +360,14 @@ class Traceback:
         if self.lines > _MAX_LINES:
             self.is_done = True
         return is_frame
+
+    def _add_code(self, code: str) -> None:
+        if not code or not self.frames:
+            return
+        self.frames[-1] += f": {code}" if ": " not in self.frames[-1] else ""
+        if self.own_line and self.frames[-1].startswith(self.own_line):
+            self.own_line = self.frames[-1]
+        self.last_line = self.frames[-1]
 
     def _without_stem(self, body: str) -> str:
         """The line without the header's prefix, whose digits may differ."""
@@ -379,7 +399,8 @@ class TracebackReader:
             known = self.open.get(line.stream)
             if known is None or known.frames:
                 is_group = "Exception Group" in line.body
-                stem = "" if is_group else line.body[: line.body.index(HEADER)].removesuffix("Original ")
+                stem = line.body[: line.body.index(HEADER)].removesuffix("Original ")
+                stem = "" if is_group or stem[:1] in tuple(_BOX) else stem
                 is_ignored = line.number - self._ignored.pop(line.stream, -_MAX_LINES) <= 2
                 self.open[line.stream] = Traceback(
                     line.stream,

@@ -63,7 +63,7 @@ _STEP = re.compile(
     r"\b(?:[Gg]lobal[_ ]?[Ss]tep|[Ss]tep|STEP|[Ii]ter(?:ation)?|[Bb]atch|[Ee]poch)s?\b[\s:=\[(#]*(\d+)"
 )
 _RANK_MARK = re.compile(
-    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[\d+,(\d+)\]"
+    rb"\[?(?:default|[Rr]ank|RANK)[ :=_]?(\d+)|^ {0,4}(\d{1,5}): |^\[pod/([^\]]+)\]|^\[(?:[\w.-]+@)?\d+,(\d+)\]"
 )
 _RANK_MARK_WITHIN = 100
 _MAX_BEFORE = 60  # lines that are searched backwards for a time
@@ -121,7 +121,7 @@ class Found:
         """Note one more line; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
-        speaker = line.speaker if speaker is NOBODY else speaker
+        speaker = _joined(speaker, line.speaker)
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
@@ -139,6 +139,13 @@ class Found:
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
         return new
+
+
+def _joined(of_traceback: Speaker, of_line: Speaker) -> Speaker:
+    """Who raised an exception: who began its traceback, with the rank that its own words name."""
+    if of_traceback is NOBODY:
+        return of_line
+    return replace(of_traceback, rank=of_line.rank) if of_traceback.rank is None else of_traceback
 
 
 @dataclass(slots=True)

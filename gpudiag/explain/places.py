@@ -8,7 +8,13 @@ from pathlib import PurePath
 _ATTEMPT = re.compile(r"attempt_(\d+)$")
 _RANK = re.compile(r"(?:^|[^a-zA-Z])(?:global[_-]?)?rank[_-]?(\d+)(?!\d)")
 _LOCAL_RANK = re.compile(r"(?:^|[^a-zA-Z])local[_-]?rank[_-]?(\d+)(?!\d)")
-_NODE = re.compile(r"(?:^|[^a-zA-Z])node[_-]?(?:rank[_-]?)?(\d+)(?!\d)", re.IGNORECASE)
+_NODE = re.compile(
+    r"(?:^|[^a-zA-Z])(?:node[_-]?(?:rank[_-]?)?|(?:machine|host)[_-]?rank[_-]?)(\d+)(?!\d)", re.IGNORECASE
+)
+_OTHER_RANK = re.compile(  # of a node, or within a group
+    r"(?:^|[^a-zA-Z])(?:local|node|machine|host|group|role|worker|[cdept]p|data|tensor|pipeline|expert)[_-]?rank[_-]?\d+",
+    re.IGNORECASE,
+)
 _TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc|worker-?rank)[_-]?(\d+)(?!\d)")
 _HOST = re.compile(
     r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
@@ -48,9 +54,12 @@ def read_place(name: str, shared: int = 0) -> LogPlace:
         parts if attempt is None else (*parts[: max(attempt - 1, 0)], "")
     )  # a run's own folder has no host's name
     own = PurePath(name[shared:]).parts
-    for part in reversed(parts[-5:]):
+    nearest = (
+        -5 if attempt is None else max(attempt - 3, 0)
+    )  # NODE/torchelastic_x/RUN_y/attempt_0/0/stderr.log
+    for part in reversed(parts[nearest:]):
         local = _first(local, _LOCAL_RANK, part)
-        rank = _first(rank, _RANK, _LOCAL_RANK.sub("", part))
+        rank = _first(rank, _RANK, _OTHER_RANK.sub("", part))
         rank = _first(rank, _TASK, part)
         node = _first(node, _NODE, part)
         pod = pod or next((match[1] for match in _POD.finditer(part.removesuffix(".log"))), "")

@@ -32,9 +32,10 @@ _ERROR_PARTS = (
 _TALK_PARTS = (
     *(b"exitcode", b"error_file:", b"traceback", b"Root", b"closing", b"task", b"keys:", b"clients", b"monitoredBarrier", b"orkNCCL("),
     *(b"enqueued", b"Timed", b"CollectiveFingerPrint", b"op.preamble", b"node_rank", b"node-rank", b"COMPLETE", b"START"),
-    *(b"Bootstrap", b"completion", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
+    *(b"Bootstrap", b"completion", b"closed", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
     *(b"Rendezvous", b"join", b"left", b"restart_count", b"Worker", b"exited", b"Stack", b"OMMON_TIMEOUT", b"heartbeat", b"exits"),
-    *(b"subprocess", b"ssigned"),
+    *(b"subprocess", b"ssigned", b"Child", b"missing", b"Horovod", b"allreduce.", b"allgather.", b"broadcast.", b"alltoall."),
+    b"reducescatter.",
 )  # fmt: skip
 # Marks of fewer letters in one word.
 _TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("

@@ -10,10 +10,11 @@ from gpudiag.explain.lines import LogLine, Speaker, read_time
 # A line without one of these words is not looked at.
 MARKS = re.compile(
     rb"(?:time|host|rank)      : |exitcode  ?: |error_file: |traceback : |Root Cause \(first|failed \(exitcode|closing signal|error: \S+: task|"
-    rb"keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
-    rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|ncclUniqueId from|global_ranks|Killed process|segfault at|"
+    rb"Last enqueued|keys: /|clients joined|monitoredBarrier|orkNCCL\(|last enqueued|Timed out waiting|CollectiveFingerPrint|op\.preamble|node[_-]rank|"
+    rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|closed by remote peer|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
-    rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values"
+    rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values|"
+    rb"Child process with PID|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
 )
 _ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK_OF_ROW = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -34,7 +35,12 @@ _KEY = re.compile(r"wait timeout after \d+ ?ms, keys: (/\S*?)/?(\d+)(?![\w/])")
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 _BARRIER_MISSED = re.compile(r"[Rr]anks? (\d+(?:, ?\d+)*) failed to pass monitoredBarrier")
 _BARRIER_WAITED = re.compile(r"while waiting for send/recv from rank (\d+)")
-_UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
+_STALLED = re.compile(r"\[missing ranks: (\d+(?:, ?\d+)*)\]")  # Horovod up to 0.18
+_STALLED_BY_RANK = re.compile(
+    r"(?:^|[>:\s])(\d+): \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
+)
+_CHILD_ENDED = re.compile(r"\[rank: (\d+)\] Child process with PID (\d+) terminated with code (-?\d+)")
+_UNIQUE_ID = re.compile(r"retr(?:ie|ei)ving ncclUniqueId from \[(\d+)\]")
 _CAUGHT = re.compile(
     r"Rank (\d+)\][^\[]{0,80}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"(?:, NumelIn=(\d+))?"
@@ -44,6 +50,10 @@ _NUMBERS = re.compile(
     r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\].*?(?:[Ww]ork(?: sequence id)?): ?(?P<work>\d+)"
     r".*last enqueued(?: NCCL)? work: (?P<enqueued>-?\d+), last completed(?: NCCL)? work: (?P<completed>-?\d+)"
 )
+_DUMPED = re.compile(
+    r"(?:PG (?:ID )?(?P<group>\S+)(?: PG GUID (?P<guid>\S+?))? )?[Rr]ank (?P<rank>\d+)\] Received a dump signal"
+    r".*Last enqueued \w+ work: (?P<enqueued>-?\d+), last completed \w+ work: (?P<completed>-?\d+)"
+)
 _FINGERPRINT = re.compile(r"[Rr]ank (\d+) is running (?:collective: )?(CollectiveFingerPrint\([^)]*\)?|\w+)")
 _NCCL_RANK = re.compile(r"\brank (\d+) n(?:ranks|Ranks) \d+ cudaDev (\d+)(?:.*? busId ([0-9a-f]+))?")
 _ADDRESS = re.compile(
@@ -52,6 +62,7 @@ _ADDRESS = re.compile(
 _COMPLETION = re.compile(
     r"Got completion from peer ([^\s<]+)<\d+> with (?:error |status=)(?:IBV_WC_\w+\()?(\d+)"
 )
+_CLOSED = re.compile(r"Connection closed by remote peer ([^\s<]+)<\d+>")
 _NODE_RANK = re.compile(r"node[_-]rank['\"]?[= :]+(\d+)")
 _GLOBAL_RANKS = re.compile(r"global_ranks=\[([\d, ]+)\]")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory.*Killed process (\d+) \(([^)]*)\)")
@@ -129,6 +140,7 @@ class RankTalk:
     peers: list[tuple[int, Speaker, str, int]] = field(
         default_factory=list
     )  # line, who, the peer's address, status
+    lost: list[tuple[int, Speaker, str]] = field(default_factory=list)  # line, who, the other end that closed
     fingerprints: list[tuple[int, int, str]] = field(default_factory=list)  # line, rank, what it runs
     overflows: list[tuple[int, int, int]] = field(
         default_factory=list
@@ -248,6 +260,17 @@ class RankTalk:
         if match:
             self._miss(line, tuple(int(rank) for rank in match[1].split(",")))
 
+    def _add_stalled(self, line: LogLine) -> None:
+        if match := _STALLED.search(line.whole) or _STALLED_BY_RANK.search(line.whole):
+            ranks = tuple(int(rank) for rank in match[1].split(","))
+            text = line.whole[match.start(1) :] if match.re is _STALLED_BY_RANK else line.body
+            self.absences.append(Absence(line.number, line.speaker, line.at, text.strip()[:300], ranks))
+
+    def _add_child_ended(self, line: LogLine) -> None:
+        if match := _CHILD_ENDED.search(line.whole):
+            rank, pid, code = (int(part) for part in match.groups())
+            self.exits.append(Exit(line.number, rank, None, None, line.speaker.host, pid, code, line.at))
+
     def _add_unique_id(self, line: LogLine) -> None:
         if match := _UNIQUE_ID.search(line.whole):
             self._miss(line, (int(match[1]),))
@@ -257,16 +280,24 @@ class RankTalk:
 
     def _add_watchdog(self, line: LogLine) -> None:
         if match := _CAUGHT.search(line.whole):
-            found = self._watchdog(int(match[1]), "", line)
+            found = self._watchdog(_rank_in_job(line, match[1]), "", line)
             found.work, found.operation = int(match[2]), match[3]
             found.elements = int(match[4]) if match[4] else -1
         if match := _NUMBERS.search(line.whole):
-            found = self._watchdog(int(match["rank"]), match["guid"] or match["group"] or "", line)
+            found = self._watchdog(
+                _rank_in_job(line, match["rank"]), match["guid"] or match["group"] or "", line
+            )
             found.work, found.enqueued, found.completed = (
                 int(match["work"]),
                 int(match["enqueued"]),
                 int(match["completed"]),
             )
+
+        if match := _DUMPED.search(line.whole):
+            found = self._watchdog(
+                _rank_in_job(line, match["rank"]), match["guid"] or match["group"] or "", line
+            )
+            found.enqueued, found.completed = int(match["enqueued"]), int(match["completed"])
 
     def _watchdog(self, rank: int, group: str, line: LogLine) -> Watchdog:
         return self.watchdogs.setdefault((rank, group), Watchdog(rank, group, line.number, line.at))
@@ -307,6 +338,10 @@ class RankTalk:
         if match := _COMPLETION.search(line.whole):
             self.peers.append((line.number, line.speaker, match[1], int(match[2])))
 
+    def _add_closed(self, line: LogLine) -> None:
+        if (match := _CLOSED.search(line.whole)) and len(self.lost) < _MAX_FINGERPRINTS:
+            self.lost.append((line.number, line.speaker, match[1]))
+
     def _add_node_rank(self, line: LogLine) -> None:
         if self.node_rank is None and (match := _NODE_RANK.search(line.whole)):
             self.node_rank = int(match[1])
@@ -342,13 +377,19 @@ class RankTalk:
 _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("exits with return code", RankTalk._add_returned),
     ("failed (exitcode", RankTalk._add_agent_failed), ("closing signal", RankTalk._add_agent_stopped), ("srun: error", RankTalk._add_srun), ("exited on signal", RankTalk._add_mpi_noticed),
+    ("Child process", RankTalk._add_child_ended), ("[missing ranks: ", RankTalk._add_stalled), (": [", RankTalk._add_stalled),
     ("keys: /", RankTalk._add_key), ("clients joined", RankTalk._add_joined), ("monitoredBarrier", RankTalk._add_barrier),
-    ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog),
+    ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
-    ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("rank", RankTalk._add_node_rank),
+    ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("closed by remote peer", RankTalk._add_closed), ("rank", RankTalk._add_node_rank),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),
 )  # fmt: skip
+
+
+def _rank_in_job(line: LogLine, named: str) -> int:
+    """The rank that a watchdog speaks of: by the line's prefix, for the line itself counts within a process group."""
+    return line.speaker.rank if line.speaker.rank is not None else int(named)
 
 
 def short_host(name: str) -> str:

@@ -3,17 +3,19 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
-from gpudiag.explain.events import SKEW, Event, Standing, events_of, is_foreign
+from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
+from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.places import read_place
 from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
+from gpudiag.model.finding import Owner
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -27,6 +29,9 @@ _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
+_ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
+_CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
+_LOST = ("rank.connection_lost", "network.connection_refused")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -56,7 +61,11 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     """Who failed first, over all logs of a job."""
     job = identify(facts)
     events = events_of(job)
-    candidates = [event for event in events if event.standing < Standing.ABSENT]
+    candidates = [
+        event
+        for event in events
+        if event.standing < Standing.ABSENT and not _is_explained_by_absence(event, events)
+    ]
     root = _choose(candidates)
     if root is not None and root.first.standing is Standing.OUTSIDE and root.first.quality:
         waited = (
@@ -68,11 +77,12 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         if waited is not None and waited.differs:
             return _of_waited(job, events, waited)
         return _of_mismatch(job, events, root)
-    if root is not None and not _is_explained_by_absence(root.first, events):
+    if root is not None:
         return _of_root(job, events, root)
     bad = [
         event for event in events
         if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+        and not _is_farewell(job, event)
     ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
         return _nothing(job, events)
@@ -81,7 +91,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_waited(job, events, waited)
     if not bad:
         return _nothing(job, events)
-    return _of_root(job, events, root) if root is not None else _of_echoes(job, events, bad)
+    return _of_echoes(job, events, bad)
 
 
 def _is_outlived_warning(job: Identities, event: Event) -> bool:
@@ -90,13 +100,26 @@ def _is_outlived_warning(job: Identities, event: Event) -> bool:
     return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
 
 
+def _is_farewell(job: Identities, event: Event) -> bool:
+    """Whether a rank warns that it lost another one that had ended well: the job said that it is complete."""
+    if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
+        return False
+    if any(gone.code for log in job.logs for gone in log.facts.talk.exits):
+        return False
+    own = job.logs[event.log_number].facts.done_at
+    return own < event.line if own else any(log.facts.done_at for log in job.logs)
+
+
 def _says_which(job: Identities) -> bool:
     return any(log.facts.talk.fingerprints for log in job.logs)
 
 
 def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
     """Whether a rank that ended by SIGABRT only did what torch's watchdog does to a rank that waited."""
-    return event.code == -6 and any(other.standing is Standing.ABSENT for other in events)
+    is_abort = event.code == -6 or (
+        event.topic == "rank.crashed" and event.code is None and _ABORTED.search(event.text) is not None
+    )
+    return is_abort and any(other.standing is Standing.ABSENT for other in events)
 
 
 def _choose(candidates: list[Event]) -> _Group | None:
@@ -185,12 +208,24 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         line=event.line,
         excerpt=mask_text(event.text)[:500],
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
-        at=event.at.isoformat(sep=" ") if event.at and event.is_exact else "",
+        at=_clock(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
         evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, event, hosts),
         echoes=_echoes(events, root),
+    )
+
+
+def _clock(at: datetime) -> str:
+    """A time as its log gives it: without a year or a day that no line names."""
+    told = at.isoformat(sep=" ")
+    return (
+        told
+        if at.year > ANY_YEAR
+        else told[len("1904-") :]
+        if at.year == ANY_YEAR
+        else told[len("1903-01-01 ") :]
     )
 
 
@@ -342,7 +377,8 @@ def _sentence(
     if kind is VerdictKind.STOPPED:
         return f"The job was ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
-        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. It is the script, its data or its environment, not one machine."
+        why = _why_all(event.topic, hosts)
+        return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
     if kind is VerdictKind.MACHINE_FAILED:
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."
@@ -361,13 +397,25 @@ def _sentence(
     return f"{who}{on} failed first: {what}."
 
 
+def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
+    """What it tells that all ranks failed in the same way."""
+    if topic in _CARRIED:
+        return "Collectives carry it from one rank to all: these lines do not tell where it began"
+    if topic in failures() and failures()[topic].owner in (Owner.HARDWARE, Owner.HOST):
+        return "It is their machine, or what all their machines have alike, not one rank"
+    odd = "machine" if len(hosts) > 1 else "rank"  # of one host alone, nothing clears that host
+    return f"It is the script, its data or its environment, not one {odd}"
+
+
 def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
     if explanation is not None:
         return explanation.remedy
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
-        return "Fix the script, its data or its settings: the machines are not at fault."
+        return "Fix the script, its data or its settings first: no rank stands out."
+    if not event.where:
+        return "Read the lines around it: its traceback is not in these logs. If the job is right, test the machine: `gpudiag preflight`."
     return "Fix that line of the job; if it is right, test the machine: `gpudiag preflight`."
 
 

@@ -12,7 +12,7 @@ from gpudiag.model.explanation import (
 )
 from gpudiag.render.nccl_text import render_nccl
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
-from gpudiag.render.verdict_text import render_verdict
+from gpudiag.render.verdict_text import label_of_frame, render_verdict
 
 TEXT = "text"  # the name of what stood on the command line
 _INDENT = "  "
@@ -124,7 +124,7 @@ def _unknown(place: int, error: UnknownError, style: Style, several: bool) -> li
     heading = wrapped(f"{place}. UNKNOWN ({where}{times}{rank})", indent="   ")
     heading[0] = heading[0].replace("UNKNOWN", style.paint("UNKNOWN", "yellow"), 1)
     lines = [*heading, *wrapped(one_line(error.text, 320), first="   | ", indent="   | ")]
-    lines += _labelled("Your line", one_line(error.where, 240))
+    lines += _labelled(label_of_frame(error.where), one_line(error.where, 240))
     lines += _labelled("Means", error.meaning)
     return lines + _labelled(
         "Do", "Read the lines before it; if the job is right, test the machine: `gpudiag preflight`."
@@ -147,7 +147,7 @@ def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several
     owner = f"{sighting.owner.value}; written by {sighting.program}" if sighting.owner else ""
     return [
         *lines,
-        *_labelled("Your line", one_line(sighting.where, 240)),
+        *_labelled(label_of_frame(sighting.where), one_line(sighting.where, 240)),
         *_labelled("Who", owner),
         *_body(explanation, brief=True),
     ]

@@ -1,10 +1,13 @@
 """A verdict on a job's logs as text: who failed first and by which line; then what only follows from it."""
 
+import re
+
 from gpudiag.model.explanation import Echo, Verdict, VerdictKind
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.render.style import PLAIN, Style, one_line, wrapped
 
 _LABEL_WIDTH = 11
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib(?:64)?/python3")
 _MOST_ECHOES = 6
 _COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", VerdictKind.STOPPED: "yellow"}
 
@@ -21,13 +24,18 @@ def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
         lines += (
             wrapped(one_line(verdict.excerpt, 320), first="   | ", indent="   | ") if verdict.excerpt else []
         )
-    lines += _labelled("Your line", one_line(verdict.where, 240))
+    lines += _labelled(label_of_frame(verdict.where), one_line(verdict.where, 240))
     lines += _labelled("Known by", one_line("; ".join(verdict.evidence), 400))
     lines += _labelled("Cause", one_line(verdict.cause, 600))
     lines += _labelled("Driver", one_line("; ".join(verdict.driver_errors[:6]), 400))
     if verdict.kind is not VerdictKind.NOTHING:
         lines += _labelled("Do", one_line(verdict.remedy, 600))
     return lines + _echoes(verdict.echoes, style)
+
+
+def label_of_frame(where: str) -> str:
+    """What the place of an exception is called: the user's own line, or the last one where all are a library's."""
+    return "Raised at" if _LIBRARY.search(where) else "Your line"
 
 
 def _echoes(echoes: tuple[Echo, ...], style: Style) -> list[str]:

@@ -1,0 +1,155 @@
+"""Kinds of answers of `gpudiag explain`, each walked over all failures, codes or forms of a line that it may meet."""
+
+import re
+
+from gpudiag.explain.places import read_place
+from gpudiag.explain.recipe import explain_text
+from gpudiag.model.explanation import VerdictKind
+from gpudiag.reference.failures import failures
+from tests.unit.reference.failure_texts import OTHERS, TWENTY
+from tests.walking import walk
+
+LOST = (
+    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    "[rank0]: socketProgress: Connection closed by remote peer b3<47527>\n"
+)
+OF_THE_GPU = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
+TEXTS = [
+    (topic, text)
+    for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
+    if topic.startswith(OF_THE_GPU)
+]
+CUDA_FAILURES = ("1 'invalid argument'", "2 'out of memory'", "3 'initialization error'", "100 'no CUDA-capable device is detected'",
+    "101 'invalid device ordinal'", "214 'uncorrectable ECC error encountered'", "217 'peer access is not supported between these two devices'",
+    "304 'OS call failed or operation not supported on this OS'", "400 'invalid resource handle'", "700 'an illegal memory access was encountered'",
+    "702 'the launch timed out and was terminated'", "710 'device-side assert triggered'", "719 'unspecified launch failure'",
+    "801 'operation not supported'", "802 'system not yet initialized'", "999 'unknown error'",
+)  # fmt: skip
+VERBS = ("open_device", "alloc_pd", "create_cq", "create_qp", "modify_qp", "query_port", "query_gid", "post_send", "poll_cq", "reg_mr",
+    "reg_mr_iova2", "reg_dmabuf_mr",
+)  # fmt: skip
+REASONS = ("", " with error Bad address", " with error Cannot allocate memory", " with error Connection timed out", " with error Invalid argument errno 22",
+    " with error Network is unreachable", " with error No such device", " with error Operation not supported", " with 110 Connection timed out, on dev mlx5_1:1",
+)  # fmt: skip
+WITHOUT_A_YEAR = ("[rank1]:[E1120 08:41:10.526290891 x.cpp:1] ", "ERROR 11-20 08:41:10 [core.py:708] ", "Nov 20 08:41:10 n1 app[7]: ", "[08:41:10] ", "08:41:10,123 ERROR ")  # fmt: skip
+
+
+@walk(TEXTS, lambda pair: pair[0])
+def test_the_rank_whose_gpu_failed_is_named_and_not_those_that_lost_it(pair):
+    topic, text = pair
+    verdict = explain_text(f"{LOST}[rank3]: {text}\n").verdict
+    assert verdict.ranks == (3,), verdict.sentence
+    assert verdict.topic == topic
+
+
+@walk(CUDA_FAILURES)
+def test_a_cuda_failure_that_nccl_names_is_what_failed_first(words):
+    verdict = explain_text(
+        f"{LOST}[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n[rank3]: Cuda failure {words}\n"
+    ).verdict
+    assert verdict.ranks == (3,), verdict.sentence
+    assert words in verdict.excerpt
+
+
+@walk([(verb, reason) for verb in VERBS for reason in REASONS], "".join)
+def test_a_call_of_the_network_card_that_failed_is_never_told_as_a_closed_tcp_port(pair):
+    verdict = explain_text(
+        f"n1:20:21 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_{pair[0]} failed{pair[1]}\n"
+    ).verdict
+    assert verdict.topic in (
+        "network.rdma_error", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
+    ), verdict.sentence  # fmt: skip
+    if "Cannot allocate memory" in pair[1]:
+        assert verdict.topic == "host.locked_memory_limit"
+
+
+@walk(WITHOUT_A_YEAR)
+def test_a_time_is_told_as_its_line_gives_it(prefix):
+    verdict = explain_text(
+        f"{prefix}RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    ).verdict
+    assert "08:41:10" in verdict.at
+    assert not re.match(r"190\d", verdict.at), verdict.at
+
+
+@walk(("Aborted (core dumped)", "Fatal Python error: Aborted", "[rank: 2] Child process with PID 7 terminated with code -6. Forcefully",
+    "x exits with return code = -6", "srun: error: n1: task 2: Aborted (core dumped)", "./run.sh: line 3:  4471 Aborted   python train.py",
+))  # fmt: skip
+def test_an_abort_by_the_watchdog_blames_nobody_who_waited(line):
+    waited = "".join(
+        f"[rank{rank}]:[E1120 10:31:12.1 x.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        for rank in (1, 2, 3)
+    )
+    verdict = explain_text(f"{waited}{line}\n").verdict
+    assert verdict.kind is VerdictKind.RANK_MISSING
+    assert verdict.ranks == (0,), verdict.sentence
+
+
+def test_a_failure_that_is_only_a_symptom_is_about_others_than_the_gpu_that_shows_it():
+    assert [
+        name
+        for name, failure in failures().items()
+        if failure.role.value == "symptom" and name.startswith(OF_THE_GPU)
+    ] == []
+
+
+@walk(
+    (
+        "rank_3.log",
+        "rank3.txt",
+        "run-rank-3.err",
+        "global_rank_3.log",
+        "node_rank_1-rank_3.log",
+        "node1/rank3.log",
+        "dp_rank_0_rank_3.log",
+    )
+)
+def test_a_path_that_names_a_rank_names_it(path):
+    assert read_place(f"/logs/{path}").rank == 3
+
+
+@walk(
+    [
+        f"{what}{dash}rank{dash}3.log"
+        for what in (
+            "node",
+            "machine",
+            "host",
+            "local",
+            "group",
+            "role",
+            "dp",
+            "tp",
+            "pp",
+            "ep",
+            "cp",
+            "data",
+        )
+        for dash in "_-"
+    ]
+)
+def test_a_path_that_names_the_rank_of_a_node_or_within_a_group_names_no_rank_of_the_job(path):
+    assert read_place(f"/logs/{path}").rank is None
+
+
+OF_MACHINES = [
+    (topic, text)
+    for topic, text in [*((topic, text) for _, topic, text in TWENTY), *OTHERS]
+    if failures()[topic].owner.value in ("hardware", "host")
+    and failures()[topic].role.value != "symptom"
+    and "\\n" not in text
+]
+
+
+@walk(OF_MACHINES, lambda pair: pair[0])
+def test_a_failure_of_a_machine_that_all_ranks_report_does_not_clear_the_machine(pair):
+    verdict = explain_text("".join(f"[rank{rank}]: {pair[1]}\n" for rank in range(4))).verdict
+    assert "It is the script" not in verdict.sentence, verdict.sentence
+
+
+def test_a_nan_on_all_ranks_is_not_said_to_be_no_machines_fault():
+    text = "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
+    verdict = explain_text("".join(f"[rank{rank}]: {text}\n" for rank in range(4))).verdict
+    assert verdict.kind is VerdictKind.ALL_FAILED
+    assert "It is the script" not in verdict.sentence
