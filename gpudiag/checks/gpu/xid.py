@@ -2,8 +2,8 @@
 
 The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL. So is one of days ago where the driver cannot be asked and the GPU works,
-except for damage that neither a reset nor a reboot mends.
+for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of days
+ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot mends.
 """
 
 from collections.abc import Iterable
@@ -24,6 +24,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     describe_request,
     fault_evidence,
     find_bad_place,
+    find_restart,
     outcome_of,
     read_recovery,
 )
@@ -38,7 +39,7 @@ from gpudiag.checks.registry import (
     judged,
     not_readable,
 )
-from gpudiag.checks.subjects import device_subject
+from gpudiag.checks.subjects import device_subject, short_bus_id
 from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -61,7 +62,8 @@ REPEAT_WINDOW = timedelta(days=30)
 
 _XID_HARDWARE_BASIS = Basis(
     reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
-    " minutes of silence; the root of each burst; NVML field 230. In the service NVML's Xid events too.",
+    " minutes of silence; the root of each burst; later lines that prove a restart of the GPU (the driver was loaded, the"
+    " device was reset or found again); NVML field 230. In the service NVML's Xid events too.",
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
 )
@@ -104,7 +106,8 @@ XID_SETTLED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The GPU had a fault within the last week; the driver now asks for no recovery.",
+    meaning="The GPU had a fault within the last week and has recovered: the driver asks for nothing now, or the GPU was"
+    " restarted since and works.",
     remedy="No action now; if it comes back, have the GPU examined.",
     basis=_XID_HARDWARE_BASIS,
 )
@@ -261,7 +264,8 @@ def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> F
         return None
     root, device = fault.last.root, fault.last.device
     subject = _subject(snapshot, device, root)
-    evidence = fault_evidence(fault, recovery)
+    restart = find_restart(fault)
+    evidence = (*fault_evidence(fault, recovery), *((restart,) if restart else ()))
     remedy = _describe_place(bad) if bad else _remedy(fault, recovery, kind)
     entry = fault.last.xid
     # A FAIL that is the driver's own fault is no broken part: a key that could not be rotated (151).
@@ -308,14 +312,16 @@ def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> Findi
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
-    """Whether the fault is over: the driver says so, or the GPU has worked for a day or more since."""
+    """Whether the fault is over: the driver says so, the GPU was restarted, or it has worked for a day since."""
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False
+    works = device is not None and device.responding is True
+    if works and find_restart(fault) is not None:
+        return True
     long_ago = not _is_recent(snapshot, fault.last, UNASKED_WINDOW)
     if recovery.action == "none":
         return fault.asked_for_recovery or long_ago
-    works = device is not None and device.responding is True
     return recovery.action is None and works and long_ago
 
 
@@ -368,7 +374,26 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
         return ""
     if kind is XID_REPEATED:
         return f"{_describe_again(fault)} {action_text(escalated(entry.immediate))}"
-    return action_text(entry.immediate)
+    told = action_text(entry.immediate)
+    return f"{told} {_how_to_tell(fault.last)}" if kind is XID_HARDWARE and _can_be_told(fault) else told
+
+
+def _can_be_told(fault: GpuFault) -> bool:
+    """Whether gpudiag may not see that the GPU was reset: it works, and nothing says whether it was."""
+    burst = fault.last
+    works = burst.device is not None and burst.device.responding is True
+    logged = bool(burst.root.text) and burst.root.bus_id is not None
+    return works and logged and not (burst.xid and burst.xid.lasting)
+
+
+def _how_to_tell(burst: GpuBurst) -> str:
+    at = burst.root.last_at
+    since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
+    address = short_bus_id(burst.root.bus_id or "")
+    return (
+        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
+        f"`echo 'gpudiag: {address} was reset' | sudo tee /dev/kmsg`."
+    )
 
 
 def _describe_place(bad: BadPlace) -> str:

@@ -13,6 +13,7 @@ from gpudiag.checks.gpu.xid import (
 from gpudiag.checks.links.sxid import judge_sxids, sxid_kernel_log
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
+from gpudiag.model.device import NvLink
 from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
@@ -418,3 +419,111 @@ def test_what_the_log_has_lost_is_added_to_it():
 def test_without_log_and_events_nothing_was_seen():
     assert judge_told().outcome is Outcome.SKIP
     assert judge_told(log=()).outcome is Outcome.PASS
+
+
+LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
+FAILING = [code for code, entry in xids().items() if entry.outcome is Outcome.FAIL]
+
+
+def restarted(*events, by=LOADED, minutes_ago=1.0):
+    """Those events, after which the driver was loaded again."""
+    at = snapshot_with().taken_at - timedelta(minutes=minutes_ago)
+    return tuple(replace(event, restarted_by=by, restarted_at=at) for event in events)
+
+
+@walk([(code, silent) for code in FAILING for silent in (None, "none")])
+def test_a_fault_is_settled_when_its_gpu_was_restarted_and_works(case):
+    code, silent = case
+    snapshot = snapshot_with(silent)
+    expected = "xid.hardware" if xids()[code].lasting else "xid.settled"
+    (finding,) = judge(*restarted(xid(code, gpu=2)), snapshot=snapshot)
+    assert (finding.code, finding.subject.nvml_index) == (expected, 2)
+    if not xids()[code].lasting:
+        assert evidence_of(finding)["restarted_by"] == LOADED
+
+
+def test_a_request_of_a_driver_that_was_loaded_again_since_is_over():
+    assert codes(*restarted(xid(95), recovery(2))) == [("xid.settled", 0)]
+    assert codes(*restarted(xid(95)), recovery(2)) == [("xid.hardware", 0)]
+
+
+@walk(["a GPU that is lost", "a request", "the fault again", "a worse one after it", "a flood that went on"])
+def test_a_restart_settles_nothing_for(case):
+    lost = replace(make_device(0), responding=LOST, recovery_action=LOST)
+    on_lost, before = make_snapshot(lost), restarted(xid(119), minutes_ago=59)
+    events, snapshot = {
+        "a GPU that is lost": (restarted(xid(79)), on_lost),
+        "a request": (restarted(xid(79)), snapshot_with("gpu_reset")),
+        "the fault again": ((*before, xid(119, minutes_ago=58)), None),
+        "a worse one after it": ((*before, xid(79, minutes_ago=58)), None),
+        "a flood that went on": (
+            (replace(before[0], more=9, until=before[0].restarted_at + timedelta(seconds=1)),), None,
+        ),
+    }[case]  # fmt: skip
+    (finding,) = judge(*events, snapshot=snapshot)
+    assert finding.outcome is Outcome.FAIL
+
+
+REMAPPED = "Row Remapper: New row marked for remapping, reset gpu to activate."
+
+
+@walk(
+    [
+        (False, 60, 60, "xid.settled"),
+        (True, 60, 60, "xid.hardware"),
+        (Missing(MissingReason.NOT_SUPPORTED), 60, 60, "xid.hardware"),
+        (
+            False,
+            60,
+            58,
+            "xid.hardware",
+        ),  # the fault came two minutes after the row's Xid: a reset may lie between
+        (False, 58, 60, "xid.settled"),
+    ]
+)
+def test_a_row_that_waited_for_a_reset_and_waits_no_longer_proves_one(case):
+    pending, row, fault, expected = case
+    snapshot = make_snapshot(*(make_device(index, row_remap_pending=pending) for index in range(4)))
+    events = (xid(63, minutes_ago=row, rest=REMAPPED), xid(95, minutes_ago=fault))
+    assert [code for code, _ in codes(*sorted(events, key=lambda e: e.at), snapshot=snapshot)] == [expected]
+
+
+def test_a_fault_that_may_be_past_says_how_to_tell_that_the_gpu_was_reset():
+    (finding,) = judge(xid(119, gpu=1))
+    address = make_device(1).id.bus_id.removeprefix("00000000:")
+    assert f"`echo 'gpudiag: {address} was reset' | sudo tee /dev/kmsg`" in finding.remedy
+    for events, snapshot in (
+        ((xid(64),), None),  # damage that lasts
+        ((xid(119),), snapshot_with("gpu_reset")),  # the driver itself knows when it was reset
+        ((xid(79),), make_snapshot(replace(make_device(0), responding=LOST, recovery_action=LOST))),
+    ):
+        (other,) = judge(*events, snapshot=snapshot)
+        assert "/dev/kmsg" not in other.remedy
+
+
+def test_a_switch_error_is_settled_when_the_fabric_works_since():
+    def told(*events, snapshot=None):
+        return [finding.code for finding in judge_sxids(snapshot or snapshot_with(), events)]
+
+    inside, week = UNASKED_WINDOW / timedelta(minutes=1), SETTLED_WINDOW / timedelta(minutes=1)
+    assert told(sxid(23001, minutes_ago=inside - 1)) == ["sxid.fatal"]
+    assert told(sxid(23001, minutes_ago=inside + 1)) == ["sxid.settled"]
+    assert told(*restarted(sxid(23001))) == ["sxid.settled"]
+    assert told(*restarted(sxid(20034), xid(74))) == ["sxid.settled"]
+    assert told(*restarted(sxid(23001)), sxid(23001, minutes_ago=10)) == ["sxid.fatal"]
+    assert told(sxid(23001, minutes_ago=week + 1)) == []
+    assert told(sxid(20034, minutes_ago=week - 1)) == ["sxid.error"]
+    assert told(sxid(20034, minutes_ago=week + 1)) == []
+
+
+UP = NvLink(0, True, "00000000:05:00.0", 0, 0, 0, 0)
+
+
+def test_an_old_switch_error_counts_while_a_gpu_or_a_link_does_not_work():
+    two_weeks = 14 * MINUTES_A_DAY
+    lost = replace(make_device(0), responding=LOST, recovery_action=LOST)
+    down = make_device(0, nvlinks=(UP, replace(UP, link=1, active=False)))
+    for snapshot in (make_snapshot(lost), make_snapshot(down), snapshot_with("gpu_reset"), make_snapshot()):
+        event = sxid(23001, minutes_ago=two_weeks)
+        assert [finding.code for finding in judge_sxids(snapshot, restarted(event))] == ["sxid.fatal"]
+        assert [finding.code for finding in judge_sxids(snapshot, [event])] == ["sxid.fatal"]
