@@ -293,7 +293,7 @@ def _kind(
     if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
         return XID_REPEATED
     if entry is None or (entry.kind is XidKind.HARDWARE and outcome is not Outcome.PASS):
-        kind = XID_UNKNOWN if entry is None else XID_WEAR
+        kind = XID_UNKNOWN if entry is None else XID_SETTLED if _is_restarted(fault) else XID_WEAR
         lasts = entry is not None and entry.lasting
         return kind if lasts or _is_recent(snapshot, burst, SETTLED_WINDOW) else None
     if not _is_recent(snapshot, burst, APPLICATION_WINDOW):
@@ -316,13 +316,21 @@ def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False
-    works = device is not None and device.responding is True
-    if works and find_restart(fault) is not None:
+    if _is_restarted(fault):
         return True
     long_ago = not _is_recent(snapshot, fault.last, UNASKED_WINDOW)
     if recovery.action == "none":
         return fault.asked_for_recovery or long_ago
+    works = device is not None and device.responding is True
     return recovery.action is None and works and long_ago
+
+
+def _is_restarted(fault: GpuFault) -> bool:
+    """Whether the GPU was restarted after the fault and works, and the damage is none that outlasts it."""
+    entry, device = fault.last.xid, fault.last.device
+    if device is None or device.responding is not True or (entry is not None and entry.lasting):
+        return False
+    return find_restart(fault) is not None
 
 
 def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:

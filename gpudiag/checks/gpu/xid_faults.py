@@ -165,7 +165,7 @@ def is_later(event: KernelEvent, other: KernelEvent, by: timedelta = timedelta()
 KERNEL_XID = 13  # an exception of a job's kernel
 MIN_JOBS = 3  # that met it in one place: gpudiag's our choice; NVIDIA's workflow for Xid 13 gives no number
 _ROW_XID = 63
-_WAITS = "to activate"  # "New row marked for remapping, reset gpu to activate."
+_WAITS = "to activate"  # "New row marked for remapping, reset gpu to activate", "New page retired, reboot to activate"
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
 
@@ -270,12 +270,21 @@ def find_restart(fault: GpuFault) -> Evidence | None:
     grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]
     if all(_is_before_restart(event) for event in grave):
         return Evidence("restarted_by", (grave[-1].restarted_by or "")[:200], source="kernel log")
-    device = burst.device
-    if device is None or device.row_remap_pending is not False:
+    still = None if burst.device is None else _still_waits(burst.device)
+    if still is None or still[1]:
         return None
     waited = [event for event in burst.events if event.xid_code == _ROW_XID and _WAITS in event.text]
     if waited and not any(is_later(event, waited[-1], by=_ONE_LIFE) for event in grave):
-        return Evidence("row_remap_pending", False, source="NVML; Xid 63 had set it")
+        return Evidence(still[0], False, source="NVML; Xid 63 had set it")
+    return None
+
+
+def _still_waits(device: Device) -> tuple[str, bool] | None:
+    """Whether memory of the GPU waits for a reset, with the reading's name; None where NVML does not say."""
+    for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
+        pending = getattr(device, name)
+        if not isinstance(pending, Missing):
+            return name, pending
     return None
 
 

@@ -17,7 +17,7 @@ from gpudiag.model.device import NvLink
 from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.reference.xid import action_text, xids
+from gpudiag.reference.xid import XidKind, action_text, xids
 from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
 from tests.walking import walk
@@ -440,6 +440,34 @@ def test_a_fault_is_settled_when_its_gpu_was_restarted_and_works(case):
     assert (finding.code, finding.subject.nvml_index) == (expected, 2)
     if not xids()[code].lasting:
         assert evidence_of(finding)["restarted_by"] == LOADED
+
+
+@walk(
+    [
+        code
+        for code, entry in xids().items()
+        if entry.outcome is Outcome.WARN and entry.kind is XidKind.HARDWARE
+    ]
+)
+def test_wear_asks_for_nothing_when_its_gpu_was_restarted_and_works(code):
+    (finding,) = judge(*restarted(xid(code)))
+    assert finding.code == ("xid.wear" if xids()[code].lasting else "xid.settled")
+    assert [one for one, _ in codes(xid(code))] == ["xid.wear"]
+    assert not judge(*restarted(xid(code, minutes_ago=8 * MINUTES_A_DAY))) or xids()[code].lasting
+
+
+def test_a_row_that_was_replaced_is_not_asked_to_be_replaced_again():
+    def of(pending):
+        return make_snapshot(*(make_device(index, row_remap_pending=pending) for index in range(4)))
+
+    assert codes(xid(63, rest=REMAPPED), snapshot=of(False)) == [("xid.settled", 0)]
+    assert codes(xid(63, rest=REMAPPED), snapshot=of(True)) == [("xid.wear", 0)]
+    assert codes(xid(63, rest=REMAPPED), xid(94), snapshot=of(False)) == [("xid.settled", 0)]
+    without = {"row_remap_pending": Missing(MissingReason.NOT_SUPPORTED)}
+    retired = "Dynamic Page Retirement: New page retired, reboot to activate (0x0000000000000c1d)."
+    for pending, code in ((False, "xid.settled"), (True, "xid.wear")):
+        volta = make_snapshot(make_device(0, page_retirement_pending=pending, **without))
+        assert codes(xid(63, rest=retired), snapshot=volta) == [(code, 0)]
 
 
 def test_a_request_of_a_driver_that_was_loaded_again_since_is_over():
