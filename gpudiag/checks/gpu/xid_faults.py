@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpudiag.checks.per_device import memory_waits
 from gpudiag.checks.subjects import name_device, short_bus_id
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
@@ -270,21 +271,12 @@ def find_restart(fault: GpuFault) -> Evidence | None:
     grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]
     if all(_is_before_restart(event) for event in grave):
         return Evidence("restarted_by", (grave[-1].restarted_by or "")[:200], source="kernel log")
-    still = None if burst.device is None else _still_waits(burst.device)
+    still = None if burst.device is None else memory_waits(burst.device)
     if still is None or still[1]:
         return None
     waited = [event for event in burst.events if event.xid_code == _ROW_XID and _WAITS in event.text]
     if waited and not any(is_later(event, waited[-1], by=_ONE_LIFE) for event in grave):
         return Evidence(still[0], False, source="NVML; Xid 63 had set it")
-    return None
-
-
-def _still_waits(device: Device) -> tuple[str, bool] | None:
-    """Whether memory of the GPU waits for a reset, with the reading's name; None where NVML does not say."""
-    for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
-        pending = getattr(device, name)
-        if not isinstance(pending, Missing):
-            return name, pending
     return None
 
 
