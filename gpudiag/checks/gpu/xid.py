@@ -25,6 +25,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     fault_evidence,
     find_bad_place,
     find_restart,
+    how_to_tell_of_reset,
     outcome_of,
     read_recovery,
 )
@@ -39,7 +40,7 @@ from gpudiag.checks.registry import (
     judged,
     not_readable,
 )
-from gpudiag.checks.subjects import device_subject, short_bus_id
+from gpudiag.checks.subjects import device_subject
 from gpudiag.checks.traces import traces_for
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -373,7 +374,7 @@ def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
 
 
 def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
-    entry = fault.last.xid
+    entry, root = fault.last.xid, fault.last.root
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
     if recovery.action in UNFIT_ACTIONS and kind is not XID_REPEATED:
@@ -383,7 +384,11 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if kind is XID_REPEATED:
         return f"{_describe_again(fault)} {action_text(escalated(entry.immediate))}"
     told = action_text(entry.immediate)
-    return f"{told} {_how_to_tell(fault.last)}" if kind is XID_HARDWARE and _can_be_told(fault) else told
+    if kind is not XID_HARDWARE or not _can_be_told(fault):
+        return told
+    # Linked GPUs are reset together, and their switches with them.
+    linked = entry.immediate == "reset_linked_gpus"
+    return f"{told} {how_to_tell_of_reset(root, None if linked else root.bus_id)}"
 
 
 def _can_be_told(fault: GpuFault) -> bool:
@@ -392,16 +397,6 @@ def _can_be_told(fault: GpuFault) -> bool:
     works = burst.device is not None and burst.device.responding is True
     logged = bool(burst.root.text) and burst.root.bus_id is not None
     return works and logged and not (burst.xid and burst.xid.lasting)
-
-
-def _how_to_tell(burst: GpuBurst) -> str:
-    at = burst.root.last_at
-    since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
-    address = short_bus_id(burst.root.bus_id or "")
-    return (
-        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
-        f"`echo 'gpudiag: {address} was reset' | sudo tee /dev/kmsg`."
-    )
 
 
 def _describe_place(bad: BadPlace) -> str:

@@ -280,6 +280,17 @@ def find_restart(fault: GpuFault) -> Evidence | None:
     return None
 
 
+def how_to_tell_of_reset(event: KernelEvent, bus_id: str | None) -> str:
+    """How root tells that the GPU was reset after that line, or, without an address, that all GPUs were."""
+    at = event.last_at
+    since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
+    told = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"
+    return (
+        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
+        f"`echo 'gpudiag: {told}' | sudo tee /dev/kmsg`."
+    )
+
+
 def _is_before_restart(event: KernelEvent) -> bool:
     """Whether a line, and those it stands for, were all logged before its GPU was restarted."""
     if event.restarted_by is None:

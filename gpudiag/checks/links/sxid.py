@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from gpudiag.checks.gpu.xid import SETTLED_WINDOW, UNASKED_WINDOW
-from gpudiag.checks.gpu.xid_faults import split_bursts
+from gpudiag.checks.gpu.xid_faults import how_to_tell_of_reset, split_bursts
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
@@ -154,18 +154,25 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
         facts.append(Evidence("nvlink_error_on_a_gpu", True, source="kernel log"))
     if event.restarted_by is not None:
         facts.append(Evidence("restarted_by", event.restarted_by[:200], source="kernel log"))
+    remedy = entry.remedy if entry and kind is not SXID_SETTLED else ""
+    if kind is SXID_FATAL and _works(snapshot):
+        remedy = f"{remedy or SXID_FATAL.remedy} {how_to_tell_of_reset(event, None)}"
     return kind.finding(
         LinkSubject((switch, f"link {event.link}" if event.link is not None else "all links"), snapshot.host),
         f"{where}{address}: SXid {code}: {meaning}",
         *facts,
-        remedy=entry.remedy if entry and kind is not SXID_SETTLED else "",
+        remedy=remedy,
     )
 
 
 def _is_over(snapshot: Snapshot, event: KernelEvent) -> bool:
-    """Whether the switches were restarted or a day has passed since, and every GPU works with all of its links."""
-    if event.restarted_by is None and _is_recent(snapshot, event, UNASKED_WINDOW):
-        return False
+    """Whether the switches were restarted or a day has passed since, and the fabric works."""
+    restarted = event.restarted_by is not None or not _is_recent(snapshot, event, UNASKED_WINDOW)
+    return restarted and _works(snapshot)
+
+
+def _works(snapshot: Snapshot) -> bool:
+    """Whether every GPU answers, asks for no recovery and has no link down."""
     return bool(snapshot.devices) and all(
         device.responding is True
         and device.recovery_action not in UNFIT_ACTIONS

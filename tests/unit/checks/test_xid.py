@@ -520,6 +520,9 @@ def test_a_fault_that_may_be_past_says_how_to_tell_that_the_gpu_was_reset():
     (finding,) = judge(xid(119, gpu=1))
     address = make_device(1).id.bus_id.removeprefix("00000000:")
     assert f"`echo 'gpudiag: {address} was reset' | sudo tee /dev/kmsg`" in finding.remedy
+    (linked,), (switch,) = judge(xid(74)), judge_sxids(snapshot_with(), [sxid(23001)])
+    for finding in (linked, switch):  # reset together, and the switches with them
+        assert "`echo 'gpudiag: all GPUs were reset' | sudo tee /dev/kmsg`" in finding.remedy
     for events, snapshot in (
         ((xid(64),), None),  # damage that lasts
         ((xid(119),), snapshot_with("gpu_reset")),  # the driver itself knows when it was reset
