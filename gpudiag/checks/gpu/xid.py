@@ -173,6 +173,8 @@ XID_NOTE = FindingKind(
     basis=_XID_APPLICATION_BASIS,
 )
 
+# The catalogue's own words for it begin "If it comes back"; here it did.
+REPLACE = "Send `nvidia-bug-report.sh` and the serial number to the vendor's support, and have the GPU examined or replaced."
 # What no software can recover.
 _BY_HAND = ("restart_machine", "check_mechanics")
 
@@ -382,7 +384,9 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if entry is None:
         return ""
     if kind is XID_REPEATED:
-        return f"{_describe_again(fault)} {action_text(escalated(entry.immediate))}"
+        next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
+        step = REPLACE if next_step == "contact_support" else action_text(next_step)
+        return f"{_describe_again(fault)} {step}"
     told = action_text(entry.immediate)
     if kind is not XID_HARDWARE or not _can_be_told(fault):
         return told

@@ -5,6 +5,7 @@ import pytest
 
 from gpudiag.checks.gpu.xid import (
     APPLICATION_WINDOW,
+    REPLACE,
     SETTLED_WINDOW,
     UNASKED_WINDOW,
     judge_xids,
@@ -24,6 +25,7 @@ from tests.walking import walk
 
 MINUTES_A_DAY = 24 * 60
 LOST = Missing(MissingReason.DEVICE_LOST)
+FAILING = [code for code, entry in xids().items() if entry.outcome is Outcome.FAIL]
 
 
 def snapshot_with(recovery_action=None, **values):
@@ -43,7 +45,7 @@ def evidence_of(finding):
     return {item.name: item.value for item in finding.evidence}
 
 
-@walk([code for code, entry in xids().items() if entry.outcome is Outcome.FAIL])
+@walk(FAILING)
 def test_a_fault_of_the_gpu_fails(code):
     (finding,) = judge(xid(code, gpu=2))
     assert (finding.code, finding.outcome, finding.subject.nvml_index) == ("xid.hardware", Outcome.FAIL, 2)
@@ -114,6 +116,14 @@ def test_a_fault_that_came_back_escalates():
     assert (finding.code, finding.outcome) == ("xid.repeated", Outcome.FAIL)
     assert action_text("restart_machine") in finding.remedy
     assert evidence_of(finding)["bursts"] == 2
+
+
+@walk(FAILING)
+def test_the_next_step_is_never_less_than_the_one_before(code):
+    (finding,) = judge(xid(code, minutes_ago=300), xid(code, minutes_ago=10), snapshot=snapshot_with("none"))
+    by_hand = xids()[code].immediate in ("restart_machine", "restart_virtual_machine", "check_mechanics")
+    lasts = by_hand or xids()[code].lasting
+    assert finding.remedy.endswith(REPLACE if lasts else action_text("restart_machine"))
 
 
 def test_a_fault_that_came_back_after_a_reboot_escalates():
@@ -422,7 +432,6 @@ def test_without_log_and_events_nothing_was_seen():
 
 
 LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
-FAILING = [code for code, entry in xids().items() if entry.outcome is Outcome.FAIL]
 
 
 def restarted(*events, by=LOADED, minutes_ago=1.0):
