@@ -18,7 +18,7 @@ MAX_TEXT_CHARACTERS = 1000
 MARKERS = (
     "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
     "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error", "[10de:", "reset done",
-    "gpudiag",
+    "gpudiag: ", "gpudiag[",
 )  # fmt: skip
 
 _BUS_ID = (
