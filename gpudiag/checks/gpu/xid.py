@@ -255,7 +255,7 @@ def _judge_faults(
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
     """The findings by which NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
-    again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
+    again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.lives > 1 else ""
     request = describe_request(action) if action in UNFIT_ACTIONS else ""
     return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
 
@@ -308,10 +308,10 @@ def _kind(
 
 def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKind | None:
     if not _is_over(snapshot, fault, recovery):
-        return XID_REPEATED if fault.times > 1 else XID_HARDWARE
+        return XID_REPEATED if fault.lives > 1 else XID_HARDWARE
     if not _is_recent(snapshot, fault.last, SETTLED_WINDOW):
         return None
-    return XID_REPEATED if fault.times > 1 else XID_SETTLED
+    return XID_REPEATED if fault.lives > 1 else XID_SETTLED
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
@@ -411,6 +411,6 @@ def _describe_place(bad: BadPlace) -> str:
 
 
 def _describe_again(fault: GpuFault) -> str:
-    again = fault.times - 1
+    again = fault.lives - 1
     since = "" if isinstance(fault.first_at, Missing) else f" since {fault.first_at:%Y-%m-%d}"
     return f"It came back {'once' if again == 1 else f'{again} times'}{since}."

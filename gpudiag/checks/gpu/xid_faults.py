@@ -188,6 +188,25 @@ class GpuFault:
         return len(self.bursts) + len(self.before)
 
     @property
+    def lives(self) -> int:
+        """In how many lives of the GPU it came; bursts of which nothing says that they are of one count as two.
+
+        No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has asked for a
+        recovery asks no second time before it got it: a burst without a request, after one with a request, is of the
+        same life.
+        """
+        count, latest, asked = 0, None, False
+        processes: set[int | None] = set()
+        for burst in (*self.before, *self.bursts):
+            asks = any(event.recovery_action not in (None, "none") for event in burst.events)
+            of_burst = {event.pid for event in burst.events} - {None}
+            goes_on = (asked and not asks) or bool(processes & of_burst)
+            if latest is None or not goes_on or not _is_of_one_life(latest, burst.root):
+                count, asked, processes = count + 1, False, set()
+            latest, asked, processes = burst.root, asked or asks, processes | of_burst
+        return count
+
+    @property
     def first_at(self) -> Reading[datetime]:
         """When the first of them was logged."""
         return (*self.before, *self.bursts)[0].root.at
@@ -289,6 +308,13 @@ def how_to_tell_of_reset(event: KernelEvent, bus_id: str | None) -> str:
         f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
         f"`echo 'gpudiag: {told}' | sudo tee /dev/kmsg`."
     )
+
+
+def _is_of_one_life(earlier: KernelEvent, later: KernelEvent) -> bool:
+    """Whether no restart of the GPU or of the machine is known between the two lines."""
+    at = earlier.restarted_at
+    restarted = at is not None and not isinstance(later.at, Missing) and at <= later.at
+    return earlier.boot_id == later.boot_id and not restarted
 
 
 def _is_before_restart(event: KernelEvent) -> bool:

@@ -118,6 +118,41 @@ def test_a_fault_that_came_back_escalates():
     assert evidence_of(finding)["bursts"] == 2
 
 
+def test_a_fault_that_goes_on_until_the_reset_that_the_driver_asked_for_is_no_repeat():
+    going_on = (
+        xid(119, minutes_ago=60),
+        recovery(1, minutes_ago=60),
+        xid(119, minutes_ago=50),
+        xid(119, minutes_ago=40),
+    )
+    assert codes(*going_on, snapshot=snapshot_with("gpu_reset")) == [("xid.hardware", 0)]
+    assert codes(*going_on, snapshot=snapshot_with("none")) == [("xid.settled", 0)]
+    assert codes(*restarted(*going_on)) == [("xid.settled", 0)]
+    # It was reset after the first: the driver asked again.
+    again = (*going_on[:3], recovery(1, minutes_ago=50))
+    assert codes(*again, snapshot=snapshot_with("none")) == [("xid.repeated", 0)]
+    # Another life by the log's own word, or another boot.
+    for first in (
+        restarted(*going_on[:2], minutes_ago=55),
+        tuple(replace(one, boot_id="b") for one in going_on[:2]),
+    ):
+        assert codes(*first, going_on[2], snapshot=snapshot_with("none")) == [("xid.repeated", 0)]
+
+
+def test_a_fault_that_one_process_meets_again_and_again_is_no_repeat():
+    def met_by(*pids):
+        return [
+            xid(119, minutes_ago=60 - 5 * place, rest=f"pid={pid}, name=hostengine")
+            for place, pid in enumerate(pids)
+        ]
+
+    assert codes(*met_by(7, 7, 7)) == [("xid.hardware", 0)]
+    assert codes(*restarted(*met_by(7, 7, 7))) == [("xid.settled", 0)]
+    assert codes(*met_by(7, 7, 8)) == [("xid.repeated", 0)]
+    assert "came back once" in judge(*met_by(7, 7, 8))[0].remedy
+    assert codes(*restarted(*met_by(7), minutes_ago=58), *met_by(7, 7)[1:]) == [("xid.repeated", 0)]
+
+
 @walk(FAILING)
 def test_the_next_step_is_never_less_than_the_one_before(code):
     (finding,) = judge(xid(code, minutes_ago=300), xid(code, minutes_ago=10), snapshot=snapshot_with("none"))
