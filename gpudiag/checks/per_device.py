@@ -149,6 +149,15 @@ def is_loaded(device: Device, percent: int) -> bool:
     return not isinstance(load, Missing) and load >= percent
 
 
+def memory_waits(device: Device) -> tuple[str, bool] | None:
+    """Whether bad memory of the GPU waits for a reset, with the reading's name; None where NVML does not say."""
+    for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
+        pending = getattr(device, name)
+        if not isinstance(pending, Missing):
+            return name, pending
+    return None
+
+
 def _differs_from_its_like(snapshot: Snapshot, gap: Gap) -> bool:
     """Whether a GPU of the same product, split by MIG as this one is or not, gives the reading."""
     return any(

@@ -38,7 +38,8 @@ class KernelEvent:
     kernel (Xid 13). `boot_id` is the kernel's own
     name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
     changes `at` of an old line, and never these. `more` is how many lines like this one, but for their numbers, followed
-    it until `until` and are not kept.
+    it until `until` and are not kept. `restarted_by` is the first later line of the same log which says that the GPU or
+    the NVSwitch of this one was restarted (the driver was loaded, the device was reset), and `restarted_at` its time.
     """
 
     kind: KernelEventKind
@@ -62,6 +63,8 @@ class KernelEvent:
     boot_seconds: float | None = None
     more: int = 0
     until: datetime | None = None
+    restarted_by: str | None = None
+    restarted_at: datetime | None = None
 
     @property
     def last_at(self) -> Reading[datetime]:

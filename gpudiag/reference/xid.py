@@ -9,7 +9,12 @@ from gpudiag.reference.tables import read_table
 
 # The next action where one did not help: restart, reset, power cycle, replace.
 _LADDER = ("restart_application", "reset_gpu", "restart_machine", "contact_support")
-_SAME_RUNG = {"reset_linked_gpus": "reset_gpu", "restart_virtual_machine": "restart_machine"}
+_SAME_RUNG = {
+    "reset_linked_gpus": "reset_gpu",
+    "restart_virtual_machine": "restart_machine",
+    "check_mechanics": "restart_machine",  # the machine was off, and a hand was at the board
+    "check_links": "restart_machine",
+}
 
 
 class XidKind(StrEnum):

@@ -1,6 +1,7 @@
 """How text is laid out on a terminal: width, colour where wanted, footnotes, plain tables."""
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -120,15 +121,30 @@ def render_table(
 
 
 def wrapped(text: str, *, indent: str = "", first: str = "", width: int | None = None) -> list[str]:
-    """`text` in lines of at most `width` (else as wide as prose is), the first after `first`, the others after `indent`."""
-    return wrap(
-        text,
-        width or prose_columns(),
+    """`text` in lines of at most `width` (else as wide as prose is), the first after `first`, the others after `indent`.
+
+    A command in backticks stays on one line where one can hold it, so that it can be copied whole.
+    """
+    width = width or prose_columns()
+    room = width - max(len(indent), len(first))
+    lines = wrap(
+        _COMMAND.sub(lambda command: _held_together(command[0], room), text),
+        width,
         initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_HELD_SPACE, " ") for line in lines]
+
+
+# A command with the punctuation that touches it.
+_COMMAND = re.compile(r"\S*`[^`\n]+`\S*")
+_HELD_SPACE = "\0"  # no text has it: `one_line` and `safe_lines` take it out
+
+
+def _held_together(command: str, room: int) -> str:
+    return command.replace(" ", _HELD_SPACE) if len(command) <= room else command
 
 
 def next_lines(*commands: str, width: int | None = None) -> list[str]:

@@ -311,6 +311,15 @@ def _torch(snapshot: Snapshot) -> TorchBuild:
 
 
 def _kernel_lines(snapshot: Snapshot) -> Iterable[KernelLine]:
-    for event in value_or(snapshot.kernel_log, ()):
-        at = value_or(event.at, snapshot.taken_at)
-        yield KernelLine(max(0.0, (snapshot.taken_at - at).total_seconds()), event.text)
+    """The lines of its events, and once each of those that say what was restarted since."""
+    lines = {
+        (event.text, value_or(event.at, snapshot.taken_at)): None
+        for event in value_or(snapshot.kernel_log, ())
+    }
+    lines |= {
+        (event.restarted_by, event.restarted_at or snapshot.taken_at): None
+        for event in value_or(snapshot.kernel_log, ())
+        if event.restarted_by is not None
+    }
+    for text, at in lines:
+        yield KernelLine(max(0.0, (snapshot.taken_at - at).total_seconds()), text)

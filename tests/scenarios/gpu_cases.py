@@ -205,8 +205,12 @@ MEMORY = (
     ),
     Case(
         "ecc.uncorrected", "ecc.uncorrected_rising",
+        now(
+            gpu(3, ecc_uncorrected_aggregate=3, row_remap_pending=True),
+            before=(gpu(3, ecc_uncorrected_aggregate=2),),
+        ),
+        # Reset since: none in this life of the driver, and the row was replaced.
         now(gpu(3, ecc_uncorrected_aggregate=3), before=(gpu(3, ecc_uncorrected_aggregate=2),)),
-        now(gpu(3, ecc_uncorrected_aggregate=3), before=(gpu(3, ecc_uncorrected_aggregate=3),)),
     ),
     Case(
         "ecc.sram", "ecc.sram_threshold_exceeded",

@@ -29,8 +29,8 @@ def on_gpu(code: int, days_ago: float = 0.1, rest: str = "") -> Event:
     return partial(xid, code, gpu=3, minutes_ago=days_ago * MINUTES_A_DAY, rest=rest)
 
 
-def on_switch(code: int, severity: str = "Fatal") -> Event:
-    return partial(sxid, code, minutes_ago=0.1 * MINUTES_A_DAY, severity=severity)
+def on_switch(code: int, severity: str = "Fatal", days_ago: float = 0.1) -> Event:
+    return partial(sxid, code, minutes_ago=days_ago * MINUTES_A_DAY, severity=severity)
 
 
 def line(text: str, days_ago: float) -> Change:
@@ -79,6 +79,10 @@ SXID = (
     Case(
         "sxid.kernel_log", "sxid.fatal",
         now(log(on_switch(20034), on_gpu(74))), now(log(on_switch(20034), on_gpu(31))),
+    ),
+    Case(
+        "sxid.kernel_log", "sxid.settled",
+        now(log(on_switch(23001, days_ago=2))), now(log(on_switch(23001, days_ago=8))),
     ),
     Case("sxid.kernel_log", "sxid.error", now(log(on_switch(20034))), now(log(on_switch(23001)))),
     Case("sxid.kernel_log", "sxid.unknown", now(log(on_switch(29999))), now(log(on_switch(20034)))),

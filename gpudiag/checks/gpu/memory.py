@@ -6,7 +6,15 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.products import is_data_center
-from gpudiag.checks.per_device import Counter, alike, counted, hours_between, judge_devices, moved
+from gpudiag.checks.per_device import (
+    Counter,
+    alike,
+    counted,
+    hours_between,
+    judge_devices,
+    memory_waits,
+    moved,
+)
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
@@ -90,7 +98,8 @@ _ECC_MODE_BASIS = Basis(
 )
 _ECC_UNCORRECTED_BASIS = Basis(
     reads="Uncorrectable ECC errors since the driver was loaded and in the GPU's life, in total and by memory (DRAM, SRAM).",
-    limit="0; in the GPU's life, the count of the earlier reading",
+    limit="0; in the GPU's life, the count of the earlier reading, unless none came since the driver was loaded and no row"
+    " waits to be remapped",
     look_also=("nvidia-smi -q -d ECC,ROW_REMAPPER", "xid 48", "xid 94", "xid 95", "memory.row_remap_pending"),
 )
 _ECC_SRAM_BASIS = Basis(
@@ -138,7 +147,8 @@ ECC_UNCORRECTED_RISING = _kind(
     code="ecc.uncorrected_rising",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading.",
+    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading, and nothing says that"
+    " the GPU was reset since.",
     remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count grows again, have the GPU replaced.",
     basis=_ECC_UNCORRECTED_BASIS,
 )
@@ -263,16 +273,24 @@ def _judge_uncorrected(context: Context, device: Device) -> Iterator[Finding]:
     if isinstance(aggregate, Missing) or aggregate == 0:
         return
     before = moved(context, device, "ecc_uncorrected_aggregate")
-    if before is not None and before.rise > 0:
+    rose = before is not None and before.rise > 0
+    if before is not None and rose and not _was_reset(device):
         message = f"{name_device(device)}: uncorrectable errors in its life rose from {before.before} to {aggregate}"
         evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", before.before, before.source)
         yield ECC_UNCORRECTED_RISING.finding(subject, message, evidence)
         return
-    message = f"{name_device(device)}: {_errors(aggregate)} in its life, none since driver load"
+    newest = f", {before.rise} since {before.source}" if before is not None and rose else ""
+    message = f"{name_device(device)}: {_errors(aggregate)} in its life{newest}, none since driver load"
     evidence = Evidence("ecc_uncorrected_aggregate", aggregate, "errors", 0, "NVML")
     yield ECC_UNCORRECTED_AGGREGATE.finding(
         subject, message, evidence, *_places(device, "uncorrected_aggregate")
     )
+
+
+def _was_reset(device: Device) -> bool:
+    """Whether the GPU was restarted after its last error, and no bad memory waits: it has its spare row."""
+    waits = memory_waits(device)
+    return device.ecc_uncorrected_volatile == 0 and waits is not None and not waits[1]
 
 
 def _errors(count: int) -> str:

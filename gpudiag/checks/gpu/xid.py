@@ -2,8 +2,8 @@
 
 The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL. So is one of days ago where the driver cannot be asked and the GPU works,
-except for damage that neither a reset nor a reboot mends.
+for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of days
+ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot mends.
 """
 
 from collections.abc import Iterable
@@ -24,6 +24,8 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     describe_request,
     fault_evidence,
     find_bad_place,
+    find_restart,
+    how_to_tell_of_reset,
     outcome_of,
     read_recovery,
 )
@@ -61,7 +63,8 @@ REPEAT_WINDOW = timedelta(days=30)
 
 _XID_HARDWARE_BASIS = Basis(
     reads="The kernel log of this boot (/dev/kmsg, syslog files, the journal), in bursts that end after 3"
-    " minutes of silence; the root of each burst; NVML field 230. In the service NVML's Xid events too.",
+    " minutes of silence; the root of each burst; later lines that prove a restart of the GPU (the driver was loaded, the"
+    " device was reset or found again); NVML field 230. In the service NVML's Xid events too.",
     limit="NVIDIA's Xid catalog; the driver's own recovery action takes precedence",
     look_also=("xid 79", "dmesg -T | grep NVRM", "gpu.recovery_needed", "nvidia-bug-report.sh"),
 )
@@ -104,7 +107,8 @@ XID_SETTLED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The GPU had a fault within the last week; the driver now asks for no recovery.",
+    meaning="The GPU had a fault within the last week and has recovered: the driver asks for nothing now, or the GPU was"
+    " restarted since and works.",
     remedy="No action now; if it comes back, have the GPU examined.",
     basis=_XID_HARDWARE_BASIS,
 )
@@ -169,6 +173,8 @@ XID_NOTE = FindingKind(
     basis=_XID_APPLICATION_BASIS,
 )
 
+# The catalogue's own words for it begin "If it comes back"; here it did.
+REPLACE = "Send `nvidia-bug-report.sh` and the serial number to the vendor's support, and have the GPU examined or replaced."
 # What no software can recover.
 _BY_HAND = ("restart_machine", "check_mechanics")
 
@@ -249,7 +255,7 @@ def _judge_faults(
 def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated:
     """The findings by which NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
-    again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.times > 1 else ""
+    again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.lives > 1 else ""
     request = describe_request(action) if action in UNFIT_ACTIONS else ""
     return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
 
@@ -261,7 +267,8 @@ def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> F
         return None
     root, device = fault.last.root, fault.last.device
     subject = _subject(snapshot, device, root)
-    evidence = fault_evidence(fault, recovery)
+    restart = find_restart(fault)
+    evidence = (*fault_evidence(fault, recovery), *((restart,) if restart else ()))
     remedy = _describe_place(bad) if bad else _remedy(fault, recovery, kind)
     entry = fault.last.xid
     # A FAIL that is the driver's own fault is no broken part: a key that could not be rotated (151).
@@ -289,7 +296,7 @@ def _kind(
     if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
         return XID_REPEATED
     if entry is None or (entry.kind is XidKind.HARDWARE and outcome is not Outcome.PASS):
-        kind = XID_UNKNOWN if entry is None else XID_WEAR
+        kind = XID_UNKNOWN if entry is None else XID_SETTLED if _is_restarted(fault) else XID_WEAR
         lasts = entry is not None and entry.lasting
         return kind if lasts or _is_recent(snapshot, burst, SETTLED_WINDOW) else None
     if not _is_recent(snapshot, burst, APPLICATION_WINDOW):
@@ -301,22 +308,32 @@ def _kind(
 
 def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> FindingKind | None:
     if not _is_over(snapshot, fault, recovery):
-        return XID_REPEATED if fault.times > 1 else XID_HARDWARE
+        return XID_REPEATED if fault.lives > 1 else XID_HARDWARE
     if not _is_recent(snapshot, fault.last, SETTLED_WINDOW):
         return None
-    return XID_REPEATED if fault.times > 1 else XID_SETTLED
+    return XID_REPEATED if fault.lives > 1 else XID_SETTLED
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
-    """Whether the fault is over: the driver says so, or the GPU has worked for a day or more since."""
+    """Whether the fault is over: the driver says so, the GPU was restarted, or it has worked for a day since."""
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False
+    if _is_restarted(fault):
+        return True
     long_ago = not _is_recent(snapshot, fault.last, UNASKED_WINDOW)
     if recovery.action == "none":
         return fault.asked_for_recovery or long_ago
     works = device is not None and device.responding is True
     return recovery.action is None and works and long_ago
+
+
+def _is_restarted(fault: GpuFault) -> bool:
+    """Whether the GPU was restarted after the fault and works, and the damage is none that outlasts it."""
+    entry, device = fault.last.xid, fault.last.device
+    if device is None or device.responding is not True or (entry is not None and entry.lasting):
+        return False
+    return find_restart(fault) is not None
 
 
 def _is_about(burst: GpuBurst, recovery: Recovery) -> bool:
@@ -359,7 +376,7 @@ def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
 
 
 def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
-    entry = fault.last.xid
+    entry, root = fault.last.xid, fault.last.root
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
     if recovery.action in UNFIT_ACTIONS and kind is not XID_REPEATED:
@@ -367,8 +384,23 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if entry is None:
         return ""
     if kind is XID_REPEATED:
-        return f"{_describe_again(fault)} {action_text(escalated(entry.immediate))}"
-    return action_text(entry.immediate)
+        next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
+        step = REPLACE if next_step == "contact_support" else action_text(next_step)
+        return f"{_describe_again(fault)} {step}"
+    told = action_text(entry.immediate)
+    if kind is not XID_HARDWARE or not _can_be_told(fault):
+        return told
+    # Linked GPUs are reset together, and their switches with them.
+    linked = entry.immediate == "reset_linked_gpus"
+    return f"{told} {how_to_tell_of_reset(root, None if linked else root.bus_id)}"
+
+
+def _can_be_told(fault: GpuFault) -> bool:
+    """Whether gpudiag may not see that the GPU was reset: it works, and nothing says whether it was."""
+    burst = fault.last
+    works = burst.device is not None and burst.device.responding is True
+    logged = bool(burst.root.text) and burst.root.bus_id is not None
+    return works and logged and not (burst.xid and burst.xid.lasting)
 
 
 def _describe_place(bad: BadPlace) -> str:
@@ -379,6 +411,6 @@ def _describe_place(bad: BadPlace) -> str:
 
 
 def _describe_again(fault: GpuFault) -> str:
-    again = fault.times - 1
+    again = fault.lives - 1
     since = "" if isinstance(fault.first_at, Missing) else f" since {fault.first_at:%Y-%m-%d}"
     return f"It came back {'once' if again == 1 else f'{again} times'}{since}."

@@ -7,8 +7,9 @@ of one burst are judged together, so that each fault is named once.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from gpudiag.checks.per_device import memory_waits
 from gpudiag.checks.subjects import name_device, short_bus_id
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
@@ -153,17 +154,19 @@ def _is_consequence(part: GpuBurst, parts: list[GpuBurst]) -> bool:
     )
 
 
-def is_later(event: KernelEvent, other: KernelEvent) -> bool:
-    """Whether the first event was logged after the other; False where a time is missing."""
+def is_later(event: KernelEvent, other: KernelEvent, by: timedelta = timedelta()) -> bool:
+    """Whether the first event was logged after the other, by more than `by`; False where a time is missing."""
     if isinstance(event.at, Missing) or isinstance(other.at, Missing):
         return False
-    return event.at > other.at
+    return event.at - other.at > by
 
 
 # --- one cause on one GPU
 
 KERNEL_XID = 13  # an exception of a job's kernel
 MIN_JOBS = 3  # that met it in one place: gpudiag's our choice; NVIDIA's workflow for Xid 13 gives no number
+_ROW_XID = 63
+_WAITS = "to activate"  # "New row marked for remapping, reset gpu to activate", "New page retired, reboot to activate"
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
 
@@ -183,6 +186,25 @@ class GpuFault:
     def times(self) -> int:
         """How many bursts there were, stored ones included."""
         return len(self.bursts) + len(self.before)
+
+    @property
+    def lives(self) -> int:
+        """In how many lives of the GPU it came; bursts of which nothing says that they are of one count as two.
+
+        No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has asked for a
+        recovery asks no second time before it got it: a burst without a request, after one with a request, is of the
+        same life.
+        """
+        count, latest, asked = 0, None, False
+        processes: set[int | None] = set()
+        for burst in (*self.before, *self.bursts):
+            asks = any(event.recovery_action not in (None, "none") for event in burst.events)
+            of_burst = {event.pid for event in burst.events} - {None}
+            goes_on = (asked and not asks) or bool(processes & of_burst)
+            if latest is None or not goes_on or not _is_of_one_life(latest, burst.root):
+                count, asked, processes = count + 1, False, set()
+            latest, asked, processes = burst.root, asked or asks, processes | of_burst
+        return count
 
     @property
     def first_at(self) -> Reading[datetime]:
@@ -240,12 +262,66 @@ def read_recovery(fault: GpuFault) -> Recovery:
     device = fault.last.device
     if device is not None and not isinstance(device.recovery_action, Missing):
         return Recovery(device.recovery_action, "NVML field 230")
+    # What was asked for before the GPU was restarted is asked for no longer.
     said = [
-        event.recovery_action for burst in fault.bursts for event in burst.events if event.recovery_action
+        event.recovery_action
+        for burst in fault.bursts
+        for event in burst.events
+        if event.recovery_action and event.restarted_by is None
     ]
     # Without NVML's current answer a "none" that was logged earlier settles nothing.
     action = said[-1] if said and said[-1] != "none" else None
     return Recovery(action, f"Xid {RECOVERY_XID}")
+
+
+# --- whether the GPU was restarted since
+
+# A GPU's reset takes longer, so lines that are nearer to each other are of one life of the GPU.
+_ONE_LIFE = timedelta(seconds=5)
+
+
+def find_restart(fault: GpuFault) -> Evidence | None:
+    """What proves that the GPU was restarted after the fault, by a reset or a new load of the driver; or None.
+
+    That is a line of the kernel log after the last line of the fault. `nvidia-smi --gpu-reset` leaves none; but a row of
+    memory that waited for a reset, and waits no longer, was replaced by one.
+    """
+    burst = fault.last
+    grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]
+    if all(_is_before_restart(event) for event in grave):
+        return Evidence("restarted_by", (grave[-1].restarted_by or "")[:200], source="kernel log")
+    still = None if burst.device is None else memory_waits(burst.device)
+    if still is None or still[1]:
+        return None
+    waited = [event for event in burst.events if event.xid_code == _ROW_XID and _WAITS in event.text]
+    if waited and not any(is_later(event, waited[-1], by=_ONE_LIFE) for event in grave):
+        return Evidence(still[0], False, source="NVML; Xid 63 had set it")
+    return None
+
+
+def how_to_tell_of_reset(event: KernelEvent, bus_id: str | None) -> str:
+    """How root tells that the GPU was reset after that line, or, without an address, that all GPUs were."""
+    at = event.last_at
+    since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
+    told = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"
+    return (
+        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
+        f"`echo 'gpudiag: {told}' | sudo tee /dev/kmsg`."
+    )
+
+
+def _is_of_one_life(earlier: KernelEvent, later: KernelEvent) -> bool:
+    """Whether no restart of the GPU or of the machine is known between the two lines."""
+    at = earlier.restarted_at
+    restarted = at is not None and not isinstance(later.at, Missing) and at <= later.at
+    return earlier.boot_id == later.boot_id and not restarted
+
+
+def _is_before_restart(event: KernelEvent) -> bool:
+    """Whether a line, and those it stands for, were all logged before its GPU was restarted."""
+    if event.restarted_by is None:
+        return False
+    return event.until is None or (event.restarted_at is not None and event.until < event.restarted_at)
 
 
 def _fault_key(burst: GpuBurst) -> tuple[str, int | None]:

@@ -10,14 +10,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
-from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 
 MAX_TEXT_CHARACTERS = 1000
 # A line without one of these words is no event: the log is searched for them, and other lines are skipped.
 MARKERS = (
     "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
-    "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error",
+    "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error", "[10de:", "reset done",
+    "gpudiag: ", "gpudiag[",
 )  # fmt: skip
 
 _BUS_ID = (
@@ -123,11 +124,25 @@ _MACHINE_CHECK_SEVERITIES = {
 }  # fmt: skip
 
 
+# What restarts the GPUs and switches that earlier lines are about. All of them, when the driver is loaded:
+# NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build ...
+# One of them, when the kernel finds it again on the bus, or has reset it (drivers/pci/probe.c and pci.c):
+# pci 0000:5d:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint        nvidia 0000:5d:00.0: reset done
+# `nvidia-smi --gpu-reset` writes no line, so root may write one: `echo 'gpudiag: 5d:00.0 was reset' > /dev/kmsg`.
+_RESTART_PATTERN = re.compile(
+    r"(?P<all>NVRM: loading NVIDIA UNIX\b|\bgpudiag: all GPUs were reset\b)"
+    r"|\bpci (?P<found>[0-9a-f:.]+): \[10de:[0-9a-f]{4}\] type 00 class 0x03"
+    r"|\s(?P<reset>[0-9a-f:]+\.0): reset done\b"
+    r"|\bgpudiag: (?:GPU )?(?P<told>[0-9a-f:.]+|GPU-[0-9a-f-]{36}) was reset\b",
+    re.IGNORECASE,
+)
+_RESTARTABLE = (KernelEventKind.XID, KernelEventKind.GPU_OFF_BUS, KernelEventKind.SXID)
+
 _PCIE_SECTION = "pcie"
 _SECTIONS = (_PCIE_SECTION, "memory", "processor")
 # Lines that are not events, but say what another line is about.
 _CONTEXT_PATTERNS = (
-    _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN,
+    _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN, _RESTART_PATTERN,
 )  # fmt: skip
 
 
@@ -137,10 +152,52 @@ def parse_kernel_lines(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterat
 
 
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
-    """Each line's event or None, for the lines of one log; a GPU named in an earlier line is filled in."""
+    """Each line's event or None, for the lines of one log.
+
+    A GPU named in an earlier line is filled in, and what a later line says of its restart.
+    """
+    lines = list(lines)
+    events = list(_parse_with_names(lines))
+    latest: dict[str, tuple[Reading[datetime], str]] = {}  # by what restarted: an address, a UUID or all
+    for place in reversed(range(len(lines))):
+        at, text = lines[place]
+        event = events[place]
+        if event is not None and event.kind in _RESTARTABLE:
+            names = (event.bus_id, event.gpu_uuid, _ALL)
+            later = [latest[name] for name in names if name in latest]
+            events[place] = _restarted(event, later)
+        elif (match := _RESTART_PATTERN.search(text)) is not None:
+            latest[_restarted_part(match)] = (at, text.strip()[:MAX_TEXT_CHARACTERS])
+    return iter(events)
+
+
+_ALL = "all"
+
+
+def _restarted_part(match: re.Match[str]) -> str:
+    """What a line says was restarted: a PCI address, a UUID, or all."""
+    if match["all"]:
+        return _ALL
+    name: str = match["found"] or match["reset"] or match["told"]
+    return parse_bus_id(name) or f"GPU-{name[len('GPU-') :].lower()}"
+
+
+def _restarted(event: KernelEvent, later: list[tuple[Reading[datetime], str]]) -> KernelEvent:
+    """The event with the line that told first of its restart; `later` are the first of each kind after it."""
+    if not later:
+        return event
+    at, text = min(later, key=lambda one: _seconds(one[0]))
+    return replace(event, restarted_by=text, restarted_at=None if isinstance(at, Missing) else at)
+
+
+def _seconds(at: Reading[datetime]) -> float:
+    return float("inf") if isinstance(at, Missing) else at.timestamp()
+
+
+def _parse_with_names(lines: list[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
+    """Each line's event or None, with the GPU that an earlier line names."""
     gpu_named_before: str | None = None
     boards: dict[str, str] = {}
-    lines = list(lines)
     for place, (at, text) in enumerate(lines):
         named, board = _GPU_AT_PATTERN.search(text), _BOARD_PATTERN.search(text)
         if named:

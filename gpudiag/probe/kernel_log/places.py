@@ -44,6 +44,8 @@ _STAMP = (
 _KERNEL_TAG = rb"\s*\S+\s+(?:\w+\.\w+\s+)?kernel(?:\[\d+\])?(?::| - - -)\s*(?:\[\s*\d+\.\d+\](?:\[\s*[TC]\d+\])?\s*)?(?P<text>.*)"
 _ANY_LINE = re.compile(_STAMP)
 _KERNEL_LINE = re.compile(_STAMP + _KERNEL_TAG)
+# What somebody wrote into /dev/kmsg to tell of a reset: a syslog daemon takes the word before the colon for its program.
+_TOLD_LINE = re.compile(_STAMP + rb"\s*\S+\s+gpudiag(?:\[\d+\])?: (?P<text>.* reset\b.*)")
 
 
 class Place(Protocol):
@@ -129,7 +131,10 @@ class _Tagged:
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
         """Time and text of the kernel's own line; None for other programs, which may quote the kernel."""
         match = _KERNEL_LINE.match(line)
-        return None if match is None else (self._seconds(match), match["text"])
+        if match is not None:
+            return self._seconds(match), match["text"]
+        told = _TOLD_LINE.match(line)
+        return None if told is None else (self._seconds(told), b"gpudiag: " + told["text"])
 
     def stamp(self, line: bytes) -> float | None:
         """The time of any program's line, in seconds since 1970."""

@@ -5,9 +5,9 @@ import pytest
 
 from gpudiag.checks.gpu.xid import (
     APPLICATION_WINDOW,
+    REPLACE,
     SETTLED_WINDOW,
     UNASKED_WINDOW,
-    judge_xids,
     xid_kernel_log,
 )
 from gpudiag.checks.links.sxid import judge_sxids, sxid_kernel_log
@@ -17,32 +17,24 @@ from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.reference.xid import action_text, xids
-from tests.unit.checks.kernel_events import event_from, recovery, sxid, xid
+from tests.unit.checks.kernel_events import (
+    FAILING,
+    LOST,
+    MINUTES_A_DAY,
+    codes,
+    event_from,
+    evidence_of,
+    judge,
+    recovery,
+    snapshot_with,
+    sxid,
+    xid,
+)
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
 from tests.walking import walk
 
-MINUTES_A_DAY = 24 * 60
-LOST = Missing(MissingReason.DEVICE_LOST)
 
-
-def snapshot_with(recovery_action=None, **values):
-    readings = {} if recovery_action is None else {"recovery_action": recovery_action}
-    return make_snapshot(*(make_device(index, **readings) for index in range(4)), **values)
-
-
-def judge(*events, snapshot=None, earlier=()):
-    return judge_xids(snapshot or snapshot_with(), events, earlier)
-
-
-def codes(*events, **keywords):
-    return [(finding.code, finding.subject.nvml_index) for finding in judge(*events, **keywords)]
-
-
-def evidence_of(finding):
-    return {item.name: item.value for item in finding.evidence}
-
-
-@walk([code for code, entry in xids().items() if entry.outcome is Outcome.FAIL])
+@walk(FAILING)
 def test_a_fault_of_the_gpu_fails(code):
     (finding,) = judge(xid(code, gpu=2))
     assert (finding.code, finding.outcome, finding.subject.nvml_index) == ("xid.hardware", Outcome.FAIL, 2)
@@ -113,6 +105,14 @@ def test_a_fault_that_came_back_escalates():
     assert (finding.code, finding.outcome) == ("xid.repeated", Outcome.FAIL)
     assert action_text("restart_machine") in finding.remedy
     assert evidence_of(finding)["bursts"] == 2
+
+
+@walk(FAILING)
+def test_the_next_step_is_never_less_than_the_one_before(code):
+    (finding,) = judge(xid(code, minutes_ago=300), xid(code, minutes_ago=10), snapshot=snapshot_with("none"))
+    by_hand = xids()[code].immediate in ("restart_machine", "restart_virtual_machine", "check_mechanics")
+    lasts = by_hand or xids()[code].lasting
+    assert finding.remedy.endswith(REPLACE if lasts else action_text("restart_machine"))
 
 
 def test_a_fault_that_came_back_after_a_reboot_escalates():

@@ -1,5 +1,8 @@
+from datetime import datetime, timedelta
+
 import pytest
 
+from gpudiag.compat import UTC
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.probe.kernel_log.lines import (
@@ -8,6 +11,7 @@ from gpudiag.probe.kernel_log.lines import (
     parse_kernel_line,
     parse_kernel_lines,
 )
+from tests.walking import walk
 
 BUS_ID = "00000000:5d:00.0"
 
@@ -347,3 +351,70 @@ def test_lines_that_look_alike_are_no_events(text):
 )
 def test_other_versions_of_a_line_are_known(text, kind):
     assert parse(text).kind is kind
+
+
+FAULTS = (
+    "NVRM: Xid (PCI:0000:5d:00): 119, pid=77, name=python3, Timeout after 45s of waiting for RPC response",
+    "NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.",
+    "nvidia-nvswitch0: SXid (PCI:0000:5d:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+)
+
+
+def restart_of(fault: str, *later: str) -> str | None:
+    """What the last of those lines say of the part that the first one is about."""
+    first, *_ = parse_kernel_lines((NOT_ASKED, text) for text in (fault, *later))
+    return first.restarted_by
+
+
+@walk(
+    [
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64  580.105.08  Release Build  (builder@host)",
+        "pci 0000:5d:00.0: [10de:20b2] type 00 class 0x030200",
+        "pci 0000:5d:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint",
+        "nvidia 0000:5d:00.0: reset done",
+        "vfio-pci 0000:5d:00.0: reset done",
+        "gpudiag: GPU 0000:5d:00.0 was reset",
+        "gpudiag: 5d:00.0 was reset",
+        "gpudiag: all GPUs were reset",
+    ]
+)
+def test_a_line_that_tells_of_a_restart_is_told_with_every_fault_before_it(text):
+    assert parse(text) is None  # it is no event
+    assert [restart_of(fault, text) for fault in FAULTS] == [text] * len(FAULTS)
+    events = list(parse_kernel_lines([(NOT_ASKED, text), *((NOT_ASKED, fault) for fault in FAULTS)]))
+    assert [event.restarted_by for event in events] == [None] * len(FAULTS)
+
+
+@walk(
+    [
+        "pci 0000:5e:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint",
+        "pci 0000:5d:00.0: [15b3:1021] type 00 class 0x020000",
+        "pci 0000:5d:00.0: BAR 0 [mem 0xdc000000-0xdcffffff]",
+        "nvidia 0000:5d:00.0: resetting",
+        "nvidia 0000:5d:00.0: enabling device (0140 -> 0142)",
+        "nvidia 0000:5e:00.0: reset done",
+        "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  535.104.05",
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 510",
+        "nvidia-uvm: Loaded the UVM driver, major device number 508.",
+        "gpudiag: GPU 0000:5e:00.0 was reset",
+    ]
+)
+def test_a_line_about_another_part_or_of_less_is_no_restart(text):
+    assert [restart_of(fault, text) for fault in FAULTS] == [None] * len(FAULTS)
+
+
+def test_a_gpu_that_root_calls_by_its_uuid_is_the_one_that_the_driver_names_so():
+    uuid = "GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7"
+    lines = [f"NVRM: GPU at PCI:0000:5d:00: {uuid}", FAULTS[0], f"gpudiag: GPU {uuid} was reset"]
+    (event,) = parse_kernel_lines((NOT_ASKED, line) for line in lines)
+    assert event.restarted_by == lines[-1]
+
+
+def test_the_first_restart_after_a_fault_is_told_with_it():
+    other = FAULTS[0].replace("5d", "5e")
+    lines = [FAULTS[0], "gpudiag: GPU 5d:00.0 was reset", other, "gpudiag: all GPUs were reset", FAULTS[0]]
+    at = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    timed = [(at + timedelta(minutes=place), line) for place, line in enumerate(lines)]
+    told = [(event.restarted_by, event.restarted_at) for event in parse_kernel_lines(timed)]
+    assert told == [(lines[1], timed[1][0]), (lines[3], timed[3][0]), (None, None)]

@@ -115,6 +115,36 @@ def test_what_the_ring_has_forgotten_comes_from_the_file(root):
     assert [(event.xid_code, event.at) for event in reading.events] == [(48, at(10)), (79, at(200))]
 
 
+TOLD = "gpudiag: 5d:00.0 was reset"
+LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build"
+
+
+def test_a_restart_in_one_log_is_told_with_the_fault_in_another(root):
+    (root / "dev/kmsg").write_text(record(900, TOLD, 7, prefix=12))
+    (root / "var/log/kern.log").write_text(iso(1, "Linux version 6.8") + iso(60, XID))
+    (event,) = read_kernel_log(root).events
+    assert (event.restarted_by, event.restarted_at) == (TOLD, at(900))
+
+
+@pytest.mark.parametrize("program", ["gpudiag", "gpudiag[77]"])
+def test_a_restart_that_root_told_is_found_where_a_daemon_made_a_program_of_its_first_word(root, program):
+    told = iso(900, "").partition(" kernel")[0] + f" {program}: 5d:00.0 was reset\n"
+    (root / "dev/kmsg").write_text(record(2000, "something later", 70))
+    (root / "var/log/messages").write_text(iso(1, "Linux version 6.8") + iso(60, XID) + told)
+    (event,) = read_kernel_log(root).events
+    assert (event.restarted_by, event.restarted_at) == (TOLD, at(900))
+
+
+def test_a_restart_is_found_in_a_flood(root):
+    flood = "NVRM: Xid (PCI:0000:5e:00): 31, pid={}, name=python3, Ch 0000000a, MMU Fault"
+    lines = [record(1, LOADED, 1), record(60, XID, 2)]
+    lines += [record(61 + number / 100, flood.format(number), 3 + number) for number in range(9000)]
+    lines.insert(4000, record(61 + 40, LOADED, 3999))
+    (root / "dev/kmsg").write_text("".join(lines))
+    first = read_kernel_log(root).events[0]
+    assert (first.text, first.restarted_by, first.restarted_at) == (XID, LOADED, at(101))
+
+
 def test_a_whole_ring_needs_no_file(root):
     (root / "dev/kmsg").write_text(record(1, "Linux version 6.8"))
     (root / "var/log/kern.log").write_text(iso(10, XID))

@@ -54,3 +54,11 @@ def test_tables_and_commands_follow_it_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "100")
     assert max(map(len, render_table(headings, [("a", TEXT)]))) == 100
     assert len(next_lines("gpudiag list --sources all", "gpudiag preflight --level quick")) == 1
+
+
+def test_a_command_is_not_broken_where_a_line_can_hold_it() -> None:
+    short, long = "`echo 'GPU 0 was reset' | tee FILE`", "`" + "word " * 9 + "end`"
+    for before in range(40):
+        lines = wrapped(f"{'x' * before} then ({short}), and {long}.", indent="    ", first="Do: ", width=44)
+        assert sum(short in line for line in lines) == 1
+        assert max(map(len, lines)) <= 44
