@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import resource
@@ -33,6 +34,8 @@ _OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
 _MOST_ADDRESSES = 4  # a host of containers has dozens; the first are its own
+# Not this machine's, without the interface that a link-local address needs, or of a family that is switched off.
+_NOT_OURS = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -96,19 +99,38 @@ def open_socket(settings: Settings) -> socket.socket:
         UsageError: the address is not this machine's, or is in use.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((settings.host, settings.port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        words = error.strerror or str(error)
-        hint = "name another with --port" if settings.port else ""
+        with contextlib.ExitStack() as closing:
+            listening = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((settings.host, settings.port))
+            listening.listen(_BACKLOG)
+            closing.pop_all()
+    except (OSError, UnicodeError) as error:  # the latter: what no name of a host can be
+        words = "this is no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
         raise UsageError(
-            f"cannot listen on {settings.host}, port {settings.port}: {words}", hint=hint
+            f"cannot listen on {settings.host}, port {settings.port}: {words}",
+            hint=_way_to_listen(error, settings.port),
         ) from error
     return listening
+
+
+def _way_to_listen(error: OSError | UnicodeError, port: int) -> str:
+    """What to do where the service cannot listen."""
+    if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or error.errno in _NOT_OURS:
+        return "name an address of this machine with --host: `ip -brief address` lists them; 0.0.0.0 is all of them"
+    if error.errno == errno.EADDRINUSE and port:
+        return f"name another with --port; `ss -ltnp 'sport = :{port}'` shows who has this one"
+    if error.errno == errno.EACCES:
+        return f"ports below {_first_free_port()} are for root: name another with --port"
+    return ""
+
+
+def _first_free_port() -> int:
+    """The first port that needs no privilege (ip(7), ip_unprivileged_port_start)."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    return 1024
 
 
 def describe_addresses(settings: Settings) -> list[str]:

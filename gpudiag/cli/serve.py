@@ -108,6 +108,8 @@ def _settings(options: dict[str, Any]) -> Any:
 
     if not 0 <= options["port"] <= _MAX_PORT:
         raise UsageError(f"--port {options['port']} is out of range", hint=f"0 to {_MAX_PORT}")
+    if not options["host"].strip():
+        raise UsageError("--host is empty", hint="such as 127.0.0.1, or 0.0.0.0 for every address")
     tokens = Tokens() if options["token_file"] is None else read_token_file(options["token_file"])
     if options["allow_actions"] and not tokens:
         tokens = make_act_token()
