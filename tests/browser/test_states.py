@@ -234,6 +234,41 @@ def test_a_token_is_asked_for_and_taken(browsing: Browsing, busy_machine: Machin
         watched.page.locator("table.gpus").wait_for()
 
 
+@pytest.mark.parametrize("view", ["", "runs", "gpu/0"])
+def test_a_service_that_was_started_anew_and_wants_a_token_again_says_so(
+    browsing: Browsing, busy_machine: Machine, view: str
+) -> None:
+    """It answers, so "cannot be reached" would be wrong, and a screen on a wall would say it for ever."""
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        watched.open(view)
+        watched.page.locator(".connection.live").wait_for()
+        state.session = dict(LOCKED)  # its sessions have ended with it, and so have its streams
+        watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
+        assert "cannot be reached" not in watched.page.locator("main").inner_text()
+        asked = len(state.requests)
+        watched.page.wait_for_timeout(2500)
+        assert len(state.requests) == asked  # nothing is asked that is refused anyway
+        watched.page.get_by_label("Token").fill("good")
+        watched.page.get_by_role("button", name="Use it").click()
+        watched.page.locator(".connection.live").wait_for()
+        watched.page.locator("html:not([data-outdated])").wait_for(state="attached")
+
+
+def test_a_service_that_was_started_anew_offers_only_what_this_page_may_do_there(
+    browsing: Browsing, busy_machine: Machine
+) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        watched.open("runs")
+        watched.page.locator("form.start").wait_for()
+        state.session = dict(LOCKED)
+        watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
+        state.session = {"role": "read", "actions_allowed": True, "token_required": True}  # another tab's token
+        watched.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        watched.page.locator(".connection.live").wait_for()
+        watched.page.locator("form.token").wait_for()
+        assert watched.page.locator("form.start").count() == 0
+
+
 def test_a_token_in_the_address_is_taken_and_removed(browsing: Browsing, busy_machine: Machine) -> None:
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         state.session = dict(LOCKED)
