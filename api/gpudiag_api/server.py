@@ -107,7 +107,9 @@ def open_socket(settings: Settings) -> socket.socket:
             listening.listen(_BACKLOG)
             closing.pop_all()
     except (OSError, UnicodeError) as error:  # the latter: what no name of a host can be
-        words = "this is no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
+        words = (
+            "this is no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
+        )
         raise UsageError(
             f"cannot listen on {settings.host}, port {settings.port}: {words}",
             hint=_way_to_listen(error, settings.port),

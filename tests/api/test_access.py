@@ -437,7 +437,8 @@ def test_a_service_that_cannot_be_right_does_not_start(tmp_path, capsys, options
 
 
 @pytest.mark.parametrize(
-    "host", ["203.0.113.1", "no-such-host.invalid", "fe80::1", "1.2.3.4.5", "[::1]", "a..b", "a" * 70, "", " "]
+    "host",
+    ["203.0.113.1", "no-such-host.invalid", "fe80::1", "1.2.3.4.5", "[::1]", "a..b", "a" * 70, "", " "],
 )
 def test_an_address_that_is_not_of_this_machine_is_no_matter_of_the_port(tmp_path, capsys, host):
     tokens = tmp_path / "tokens"

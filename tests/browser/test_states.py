@@ -262,7 +262,11 @@ def test_a_service_that_was_started_anew_offers_only_what_this_page_may_do_there
         watched.page.locator("form.start").wait_for()
         state.session = dict(LOCKED)
         watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
-        state.session = {"role": "read", "actions_allowed": True, "token_required": True}  # another tab's token
+        state.session = {
+            "role": "read",
+            "actions_allowed": True,
+            "token_required": True,
+        }  # another tab's token
         watched.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         watched.page.locator(".connection.live").wait_for()
         watched.page.locator("form.token").wait_for()
