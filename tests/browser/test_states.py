@@ -65,6 +65,29 @@ def test_a_call_that_hangs_is_named_on_every_view(browsing: Browsing, hung_machi
         assert quiet(watched)
 
 
+def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
+    browsing: Browsing, hung_machine: Machine
+) -> None:
+    """Seven GPUs answer while the eighth hangs: the driver is there. And a reader that stands still is no driver."""
+    with stub_service(hung_machine) as (address, state), browsing.page(address) as watched:
+        sampler = state.live()["sampler"]
+        alert, said = watched.page.locator(".banners .notice.fail"), watched.page.get_by_role("alert")
+        watched.open()
+        alert.wait_for()
+        assert said.inner_text() == "A call into the driver hangs."
+        assert "The other GPUs' numbers are current." in alert.inner_text()
+        long_ago = "2026-11-20T21:04:05.000Z"
+        state.told = {"sampler": {**sampler, "last_good_at": long_ago}}
+        watched.sees("The driver does not answer.")
+        reason = "the sampler has not reported for 12 s"
+        state.told = {
+            "sampler": {**sampler, "last_good_at": long_ago, "wedged_call": None, "reason": reason}
+        }
+        watched.sees(reason)
+        assert "driver" not in alert.inner_text()
+        assert "reads the GPUs is silent" in said.inner_text()
+
+
 def test_without_a_gpu_it_says_what_each_source_sees(browsing: Browsing, empty_machine: Machine) -> None:
     with stub_service(empty_machine) as (address, _), browsing.page(address) as watched:
         watched.open()
