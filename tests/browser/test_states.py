@@ -15,7 +15,8 @@ GREEN_PLACES = """() => {
   const parts = colour => (colour.match(/[\\d.]+/g) ?? []).map(Number);
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
-    const gray = element.closest(".view") && getComputedStyle(element.closest(".view")).filter.includes("grayscale");
+    const part_of_view = element.closest(".view > *");
+    const gray = part_of_view && getComputedStyle(part_of_view).filter.includes("grayscale");
     for (const part of [null, "::before"]) {
       const style = getComputedStyle(element, part);
       if (part && style.content === "none") continue;
@@ -86,6 +87,27 @@ def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
         watched.sees(reason)
         assert "driver" not in alert.inner_text()
         assert "reads the GPUs is silent" in said.inner_text()
+
+
+def test_a_fault_that_is_told_now_is_red_however_old_the_numbers_are(
+    browsing: Browsing, busy_machine: Machine
+) -> None:
+    """A driver that is gone gives no numbers: across a room its FAIL looked like a page that is not in use."""
+    filter_of = "element => getComputedStyle(element).filter"
+    with browsing.page("") as watched:
+        with stub_service(busy_machine) as (address, state):
+            watched.address = address
+            sampler = {**state.live()["sampler"], "last_good_at": "2026-11-20T21:04:05.000Z"}
+            state.told = {"sampler": sampler, "verdict": "fail", "headline": "8 unread"}
+            watched.open()
+            watched.page.locator("html[data-outdated]").wait_for(state="attached")
+            verdict, table = watched.page.locator(".verdict"), watched.page.locator("table.gpus")
+            assert "FAIL" in verdict.inner_text()
+            assert verdict.evaluate(filter_of) == "none"
+            assert "grayscale" in table.evaluate(filter_of)
+            assert watched.flaws_in_every_look() == []
+        watched.sees("CANNOT TELL")  # the service is gone: nobody knows whether that is still so
+        assert "grayscale" in verdict.evaluate(filter_of)
 
 
 def test_without_a_gpu_it_says_what_each_source_sees(browsing: Browsing, empty_machine: Machine) -> None:
