@@ -24,7 +24,7 @@ from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
 from gpudiag.store.history import machine_key
 from gpudiag.store.service_runs import RunRecords
-from gpudiag.store.state_folder import DiskThread, do_within
+from gpudiag.store.state_folder import DiskThread, await_disk
 
 # --- kept
 
@@ -129,7 +129,7 @@ class RunMemory:
         """
         folder = self._folder / run.id
         try:
-            do_within(_FOLDER_SECONDS, lambda: make_roomy(folder))
+            await_disk(_FOLDER_SECONDS, lambda: make_roomy(folder))
         except OSError as error:
             self._folder_problem = f"{_FORGOTTEN}: {error.strerror or error}"
             folder = self._elsewhere[run.id] = self._make_temporary() / run.id
@@ -142,7 +142,7 @@ class RunMemory:
         """Whether the run has left a document."""
         path = self.folder_of(run) / "report.json"
         with contextlib.suppress(OSError):
-            return do_within(_FOLDER_SECONDS, path.exists)
+            return await_disk(_FOLDER_SECONDS, path.exists)
         return False
 
     def _make_temporary(self) -> Path:

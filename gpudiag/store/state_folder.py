@@ -43,7 +43,7 @@ def own_machine_key() -> str:
     return f"simulated {simulated}" if simulated else os.uname().nodename
 
 
-def do_within(seconds: float, job: Callable[[], Result]) -> Result:
+def await_disk(seconds: float, job: Callable[[], Result]) -> Result:
     """What the job gives, done in a thread of its own, which is left alone where the disk hangs.
 
     Raises:

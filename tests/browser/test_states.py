@@ -81,9 +81,7 @@ def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
         state.told = {"sampler": {**sampler, "last_good_at": long_ago}}
         watched.sees("The driver does not answer.")
         reason = "the sampler has not reported for 12 s"
-        state.told = {
-            "sampler": {**sampler, "last_good_at": long_ago, "wedged_call": None, "reason": reason}
-        }
+        state.told = {"sampler": {**sampler, "last_good_at": long_ago, "wedged_call": None, "reason": reason}}
         watched.sees(reason)
         assert "driver" not in alert.inner_text()
         assert "reads the GPUs is silent" in said.inner_text()

@@ -13,7 +13,7 @@ from gpudiag.errors import StoreError
 from gpudiag.model.run import Run, RunState
 from gpudiag.service import run_list
 from gpudiag.service.run_list import RunMemory
-from gpudiag.store.state_folder import do_within
+from gpudiag.store.state_folder import await_disk
 
 RUN = Run(
     id="20261120-210405-0a1b2c",
@@ -99,8 +99,8 @@ def test_a_report_on_a_disk_that_hangs_is_no_bug_of_ours(tmp_path, monkeypatch, 
 
 
 def test_what_a_thread_does_in_time_is_given_and_its_failure_raised(hung):
-    assert do_within(30, lambda: 7) == 7
+    assert await_disk(30, lambda: 7) == 7
     with pytest.raises(OSError, match="No space"):
-        do_within(30, lambda: full(Path()))
+        await_disk(30, lambda: full(Path()))
     with pytest.raises(TimeoutError, match="the disk does not answer"):
-        do_within(0.05, hung)
+        await_disk(0.05, hung)
