@@ -166,8 +166,15 @@ def _tls(options: dict[str, Any]) -> tuple[Path, Path] | None:
         raise UsageError("--tls-cert and --tls-key belong together", hint="name both files")
     import ssl
 
+    def refuse_to_ask() -> str:  # OpenSSL itself would wait for somebody to type it
+        raise UsageError(
+            f"--tls-key {key} is encrypted, and a service cannot ask for its passphrase",
+            hint=f"openssl pkey -in {key} -out PLAIN.key; chmod 600 PLAIN.key; --tls-key PLAIN.key",
+        )
+
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key, refuse_to_ask)
     except OSError as error:  # ssl.SSLError is one
         raise UsageError(f"cannot use {certificate} with {key}: {error.strerror or error}") from error
     return certificate, key

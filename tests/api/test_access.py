@@ -370,6 +370,28 @@ def test_tls_by_files_on_the_loopback_of_ipv6(certificate, tmp_path):
             assert not plain.recv(1024).startswith(b"HTTP/1.1 200")
 
 
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(certificate, tmp_path, capsys):
+    """OpenSSL asks at the terminal: the service would wait there for ever."""
+    cert, key = certificate
+    locked = tmp_path / "locked.key"
+    command = [
+        "openssl",
+        "pkey",
+        "-in",
+        str(key),
+        "-aes256",
+        "-passout",
+        "pass:secret-words",
+        "-out",
+        str(locked),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert main(["serve", "--port", "0", "--tls-cert", str(cert), "--tls-key", str(locked)]) == 2
+    told = capsys.readouterr().err
+    assert f"{locked} is encrypted" in told
+    assert "openssl pkey" in told
+
+
 def test_a_body_that_never_ends_is_cut_off(guarded):
     host, _, port = guarded.url.removeprefix("http://").partition(":")
     head = f"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {ACT}\r\n"
