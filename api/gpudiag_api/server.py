@@ -23,6 +23,7 @@ from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_
 from gpudiag.probe.host.network import read_addresses
 from gpudiag_api.app import create_app
 from gpudiag_api.gate import Gate
+from gpudiag_api.log_writer import LogWriter
 from gpudiag_api.protocol import BoundedProtocol
 from gpudiag_api.settings import Settings, url_host
 
@@ -71,20 +72,21 @@ class ShortLines(logging.Formatter):
         return text
 
 
-def start_logging(*, terminal: bool) -> None:
-    """Log to standard error; on a terminal only what is not routine."""
+def start_logging(*, terminal: bool) -> LogWriter:
+    """Log to standard error; on a terminal only what is not routine. `flush` what it gives at the end."""
     # Neither format has source line, thread or process: looking them up would cost as much as an answer.
     logging._srcfile = None  # as the library's guide says, under "Optimization"
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(ShortLines() if terminal else JsonLines())
+    writer = LogWriter(sys.stderr.fileno())
+    writer.setFormatter(ShortLines() if terminal else JsonLines())
     if terminal:
-        handler.addFilter(_is_news)
+        writer.addFilter(_is_news)
     for name in ("gpudiag", "uvicorn.error"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]
+        logger.handlers = [writer]
         logger.propagate = False
         logger.setLevel(logging.INFO if name == "gpudiag" else logging.WARNING)
+    return writer
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -173,7 +175,7 @@ def run_service(
     Raises:
         Exception: a bug of ours ended the watch of the machine, and the service with it.
     """
-    start_logging(terminal=terminal)
+    log = start_logging(terminal=terminal)
     application = create_app(settings)
     config = uvicorn.Config(
         application,
@@ -193,6 +195,7 @@ def run_service(
     server = _Server(config)
     with contextlib.suppress(asyncio.CancelledError):
         server.run(sockets=[listening])
+    log.flush()
     if application.service.bug is not None:
         raise application.service.bug
     return server.stopped_early_by
