@@ -151,3 +151,4 @@ class StoreError(GpudiagError):
     """The history could not be read or written."""
 
     code = "store"
+    http_status = 503

@@ -115,7 +115,7 @@ def run_routes(service: Service) -> APIRouter:
 
     @router.get(
         "/{identity}/log",
-        responses=answers(None, 404, media_type="text/plain"),
+        responses=answers(None, 404, 503, media_type="text/plain"),
         summary="The end of what a run printed",
     )
     async def read_run_log(request: Request, identity: Identity) -> Response:
@@ -148,7 +148,7 @@ def _report_answers() -> dict[Any, Any]:
     return {
         200: {"description": "the report", "content": content},
         304: {"description": "the caller has it"},
-    } | problem_answers(404, 406)
+    } | problem_answers(404, 406, 503)
 
 
 def _rendered(body: bytes, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import resource
@@ -22,6 +23,7 @@ from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_
 from gpudiag.probe.host.network import read_addresses
 from gpudiag_api.app import create_app
 from gpudiag_api.gate import Gate
+from gpudiag_api.log_writer import LogWriter
 from gpudiag_api.protocol import BoundedProtocol
 from gpudiag_api.settings import Settings, url_host
 
@@ -33,6 +35,8 @@ _OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
 _MOST_ADDRESSES = 4  # a host of containers has dozens; the first are its own
+# Not this machine's, without the interface that a link-local address needs, or of a family that is switched off.
+_NOT_OURS = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -68,20 +72,21 @@ class ShortLines(logging.Formatter):
         return text
 
 
-def start_logging(*, terminal: bool) -> None:
-    """Log to standard error; on a terminal only what is not routine."""
+def start_logging(*, terminal: bool) -> LogWriter:
+    """Log to standard error; on a terminal only what is not routine. `flush` what it gives at the end."""
     # Neither format has source line, thread or process: looking them up would cost as much as an answer.
     logging._srcfile = None  # as the library's guide says, under "Optimization"
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(ShortLines() if terminal else JsonLines())
+    writer = LogWriter(sys.stderr.fileno())
+    writer.setFormatter(ShortLines() if terminal else JsonLines())
     if terminal:
-        handler.addFilter(_is_news)
+        writer.addFilter(_is_news)
     for name in ("gpudiag", "uvicorn.error"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]
+        logger.handlers = [writer]
         logger.propagate = False
         logger.setLevel(logging.INFO if name == "gpudiag" else logging.WARNING)
+    return writer
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -96,19 +101,40 @@ def open_socket(settings: Settings) -> socket.socket:
         UsageError: the address is not this machine's, or is in use.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((settings.host, settings.port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        words = error.strerror or str(error)
-        hint = "name another with --port" if settings.port else ""
+        with contextlib.ExitStack() as closing:
+            listening = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((settings.host, settings.port))
+            listening.listen(_BACKLOG)
+            closing.pop_all()
+    except (OSError, UnicodeError) as error:  # the latter: what no name of a host can be
+        words = (
+            "this is no name of a host" if isinstance(error, UnicodeError) else error.strerror or str(error)
+        )
         raise UsageError(
-            f"cannot listen on {settings.host}, port {settings.port}: {words}", hint=hint
+            f"cannot listen on {settings.host}, port {settings.port}: {words}",
+            hint=_way_to_listen(error, settings.port),
         ) from error
     return listening
+
+
+def _way_to_listen(error: OSError | UnicodeError, port: int) -> str:
+    """What to do where the service cannot listen."""
+    if not isinstance(error, OSError) or isinstance(error, socket.gaierror) or error.errno in _NOT_OURS:
+        return "name an address of this machine with --host: `ip -brief address` lists them; 0.0.0.0 is all of them"
+    if error.errno == errno.EADDRINUSE and port:
+        return f"name another with --port; `ss -ltnp 'sport = :{port}'` shows who has this one"
+    if error.errno == errno.EACCES:
+        return f"ports below {_first_free_port()} are for root: name another with --port"
+    return ""
+
+
+def _first_free_port() -> int:
+    """The first port that needs no privilege (ip(7), ip_unprivileged_port_start)."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
+    return 1024
 
 
 def describe_addresses(settings: Settings) -> list[str]:
@@ -149,7 +175,7 @@ def run_service(
     Raises:
         Exception: a bug of ours ended the watch of the machine, and the service with it.
     """
-    start_logging(terminal=terminal)
+    log = start_logging(terminal=terminal)
     application = create_app(settings)
     config = uvicorn.Config(
         application,
@@ -169,6 +195,7 @@ def run_service(
     server = _Server(config)
     with contextlib.suppress(asyncio.CancelledError):
         server.run(sockets=[listening])
+    log.flush()
     if application.service.bug is not None:
         raise application.service.bug
     return server.stopped_early_by

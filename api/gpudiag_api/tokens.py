@@ -55,7 +55,7 @@ def read_token_file(path: Path) -> Tokens:
     """
     try:
         mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # an editor may have put a mark before the first line
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "not a text"
         raise UsageError(f"cannot read the tokens in {path}: {words}", hint=_HINT) from error
@@ -76,6 +76,8 @@ def read_token_file(path: Path) -> Tokens:
             raise UsageError(
                 f"{path}, line {number}: the token is too short, too long or no ASCII", hint=_HINT
             )
+        if len(token.split()) != 1 or token != token.strip():
+            raise UsageError(f"{path}, line {number}: the token holds a space", hint=_HINT)
         known.append((role, token))
     if not known or len(known) > _MAX_TOKENS:
         raise UsageError(f"{path} holds {len(known)} tokens, not 1 to {_MAX_TOKENS}", hint=_HINT)

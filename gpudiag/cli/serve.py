@@ -108,6 +108,8 @@ def _settings(options: dict[str, Any]) -> Any:
 
     if not 0 <= options["port"] <= _MAX_PORT:
         raise UsageError(f"--port {options['port']} is out of range", hint=f"0 to {_MAX_PORT}")
+    if not options["host"].strip():
+        raise UsageError("--host is empty", hint="such as 127.0.0.1, or 0.0.0.0 for every address")
     tokens = Tokens() if options["token_file"] is None else read_token_file(options["token_file"])
     if options["allow_actions"] and not tokens:
         tokens = make_act_token()
@@ -164,8 +166,15 @@ def _tls(options: dict[str, Any]) -> tuple[Path, Path] | None:
         raise UsageError("--tls-cert and --tls-key belong together", hint="name both files")
     import ssl
 
+    def refuse_to_ask() -> str:  # OpenSSL itself would wait for somebody to type it
+        raise UsageError(
+            f"--tls-key {key} is encrypted, and a service cannot ask for its passphrase",
+            hint=f"openssl pkey -in {key} -out PLAIN.key; chmod 600 PLAIN.key; --tls-key PLAIN.key",
+        )
+
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key, refuse_to_ask)
     except OSError as error:  # ssl.SSLError is one
         raise UsageError(f"cannot use {certificate} with {key}: {error.strerror or error}") from error
     return certificate, key

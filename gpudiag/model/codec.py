@@ -128,15 +128,22 @@ def dumps(noun: Any, *, indent: int | None = None) -> str:
 
 def encode(value: Any) -> Any:
     """The JSON-ready form of a value or a noun; a missing reading stands only in a noun's field."""
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, str):
+        return value.value if isinstance(value, Enum) else _writable(value)
+    if value is None or isinstance(value, int | float):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, datetime):
         return format_time(value)
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
-        return {key: encode(item) for key, item in value.items()}
+        return {encode(key): encode(item) for key, item in value.items()}
     return _encode_noun(value)
+
+
+def _writable(text: str) -> str:
+    """The text with `?` for what is no character: a byte of a variable or a file's name that is not UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _encode_noun(noun: Any) -> dict[str, Any]:
@@ -150,7 +157,7 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
             document[name] = None
             missing[name] = value.reason.value
             if value.detail:
-                details[name] = value.detail
+                details[name] = _writable(value.detail)
         elif flatten:
             inner = _encode_noun(value)
             missing |= inner.pop("missing", {})

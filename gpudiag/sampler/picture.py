@@ -76,6 +76,12 @@ class NvmlPicture:
             if now - since >= DEADLINE_SECONDS
         }
 
+    def is_hanging(self, now: float | None = None) -> bool:
+        """Whether a call into the driver has not come back within the deadline."""
+        now = monotonic() if now is None else now
+        starting = self.starting is not None and now - self.starting[1] >= DEADLINE_SECONDS
+        return starting or bool(self.late(now))
+
     def _is_attached(self, call: str, seconds: float) -> bool:
         """Whether the driver may still be attaching a late GPU, one after the other."""
         return call == HANDLE_CALL and seconds < SECONDS_PER_GPU * (self.count or 0)

@@ -4,7 +4,9 @@ asyncio's own subprocesses wait for each child in a thread; one that is stuck in
 reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.
 
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
-seconds: the cheaper, the more often; host and kernel log also soon after an event.
+seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the driver hangs,
+nothing else is asked that would call it: each such process would hang as well, where no signal ends it, and they would
+be hundreds before the machine is reset.
 
 A child is replaced when it ends, when it falls silent, when a call does not return (a fresh process may
 get an answer where an old one waits forever), when GPUs are lost (only nvmlInit finds them again) and
@@ -34,9 +36,12 @@ from gpudiag.probe.inventory import Answers
 from gpudiag.probe.nvml.answer import NvmlAnswer
 from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.probe.visibility import read_allocation
+from gpudiag.sampler.inspect import DRIVER
 from gpudiag.sampler.tiers import FAST_SECONDS
 
 # --- one child
+
+_MAX_STUCK = 3
 
 _READ_BYTES = 1 << 18
 _MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
@@ -243,15 +248,20 @@ class Inspector(SingleChild):
             # Not sooner: a GPU that comes and goes must not keep torch loading.
             self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
 
-    def look(self) -> None:
-        """Start a look if one is due; give up one that is late. Call it about every second."""
+    def look(self, *, driver_hangs: bool = False) -> None:
+        """Start a look if one is due; give up one that is late. Call it about every second.
+
+        While the driver hangs only the host and the kernel log are read; what else was seen stays as it was.
+        """
         now = monotonic()
-        self.count_stuck()
+        stuck = self.count_stuck()
         if self._child is not None:
             if not self._child.ended and now - self._child.started_at < _DEADLINE_SECONDS:
                 return
             self.close()
-        self._sources = self._due(now)
+        if stuck >= _MAX_STUCK:
+            return
+        self._sources = () if driver_hangs else self._due(now)
         wanted = self._wanted and now - self._asked_at["host"] > _AFTER_EVENT_SECONDS
         if not (wanted or self._sources or now - self._asked_at["host"] > _HOST_SECONDS):
             return
@@ -259,7 +269,7 @@ class Inspector(SingleChild):
         for name in ("host", *self._sources):
             self._asked_at[name] = now
             self._due_at[name] = now + _PERIODS.get(name, 0.0)
-        arguments = (",".join(self._sources),) if self._sources else ()
+        arguments = () if driver_hangs else (",".join((DRIVER, *self._sources)),)
         with suppress(OSError):  # no process can be started: tried again at the next call
             self._child = ChildProcess(_INSPECT, arguments, self._receive, self._environment)
 
@@ -272,9 +282,12 @@ class Inspector(SingleChild):
     def _receive(self, child: ChildProcess, message: dict[str, Any]) -> None:
         snapshot = from_document(message["snapshot"])
         before, sources = self.surroundings, () if self._is_outdated else self._sources
+        uuids = message["uuids"]
+        if uuids is None:  # they were not asked for
+            uuids = {} if before is None else before.uuids
         self.surroundings = Surroundings(
             host=snapshot,
-            uuids=message["uuids"],
+            uuids=uuids,
             gputil=snapshot if _GPUTIL in sources else before.gputil if before else None,
             torch=snapshot if _TORCH in sources else before.torch if before else None,
             began_at=child.started_at,
@@ -317,7 +330,6 @@ _LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first mi
 _LOST_LATER_SECONDS = 30.0
 _LOST_SOON = 60.0
 _SUCCESSOR_SECONDS = 3.0  # a successor that has not reported by then is killed
-_MAX_STUCK = 3
 _RESTART_SECONDS = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end in a row
 _FAILED_SECONDS = 4.0  # after a child that NVML refused: nothing changes that fast
 _STEADY_SECONDS = 20.0  # a child that lived that long was healthy

@@ -10,8 +10,6 @@ import json
 import os
 import secrets
 import shlex
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -87,9 +85,7 @@ class RunManager:
         self._interpreters = dict(interpreters or {})
         self._watch = watch
         self._publish = publish
-        self._temporary = None if folder is not None else tempfile.mkdtemp(prefix="gpudiag-runs-")
-        self._folder = folder or Path(self._temporary or "")
-        self._memory = RunMemory(self._folder, records, lambda: watch.snapshot)
+        self._memory = RunMemory(folder, records, lambda: watch.snapshot)
         self._list = RunList()
         self.findings = RunFindings()
         self._closing = False
@@ -132,8 +128,6 @@ class RunManager:
                 entry.process.kill()
                 self._end(entry, RunState.CANCELLED, "the service stopped")
         self._memory.finish()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def submit(self, request: RunRequest) -> Run:
         """Start a run, or queue it if the request allows that and another one holds its GPUs.
@@ -264,13 +258,13 @@ class RunManager:
     def _start(self, entry: RunEntry) -> None:
         kind, plan, run = entry.kind, entry.plan, entry.run
         assert kind is not None and plan is not None  # noqa: S101, PT018 - only loaded runs lack them
-        entry.folder = self._memory.folder_of(run)
         try:
-            entry.folder.mkdir(parents=True, exist_ok=True)
+            entry.folder = self._memory.make_folder(run)
             argv = [kind.name, *plan.to_argv(), *entry.flags, *kind.outputs(entry.folder)]
             entry.process = RunProcess(argv, self._environment(run), self._listen_to(entry))
         except OSError as error:
-            self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror}")
+            place = f" ({error.filename})" if error.filename else ""
+            self._end(entry, RunState.FAILED, f"it could not be started: {error.strerror or error}{place}")
             return
         entry.began = monotonic()
         if kind.disturbs(plan) and run.gpus:
@@ -346,7 +340,7 @@ class RunManager:
             entry.log = bytes(process.log)
             entry.events = tuple(NumberedEvent(number, event) for number, event in process.events)
         self._watch.resume(entry.run.id)
-        has_report = entry.folder is not None and (entry.folder / "report.json").exists()
+        has_report = entry.folder is not None and self._memory.has_report(entry.run)
         run = replace(
             entry.run,
             state=state,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import tempfile
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from gpudiag.checks.gpu.availability import signs_of_use
-from gpudiag.errors import RunConflictError, RunNotFoundError, UsageError
+from gpudiag.errors import RunConflictError, RunNotFoundError, StoreError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.option import Plan
 from gpudiag.model.reading import Missing
@@ -23,13 +24,16 @@ from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
 from gpudiag.store.history import machine_key
 from gpudiag.store.service_runs import RunRecords
-from gpudiag.store.state_folder import DiskThread
+from gpudiag.store.state_folder import DiskThread, await_disk
 
 # --- kept
 
 _MAX_BYTES = 32 << 20
+_ROOM_BYTES = 1 << 20  # a preflight of 16 GPUs writes a third of it
 
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
+_FOLDER_SECONDS = 1.0  # for a folder; everybody waits meanwhile
+_FORGOTTEN = "runs are not remembered"
 _AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 
 
@@ -39,6 +43,21 @@ def read_file(path: Path) -> bytes | None:
         if path.stat().st_size <= _MAX_BYTES:
             return path.read_bytes()
     return None
+
+
+def make_roomy(folder: Path) -> None:
+    """Make the folder, on a disk with room for a report: without it the run's result would be lost.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "room"
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def write_log(folder: Path, log: bytes) -> None:
@@ -77,22 +96,59 @@ class RunMemory:
     """What is kept of runs beyond the process; without `records` only files are."""
 
     def __init__(
-        self, folder: Path, records: RunRecords | None, snapshot: Callable[[], Snapshot | None]
+        self, folder: Path | None, records: RunRecords | None, snapshot: Callable[[], Snapshot | None]
     ) -> None:
-        """Keep files in `folder`; `snapshot` names the machine."""
-        self.warning = ""
+        """Keep files in `folder`, or in a temporary one; `snapshot` names the machine."""
+        self._warning = ""
+        self._folder_problem = ""  # why the newest run's files are for this service's life alone
         self.loaded: list[tuple[Run, str]] | None = None  # by the disk's thread, until it is taken in
         self.looked: deque[Looked] = deque()  # likewise
-        self._folder = folder
+        self._temporary: Path | None = None
+        self._folder = self._make_temporary() if folder is None else folder
         self._records = records
         self._snapshot = snapshot
-        self._disk = DiskThread("runs are not remembered", self._warn)
+        self._elsewhere: dict[str, Path] = {}  # the folders of runs whose files the disk does not take
+        self._disk = DiskThread(_FORGOTTEN, self._warn)
         self._unwritten: dict[tuple[str, str], Callable[[], None]] = {}  # the newest of each run
         self._tried_at = monotonic()
 
+    @property
+    def warning(self) -> str:
+        """Why runs are not remembered; empty if they are."""
+        return self._warning or self._folder_problem
+
     def folder_of(self, run: Run) -> Path:
         """Where the run's files are."""
-        return self._folder / run.id
+        return self._elsewhere.get(run.id, self._folder / run.id)
+
+    def make_folder(self, run: Run) -> Path:
+        """The folder for the run's files: for this service's life alone where the disk takes none.
+
+        Raises:
+            OSError: no folder can be made anywhere.
+        """
+        folder = self._folder / run.id
+        try:
+            await_disk(_FOLDER_SECONDS, lambda: make_roomy(folder))
+        except OSError as error:
+            self._folder_problem = f"{_FORGOTTEN}: {error.strerror or error}"
+            folder = self._elsewhere[run.id] = self._make_temporary() / run.id
+            folder.mkdir()
+        else:
+            self._folder_problem = ""
+        return folder
+
+    def has_report(self, run: Run) -> bool:
+        """Whether the run has left a document."""
+        path = self.folder_of(run) / "report.json"
+        with contextlib.suppress(OSError):
+            return await_disk(_FOLDER_SECONDS, path.exists)
+        return False
+
+    def _make_temporary(self) -> Path:
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="gpudiag-runs-"))
+        return self._temporary
 
     def load(self) -> None:
         """Start reading the runs of earlier services; `loaded` has them later."""
@@ -129,16 +185,28 @@ class RunMemory:
     def forget(self, run: Run) -> None:
         """Have the run's files removed."""
         folder = self.folder_of(run)
-        self._unwritten.pop(("log", run.id), None)
+        self._elsewhere.pop(run.id, None)
+        for kind in ("run", "log"):
+            self._unwritten.pop((kind, run.id), None)
         self._disk.do(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     async def read(self, run: Run, name: str) -> bytes | None:
-        """One of the run's files, read in a thread: the disk may be slow."""
-        return await asyncio.wait_for(asyncio.to_thread(read_file, self.folder_of(run) / name), _SECONDS)
+        """One of the run's files, read in a thread: the disk may be slow.
+
+        Raises:
+            StoreError: the disk does not answer.
+        """
+        path = self.folder_of(run) / name
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(read_file, path), _SECONDS)
+        except asyncio.TimeoutError as error:
+            raise StoreError(f"{path} cannot be read: the disk does not answer") from error
 
     def finish(self) -> None:
         """Wait until all is written, but no longer than a working disk takes."""
         self._disk.wait(_SECONDS)
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _write(self, what: tuple[str, str], job: Callable[[], None]) -> None:
         self._unwritten[what] = job
@@ -168,7 +236,7 @@ class RunMemory:
             self.loaded = [*self._records.load(self._machine())]
 
     def _warn(self, words: str) -> None:
-        self.warning = words
+        self._warning = words
 
 
 # --- known

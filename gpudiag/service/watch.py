@@ -60,6 +60,7 @@ _SETTLE_SECONDS = 10.0  # for the host's answer after NVML's list of GPUs has ch
 _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes milliseconds, or very long
 _REAP_LOOK_SECONDS = 0.005
 _SAVE_SECONDS = 600.0  # between two writes of the GPUs that were seen, where only their times have changed
+_SAVE_AGAIN_SECONDS = 10.0  # between two tries to write what a full disk has refused
 _SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
 
 
@@ -273,7 +274,8 @@ class MachineWatch:
             return
         which = [(gpu.uuid, gpu.nvml_index, gpu.bus_id) for gpu in memory.known.gpus]
         saved_at, before = self._saved
-        if now or which != before or monotonic() - saved_at > _SAVE_SECONDS:
+        period = _SAVE_AGAIN_SECONDS if self._seen_file.warning else _SAVE_SECONDS
+        if now or which != before or monotonic() - saved_at > period:
             self._saved = (monotonic(), which)
             self._seen_file.save(memory)
 
@@ -353,7 +355,7 @@ class MachineWatch:
 
     def _keep_house(self) -> None:
         self._set_pace()
-        self._inspector.look()
+        self._inspector.look(driver_hangs=self._picture.is_hanging())
         self._pods.look()
         self.readings.keep_house()
         if self.snapshot is not None:

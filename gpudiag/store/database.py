@@ -6,6 +6,7 @@ nothing of that run, and all earlier ones. Times are seconds since the epoch, do
 
 import contextlib
 import json
+import shlex
 import sqlite3
 import statistics
 import zlib
@@ -38,6 +39,7 @@ BASELINE_RUNS = 20  # the good runs whose median is the baseline
 _BUSY_SECONDS = 1.0
 _CONNECT_SECONDS = 2
 _GOOD = ("pass", "warn")
+_DAMAGED = ("file is not a database", "disk image is malformed")  # SQLITE_NOTADB, SQLITE_CORRUPT
 KEPT_KERNEL_EVENTS = 1000
 
 _tables = sql.MetaData()
@@ -251,11 +253,19 @@ def store_errors(place: str) -> Iterator[None]:
         cause = getattr(error, "orig", None) or error
         words = (getattr(cause, "strerror", None) or str(cause)).strip().splitlines()
         said = mask_text(words[0]) if words else type(cause).__name__
-        raise StoreError(f"the history at {place}: {said}") from error
+        raise StoreError(f"the history at {place}: {said}{_way_out(said, place)}") from error
     except ImportError as error:
         raise StoreError(
             f"the history at {place} needs the driver {error.name}: {install_command('postgres')}"
         ) from error
+
+
+def _way_out(said: str, place: str) -> str:
+    """What to do about an SQLite file that is damaged; nothing for another cause."""
+    if not any(words in said for words in _DAMAGED):
+        return ""
+    path = shlex.quote(place)
+    return f"; `mv {path} {path}.damaged` puts it aside, and a new one is begun"
 
 
 def open_engine(url: URL, *, read_only: bool) -> sql.Engine:

@@ -1,10 +1,12 @@
 """The folder of gpudiag's state on this machine, and a thread for disk work in the background."""
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Event, Thread
+from typing import TypeVar
 
 from gpudiag.errors import GpudiagError
 from gpudiag.probe.start import SIMULATED
@@ -13,6 +15,8 @@ VARIABLE = "GPUDIAG_STATE_DIR"
 SYSTEM_DIRECTORY = Path("/var/lib/gpudiag")
 
 _WAITING_JOBS = 50
+
+Result = TypeVar("Result")
 
 
 def state_directory(environment: Mapping[str, str] | None = None, user_id: int | None = None) -> Path:
@@ -37,6 +41,30 @@ def own_machine_key() -> str:
     """The key of this machine's stored state: its host name, or its own name if it is simulated."""
     simulated = os.environ.get(SIMULATED)
     return f"simulated {simulated}" if simulated else os.uname().nodename
+
+
+def await_disk(seconds: float, job: Callable[[], Result]) -> Result:
+    """What the job gives, done in a thread of its own, which is left alone where the disk hangs.
+
+    Raises:
+        OSError: it has failed, or has given no answer in that time.
+    """
+    answers: Queue[Result | OSError] = Queue(1)
+
+    def work() -> None:
+        try:
+            answers.put(job())
+        except OSError as error:
+            answers.put(error)
+
+    Thread(target=work, daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except Empty:
+        raise TimeoutError(errno.ETIMEDOUT, "the disk does not answer") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
 
 
 class DiskThread:

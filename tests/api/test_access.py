@@ -370,6 +370,28 @@ def test_tls_by_files_on_the_loopback_of_ipv6(certificate, tmp_path):
             assert not plain.recv(1024).startswith(b"HTTP/1.1 200")
 
 
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(certificate, tmp_path, capsys):
+    """OpenSSL asks at the terminal: the service would wait there for ever."""
+    cert, key = certificate
+    locked = tmp_path / "locked.key"
+    command = [
+        "openssl",
+        "pkey",
+        "-in",
+        str(key),
+        "-aes256",
+        "-passout",
+        "pass:secret-words",
+        "-out",
+        str(locked),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert main(["serve", "--port", "0", "--tls-cert", str(cert), "--tls-key", str(locked)]) == 2
+    told = capsys.readouterr().err
+    assert f"{locked} is encrypted" in told
+    assert "openssl pkey" in told
+
+
 def test_a_body_that_never_ends_is_cut_off(guarded):
     host, _, port = guarded.url.removeprefix("http://").partition(":")
     head = f"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {ACT}\r\n"
@@ -436,7 +458,49 @@ def test_a_service_that_cannot_be_right_does_not_start(tmp_path, capsys, options
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("text", ["", "read:short\n", "write:0123456789abcdef\n", "0123456789abcdefgh\n"])
+@pytest.mark.parametrize(
+    "host",
+    ["203.0.113.1", "no-such-host.invalid", "fe80::1", "1.2.3.4.5", "[::1]", "a..b", "a" * 70, "", " "],
+)
+def test_an_address_that_is_not_of_this_machine_is_no_matter_of_the_port(tmp_path, capsys, host):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"read:{READ}\n")
+    tokens.chmod(0o600)
+    assert main(["serve", "--host", host, "--token-file", str(tokens)]) == 2
+    told = capsys.readouterr().err
+    assert "--host" in told
+    assert "--port" not in told
+
+
+def test_a_port_in_use_says_how_to_see_who_has_it(capsys):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    told = capsys.readouterr().err
+    assert "--port" in told
+    assert f"sport = :{port}" in told
+
+
+def test_a_token_file_of_another_editor_is_read(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_bytes(b"\xef\xbb\xbf" + f"read:{READ}\r\nact:{ACT}\r\n".encode())
+    tokens.chmod(0o600)
+    assert read_token_file(tokens).known == (("read", READ), ("act", ACT))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "read:short\n",
+        "write:0123456789abcdef\n",
+        "0123456789abcdefgh\n",
+        "read: 0123456789abcdefgh\n",  # no header can carry the space: this token would never be right
+        "act:0123456789abcdefgh # of the night shift\n",
+    ],
+)
 def test_a_token_file_that_is_wrong_is_refused(tmp_path, capsys, text):
     tokens = tmp_path / "tokens"
     tokens.write_text(text)

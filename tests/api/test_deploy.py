@@ -21,7 +21,7 @@ RULES_TESTS = sorted(RULES.glob("*.test.yml"))
 # What the service exports beside the table of GPU metrics.
 OTHERS = {
     "gpudiag_build_info", "gpudiag_checks", "gpudiag_gpu_status", "gpudiag_gpu_xid_last_timestamp_seconds",
-    "gpudiag_collect_last_success_timestamp_seconds", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
+    "gpudiag_collect_success", "gpudiag_sampler_state", "gpudiag_sampler_stuck_processes",
     "gpudiag_finding", "gpudiag_gpu_info", "gpudiag_nvml_state", "gpudiag_gpu_pod_info", "gpudiag_gpu_job_info",
 }  # fmt: skip
 # There only while there is a fault, or a pod or job on the GPU.
@@ -70,6 +70,9 @@ def test_the_unit_is_sound_and_gives_few_rights(tmp_path, parts):
         folder.mkdir()
         more = (DEPLOY / "systemd" / "gpudiag.service.d" / part).read_text()
         (folder / part).write_text(more.replace("/opt/gpudiag/bin/gpudiag", "/bin/true"))
+    # Each of them, or what it implies, closes /dev/nvidia* in some systemd that is in use: the GPUs would seem gone.
+    closing = ("PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow")
+    assert not [line for line in text.splitlines() if line.startswith(closing)]
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]
     judged = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if "offline" in judged.stderr:

@@ -72,6 +72,19 @@ def test_a_state_that_cannot_be_written_is_one_sentence_from_the_start(tmp_path)
         assert [line for line in service.log.read_text().splitlines() if '"warning"' in line] == []
 
 
+def test_a_run_needs_no_state_that_can_be_written(tmp_path):
+    """A machine whose disk is full or read-only is one that people want to test."""
+    (tmp_path / "service-simulated").write_text("a file where the folder should be")
+    with machine("h100x8") as session, serving(session, tmp_path, "--allow-actions") as service:
+        service.wait_for_data()
+        run = service.start(kind="preflight", plan={"level": "instant"}).raise_for_status().json()
+        path = f"/api/v1/runs/{run['id']}"
+        ended = service.wait(lambda: (now := service.get(path).json())["ended_at"] and now, 60)
+        assert (ended["state"], ended["outcome"], ended["has_report"]) == ("succeeded", "pass", True)
+        assert service.get(f"{path}/report").json()["verdict"] == "pass"
+        assert "PASS" in service.get(f"{path}/log").text
+
+
 def test_a_state_folder_that_is_named_and_cannot_be_one_is_refused_at_once(tmp_path):
     place = tmp_path / "file"
     place.touch()

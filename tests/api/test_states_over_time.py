@@ -177,6 +177,21 @@ def test_a_driver_that_goes_is_not_green_keeps_the_rows_and_blames_no_gpu(watche
     assert kinds(watched).count("driver") == 2
 
 
+def test_variables_that_are_no_text_end_nothing(tmp_path):
+    """A path of an older machine in another encoding than UTF-8: the service ended at its first tick."""
+    with machine("h100x8") as session:
+        session.environment["NCCL_SOCKET_IFNAME"] = os.fsdecode(b"J\xf6rg0")
+        session.environment["NCCL_DEBUG_FILE"] = os.fsdecode(b"/home/J\xf6rg/nccl.log")
+        with serving(session, tmp_path) as service:
+            service.wait_for_data()
+            found = service.wait(lambda: service.get("/api/v1/findings").json()["findings"])
+            assert "network.wrong_interface" in [finding["code"] for finding in found]
+            for path in ("devices", "checks", "snapshot", "poll", "processes", "topology"):
+                assert service.get(f"/api/v1/{path}").status_code == 200, path
+            assert 'subject="NCCL_SOCKET_IFNAME"' in service.get("/metrics").text
+            assert "Traceback" not in service.log.read_text()
+
+
 def test_a_sampler_that_is_killed_blames_no_gpu(watched):
     for _ in range(3):
         (sampler,) = [pid for pid in watched.children() if b"sampler.child" in command(pid)]

@@ -98,6 +98,7 @@ def live_of(machine: Machine, sequence: int, now: datetime) -> dict[str, Any]:
             restarts=0,
             stale_after_seconds=5.0,
             reason=machine.sampler_reason,
+            wedged_call="nvmlDeviceGetTemperatureV" if machine.sampler_state is SamplerState.WEDGED else None,
             last_good_at=now,
         ),
         sources=snapshot.sources,

@@ -222,6 +222,8 @@ class StubHandler(BaseHTTPRequestHandler):
         return run
 
     def _stream(self) -> None:
+        if self.state.session["role"] is None:
+            return self._problem(401, "access.token", "A token is needed.", "Open the printed address.")
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-store")
@@ -229,7 +231,7 @@ class StubHandler(BaseHTTPRequestHandler):
         self.end_headers()
         server: Any = self.server
         try:
-            while not server.closing.is_set():
+            while not server.closing.is_set() and self.state.session["role"] is not None:
                 if self.state.silent:
                     self.wfile.write(b": still here\n\n")
                 else:
@@ -241,6 +243,7 @@ class StubHandler(BaseHTTPRequestHandler):
         except OSError:
             pass  # the page was closed
         self.close_connection = True
+        return None
 
     def _file(self, name: str) -> None:
         path = (STATIC / name).resolve()

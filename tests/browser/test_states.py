@@ -15,7 +15,8 @@ GREEN_PLACES = """() => {
   const parts = colour => (colour.match(/[\\d.]+/g) ?? []).map(Number);
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
-    const gray = element.closest(".view") && getComputedStyle(element.closest(".view")).filter.includes("grayscale");
+    const part_of_view = element.closest(".view > *");
+    const gray = part_of_view && getComputedStyle(part_of_view).filter.includes("grayscale");
     for (const part of [null, "::before"]) {
       const style = getComputedStyle(element, part);
       if (part && style.content === "none") continue;
@@ -63,6 +64,48 @@ def test_a_call_that_hangs_is_named_on_every_view(browsing: Browsing, hung_machi
             assert "nvmlDeviceGetTemperatureV has not come back" in alert.inner_text()
             assert "dmesg" in alert.inner_text()
         assert quiet(watched)
+
+
+def test_what_hangs_is_a_call_the_driver_or_the_reader_of_the_gpus(
+    browsing: Browsing, hung_machine: Machine
+) -> None:
+    """Seven GPUs answer while the eighth hangs: the driver is there. And a reader that stands still is no driver."""
+    with stub_service(hung_machine) as (address, state), browsing.page(address) as watched:
+        sampler = state.live()["sampler"]
+        alert, said = watched.page.locator(".banners .notice.fail"), watched.page.get_by_role("alert")
+        watched.open()
+        alert.wait_for()
+        assert said.inner_text() == "A call into the driver hangs."
+        assert "The other GPUs' numbers are current." in alert.inner_text()
+        long_ago = "2026-11-20T21:04:05.000Z"
+        state.told = {"sampler": {**sampler, "last_good_at": long_ago}}
+        watched.sees("The driver does not answer.")
+        reason = "the sampler has not reported for 12 s"
+        state.told = {"sampler": {**sampler, "last_good_at": long_ago, "wedged_call": None, "reason": reason}}
+        watched.sees(reason)
+        assert "driver" not in alert.inner_text()
+        assert "reads the GPUs is silent" in said.inner_text()
+
+
+def test_a_fault_that_is_told_now_is_red_however_old_the_numbers_are(
+    browsing: Browsing, busy_machine: Machine
+) -> None:
+    """A driver that is gone gives no numbers: across a room its FAIL looked like a page that is not in use."""
+    filter_of = "element => getComputedStyle(element).filter"
+    with browsing.page("") as watched:
+        with stub_service(busy_machine) as (address, state):
+            watched.address = address
+            sampler = {**state.live()["sampler"], "last_good_at": "2026-11-20T21:04:05.000Z"}
+            state.told = {"sampler": sampler, "verdict": "fail", "headline": "8 unread"}
+            watched.open()
+            watched.page.locator("html[data-outdated]").wait_for(state="attached")
+            verdict, table = watched.page.locator(".verdict"), watched.page.locator("table.gpus")
+            assert "FAIL" in verdict.inner_text()
+            assert verdict.evaluate(filter_of) == "none"
+            assert "grayscale" in table.evaluate(filter_of)
+            assert watched.flaws_in_every_look() == []
+        watched.sees("CANNOT TELL")  # the service is gone: nobody knows whether that is still so
+        assert "grayscale" in verdict.evaluate(filter_of)
 
 
 def test_without_a_gpu_it_says_what_each_source_sees(browsing: Browsing, empty_machine: Machine) -> None:
@@ -232,6 +275,45 @@ def test_a_token_is_asked_for_and_taken(browsing: Browsing, busy_machine: Machin
         watched.page.get_by_label("Token").fill("good")
         watched.page.get_by_role("button", name="Use it").click()
         watched.page.locator("table.gpus").wait_for()
+
+
+@pytest.mark.parametrize("view", ["", "runs", "gpu/0"])
+def test_a_service_that_was_started_anew_and_wants_a_token_again_says_so(
+    browsing: Browsing, busy_machine: Machine, view: str
+) -> None:
+    """It answers, so "cannot be reached" would be wrong, and a screen on a wall would say it for ever."""
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        watched.open(view)
+        watched.page.locator(".connection.live").wait_for()
+        state.session = dict(LOCKED)  # its sessions have ended with it, and so have its streams
+        watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
+        assert "cannot be reached" not in watched.page.locator("main").inner_text()
+        asked = len(state.requests)
+        watched.page.wait_for_timeout(2500)
+        assert len(state.requests) == asked  # nothing is asked that is refused anyway
+        watched.page.get_by_label("Token").fill("good")
+        watched.page.get_by_role("button", name="Use it").click()
+        watched.page.locator(".connection.live").wait_for()
+        watched.page.locator("html:not([data-outdated])").wait_for(state="attached")
+
+
+def test_a_service_that_was_started_anew_offers_only_what_this_page_may_do_there(
+    browsing: Browsing, busy_machine: Machine
+) -> None:
+    with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
+        watched.open("runs")
+        watched.page.locator("form.start").wait_for()
+        state.session = dict(LOCKED)
+        watched.page.get_by_text("A token is needed").wait_for(timeout=20_000)
+        state.session = {
+            "role": "read",
+            "actions_allowed": True,
+            "token_required": True,
+        }  # another tab's token
+        watched.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        watched.page.locator(".connection.live").wait_for()
+        watched.page.locator("form.token").wait_for()
+        assert watched.page.locator("form.start").count() == 0
 
 
 def test_a_token_in_the_address_is_taken_and_removed(browsing: Browsing, busy_machine: Machine) -> None:

@@ -95,9 +95,27 @@ const mayRead = (session: Session | null): boolean => session === null || sessio
 
 function connect(): void {
   if (close || !mayRead(state.session)) return;
-  close = openStream(receive, (connection) => {
-    if (connection !== state.connection) update({ connection });
-  });
+  let wasLost = false;
+  const tell = (connection: Connection): void => {
+    if (connection === state.connection) return;
+    update({ connection });
+    if (connection === "lost") wasLost = true;
+    else if (wasLost && connection !== "connecting") {
+      // A service that was started anew knows none of the sessions before it: what this page may do has changed.
+      wasLost = false;
+      void readSession();
+    }
+  };
+  close = openStream(receive, tell, () => void readSession());
+}
+
+// Reads what this page may do now; without the right to read, it asks for a token and listens no longer.
+async function readSession(): Promise<void> {
+  const session = await read<Session>("session").catch(() => null);
+  if (session === null) return; // the service has gone again
+  update({ session });
+  if (mayRead(session)) connect();
+  else disconnect();
 }
 
 function disconnect(): void {
@@ -137,7 +155,8 @@ function watchVisibility(): void {
       timer = window.setTimeout(disconnect, HIDDEN_MS);
       return;
     }
-    connect();
+    if (mayRead(state.session)) connect();
+    else void readSession(); // another tab may have shown a token meanwhile
     update({});
   });
   addEventListener("pagehide", disconnect);

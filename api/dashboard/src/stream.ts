@@ -1,7 +1,7 @@
 // Live events for every tab of a browser over one connection. One tab leads: it holds the stream and passes events on.
 // Browsers allow six connections to one origin over HTTP/1.1, and each stream would keep one for itself.
 
-import { address, read } from "./api";
+import { address, asProblem, read } from "./api";
 
 export type Connection = "connecting" | "live" | "polling" | "lost";
 export interface StreamEvent {
@@ -22,7 +22,8 @@ interface Poll {
 }
 type Message = { from: number } & ({ kind: "event"; event: StreamEvent } | { kind: "who" | "here" | "bye" });
 
-export function openStream(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void): () => void {
+// `refused` is called when the service answers and wants a token: it was started anew, or the session has ended.
+export function openStream(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void, refused: () => void): () => void {
   const self = Math.random();
   const channel = new BroadcastChannel(`gpudiag ${address("")}`);
   const post = (message: Message): void => channel.postMessage(message);
@@ -37,7 +38,7 @@ export function openStream(receive: (event: StreamEvent) => void, tell: (connect
     stop ??= connect((event) => {
       receive(event);
       post({ from: self, kind: "event", event });
-    }, tell);
+    }, tell, refused);
   };
   const yieldTo = (other: number): void => {
     if (stop && other < self) {
@@ -69,7 +70,7 @@ export function openStream(receive: (event: StreamEvent) => void, tell: (connect
 }
 
 // The stream, or polling where no stream comes through; returns what ends it.
-function connect(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void): () => void {
+function connect(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void, refused: () => void): () => void {
   let source: EventSource | null = null;
   let timer = 0;
   let ended = false;
@@ -107,8 +108,10 @@ function connect(receive: (event: StreamEvent) => void, tell: (connection: Conne
       lastId = answer.last_id;
       tell("polling");
       for (const { event, data } of answer.events) receive({ name: event, data });
-    } catch {
+    } catch (error) {
+      if (ended) return;
       tell("lost");
+      if (asProblem(error).status === 401) refused();
     }
     timer = window.setTimeout(() => void poll(left - 1), POLL_MS);
   };

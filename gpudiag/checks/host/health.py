@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TypeGuard
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.availability import is_granted
@@ -21,7 +22,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import Filesystem, ProcessorLayout, parse_processor_list
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.units import format_size
 
 _KERNEL = "the Linux kernel's own files"
@@ -202,6 +203,7 @@ def host_clock(context: Context) -> Judgement:
     if isinstance(clock.source, Missing) and isinstance(clock.synchronized, Missing):
         return not_readable("the clock", clock.source)
     findings = []
+    set_here = context.snapshot.machine.container is None and not is_virtual(state)
     slow = not isinstance(clock.source, Missing) and clock.source != _TSC
     if slow and "x86" in _architecture(context) and not is_virtual(state):
         known = () if isinstance(clock.sources_available, Missing) else clock.sources_available
@@ -210,12 +212,19 @@ def host_clock(context: Context) -> Judgement:
         available = Evidence("available", " ".join(known), source=source)
         message = f"the kernel's clock source is {clock.source}"
         findings.append(host_finding(context, CLOCK_SOURCE, message, evidence, available))
-    if clock.synchronized is False and context.snapshot.machine.container is None and not is_virtual(state):
+    if clock.synchronized is False and set_here:
         evidence = Evidence("synchronized", False, limit=True, source="adjtimex")
         findings.append(
             host_finding(context, CLOCK_UNSYNCHRONIZED, "no time server sets the clock", evidence)
         )
+    if set_here and not findings and _is_refused(clock.synchronized):
+        return not_readable("whether a time server sets the clock", clock.synchronized)
     return judged(*findings)
+
+
+def _is_refused(reading: Reading[bool]) -> TypeGuard[Missing]:
+    """Whether it should have been readable: a sandbox that forbids the call is no clock that is well."""
+    return isinstance(reading, Missing) and reading.reason is not MissingReason.SOURCE_ABSENT
 
 
 @check(

@@ -140,6 +140,26 @@ def test_a_file_that_is_no_database_is_a_warning_with_its_path(tmp_path):
         read_history(str(place), "a1", PATIENT_SECONDS)
 
 
+@pytest.mark.parametrize("damage", ["random", "cut", "overwritten"])
+def test_a_damaged_file_says_how_to_put_it_aside_and_a_new_one_is_begun(tmp_path, damage):
+    place = tmp_path / "my history.db"
+    assert record(place) == ""
+    whole = place.read_bytes()
+    place.write_bytes(
+        {
+            "random": os.urandom(len(whole)),
+            "cut": whole[: len(whole) // 2],
+            "overwritten": whole[:4096] + b"\xff" * (len(whole) - 4096),
+        }[damage]
+    )
+    warning = record(place)
+    command = f"mv '{place}' '{place}'.damaged"
+    assert f"`{command}`" in warning
+    subprocess.run(command, shell=True, check=True)
+    assert record(place) == ""
+    assert len(read_history(str(place), "a1").runs) == 1
+
+
 def test_a_store_of_a_newer_gpudiag_is_left_alone(tmp_path):
     place = tmp_path / "h.db"
     open_store(place).close()

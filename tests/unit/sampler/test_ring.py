@@ -90,7 +90,20 @@ def test_there_is_room_for_so_many_gpus_and_a_stale_one_makes_room():
     for number in range(MAX_DEVICES):
         assert ring.add(f"GPU-{number}", NOW, {})
     assert ring.add("GPU-new", NOW, {}) is None
-    assert ring.add("GPU-new", NOW + 2 * 86400, {}) is not None
+    for number in range(1, MAX_DEVICES):
+        ring.add(f"GPU-{number}", NOW + 7200, {})
+    assert ring.add("GPU-new", NOW + 7200, {}) is not None
+    assert "GPU-0" not in ring.devices
+    assert ring.add("GPU-newer", NOW + 7200, {}) is None
+
+
+def test_a_gpu_that_was_replaced_takes_no_room_from_the_one_in_its_place():
+    ring = Ring()
+    for number in range(16):
+        ring.add(f"GPU-{number}", NOW, {})
+    for number in range(16):  # the machine comes back ten minutes later, with sixteen new ones
+        assert ring.add(f"GPU-new-{number}", NOW + 600, {}) is not None
+    assert len(ring.devices) == 32
 
 
 def test_eight_gpus_take_less_than_ten_megabytes():

@@ -32,7 +32,6 @@ export function Banners({ live }: { live: Live }) {
 }
 
 const ANNOUNCED: Partial<Record<SamplerStatus["state"], string>> = {
-  wedged: "The driver does not answer.",
   failed: "NVML cannot be asked.",
   paused: "Sampling is paused.",
 };
@@ -42,18 +41,28 @@ function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: bool
   const age = silent === null ? null : duration(Math.round(silent));
   const stale = silent === null || silent > sampler.stale_after_seconds;
   const old = !stale || empty ? "" : age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
-  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren) => (
-    <Notice tone={tone} title={title} announce={ANNOUNCED[sampler.state] ?? ""}>{body}</Notice>
+  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren, announce = ANNOUNCED[sampler.state] ?? "") => (
+    <Notice tone={tone} title={title} announce={announce}>{body}</Notice>
   );
   switch (sampler.state) {
-    case "wedged":
-      return say("fail", `The driver does not answer. ${sampler.reason ?? `${sampler.wedged_call ?? "An NVML call"} has not come back.`}`, (
+    case "wedged": {
+      if (sampler.wedged_call === null) {
+        const silent = "gpudiag's own process that reads the GPUs is silent.";
+        return say("fail", `${silent} ${sampler.reason ?? ""}`, (
+          <>
+            {old}gpudiag replaces that process by itself. If this stays, the machine has no processor time left for it: look at <Command>top</Command> and <Command>dmesg</Command>.
+          </>
+        ), silent);
+      }
+      const hangs = stale ? "The driver does not answer." : "A call into the driver hangs.";
+      return say("fail", `${hangs} ${sampler.reason ?? `${sampler.wedged_call} has not come back.`}`, (
         <>
           {stale ? old : "The other GPUs' numbers are current. "}
           gpudiag has given that call up and asks again. Look at the kernel log, <Command>dmesg | grep -i -e NVRM -e Xid</Command>: a GPU that stays
           silent needs a reset, or the machine a restart. <a href={link("explain", "gpu.hung")}>What this means</a>
         </>
-      ));
+      ), hangs);
+    }
     case "failed":
       return empty ? null : say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
     case "paused":
