@@ -1,6 +1,8 @@
 """The Python in a file: a script, the cells of a notebook, or the fences of a page, each line with its number there."""
 
+import io
 import re
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,19 +165,41 @@ def _add_cell(
         lines = [Line("", first.number), *rest]
     parts.append(len(main))
     numbers.append(cell.number)
-    main += [_without_magic(line, shell) for line in lines]
+    main += _without_magics(lines, shell)
 
 
-def _without_magic(line: Line, shell: list[Line]) -> Line:
-    """The line, or a statement of no effect where IPython would take it."""
-    assigned = _ASSIGNED_MAGIC.match(line.text)
-    if assigned:
-        return Line(assigned["before"] + "None", line.number)
-    magic = _MAGIC.match(line.text)
-    if magic is None:
-        return line
-    shell.append(Line(line.text.strip().lstrip("!%"), line.number))
-    return Line(f"{magic['indent']}pass", line.number)
+def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
+    """The lines, with statements of no effect for those that IPython would take."""
+    kept: list[Line] = []
+    continued = False  # a command, by a backslash at its end
+    for line in lines:
+        assigned, magic = _ASSIGNED_MAGIC.match(line.text), _MAGIC.match(line.text)
+        if continued:
+            shell.append(Line(line.text.strip(), line.number))
+            kept.append(Line("", line.number))
+        elif not (assigned or magic) or _goes_on(kept):
+            kept.append(line)
+            continue
+        elif assigned:
+            kept.append(Line(assigned["before"] + "None", line.number))
+        elif magic:
+            shell.append(Line(line.text.strip().lstrip("!%"), line.number))
+            kept.append(Line(f"{magic['indent']}pass", line.number))
+        continued = line.text.rstrip().endswith("\\")
+    return kept
+
+
+def _goes_on(lines: list[Line]) -> bool:
+    """Whether a statement is open at the end of the lines, so that a `%` or `!=` that follows is Python's."""
+    text = "".join(f"{line.text}\n" for line in lines)
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text).readline):
+            pass
+    except tokenize.TokenError as error:
+        return any(word in str(error) for word in ("multi-line", "triple-quoted"))
+    except SyntaxError:
+        return False
+    return False
 
 
 def _page(name: str, text: str, encoding: str, newline: str, remark: str | None) -> SourceFile:

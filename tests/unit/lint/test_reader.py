@@ -103,6 +103,36 @@ def test_a_line_of_a_cell_has_the_number_of_the_line_of_the_file() -> None:
     assert finding.cell == 2
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("!python train.py --epochs 3 \\", "    --batch 32 \\", "    > log 2>&1  # all of it"),
+        ("!export BS=16; \\", "CUDA_VISIBLE_DEVICES=0 deepspeed --num_gpus=1 train.py"),
+        ("files = !ls \\", "  -l"),
+        ("%env NCCL_DEBUG=INFO", "%run train.py \\", "    --epochs 3"),
+        ("print(", '    "epoch %d"', "    % 3", ")"),
+        ("same = (", "    1", "    != 2", ")"),
+        ("text = 'epoch %d' \\", "    % 3"),
+        ('text = """', "!not a command \\", "% nor this", '"""'),
+    ],
+    ids=lambda lines: lines[0],
+)
+def test_a_command_ends_where_ipython_ends_it_and_python_goes_on_where_python_does(
+    lines: tuple[str, ...],
+) -> None:
+    cells = notebook(code_cell(*lines), code_cell(*WRONG.splitlines()))
+    codes = [f.code for f in lint_text(json.dumps(cells, indent=1), suffix=".ipynb").findings]
+    assert codes == ["lint.collective_on_one_rank"]
+
+
+def test_the_old_launcher_is_found_on_the_second_line_of_a_command() -> None:
+    cells = notebook(code_cell("!NCCL_DEBUG=INFO \\", "  python -m torch.distributed.launch train.py"))
+    text = json.dumps(cells, indent=1)
+    [finding] = lint_text(text, suffix=".ipynb").findings
+    assert finding.code == "lint.launch_module"
+    assert "distributed.launch" in text.splitlines()[finding.line - 1]
+
+
 def test_a_cell_that_does_not_parse_costs_only_itself() -> None:
     cells = notebook(code_cell("def broken("), code_cell(*WRONG.splitlines()))
     codes = [f.code for f in lint_text(json.dumps(cells, indent=1), suffix=".ipynb").findings]
