@@ -155,18 +155,7 @@ class _Tracer:
 
     def _enter(self, call: ast.Call, where: Where) -> None:
         """Go on inside the function of this script that is called, or that is handed to what is called."""
-        function = self._values.function_of(call.func)
-        owner = (
-            self._values.class_of(call.func) if function is None and isinstance(call.func, ast.Name) else None
-        )
-        if owner is not None:
-            function = self._values.method_of(owner, "__init__")
-        if function is None and isinstance(call.func, ast.Name | ast.Attribute):
-            called = self._values.class_of(call.func)  # an object: __call__, or a module's forward
-            if called is not None:
-                function = self._values.method_of(called, "__call__") or self._values.method_of(
-                    called, "forward"
-                )
+        function = self._values.function_called(call.func)
         if function is not None:
             self._inside(function, where)
             return

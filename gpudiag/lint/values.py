@@ -170,6 +170,32 @@ class Values(Flow):
             return None
         return next((v.node for v in self.of(node) if v.kind in ("instance", "module") and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
 
+    def class_named(self, node: ast.AST | None) -> ast.ClassDef | None:
+        """The class of this script that an expression names, so that a call of it builds an object."""
+        if not isinstance(node, ast.Name):
+            return None
+        if node.id == "cls":
+            return self.names.class_around(node)
+        if node.id == "self":
+            return None
+        for binding in self.names.bindings_of(node):
+            if isinstance(binding.node, ast.ClassDef):
+                return binding.node
+        return next((v.node for v in self.of(node) if v.kind == "class" and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
+
+    def function_called(self, node: ast.expr) -> Function | None:
+        """The function of this script that a call of an expression runs: also `__init__`, or `forward` of an object."""
+        function = self.function_of(node)
+        if function is not None:
+            return function
+        built = self.class_named(node)
+        if built is not None:
+            return self.method_of(built, "__init__")
+        called = self.class_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
+        if called is None:
+            return None
+        return self.method_of(called, "__call__") or self.method_of(called, "forward")
+
     def method_of(self, owner: ast.ClassDef, name: str, depth: int = 4) -> Function | None:
         """The method of a class, its own or of a base in this script."""
         for statement in owner.body:
@@ -397,13 +423,16 @@ class Values(Flow):
         function = self.function_of(node.func)
         if function is not None and not isinstance(function, ast.Lambda):
             return self._returned(function, path)
-        owner = self.class_of(node.func) if isinstance(node.func, ast.Name) else None
+        owner = self.class_named(node.func)
         if owner is not None and not path:
             is_module = self.derives_from(owner, "torch.nn.Module", "torch.nn.Sequential", "torch.nn.modules.Module", "lightning.")  # fmt: skip
             kind = "module" if is_module else "instance"
             if self.derives_from(owner, "torch.utils.data.", "torchvision.datasets."):
                 return frozenset({Value("dataset", owner), Value("instance", owner)})
             return frozenset({Value(kind, owner)})
+        called = self.function_called(node.func) if owner is None else None
+        if called is not None and not isinstance(called, ast.Lambda):
+            return self._returned(called, path)
         return self._by_name_of_function(node)
 
     def _by_name_of_function(self, node: ast.Call) -> frozenset[Value]:
@@ -488,10 +517,7 @@ class Values(Flow):
 
     def _find_callers(self) -> None:
         for call in self.names.calls:
-            function = self.function_of(call.func)
-            if function is None and isinstance(call.func, ast.Name):
-                owner = self.class_of(call.func)
-                function = self.method_of(owner, "__init__") if owner is not None else None
+            function = self.function_called(call.func)
             if function is not None:
                 self.callers.setdefault(function, []).append(call)
             for argument in (*call.args, *(keyword.value for keyword in call.keywords)):

@@ -95,5 +95,82 @@ td.destroy_process_group()
     assert [(f.line, f.code) for f in lint_text(text).findings] == [(14, "lint.collective_on_one_rank")]
 
 
+def test_a_call_of_an_object_runs_its_method_and_builds_nothing() -> None:
+    """What a module gives is no module, and a job that is called goes where its `__call__` goes."""
+    text = """
+import torch
+import torch.distributed as dist
+import tensorflow as tf
+
+class Scorer(torch.nn.Module):
+    def forward(self, batch):
+        return batch.sum()
+
+class Job:
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __call__(self):
+        if self.rank == 0:
+            dist.barrier()
+
+class Keras(tf.keras.Model):
+    pass
+
+dist.init_process_group("gloo")
+scorer = Scorer()
+scorer.eval()
+score = scorer(torch.ones(4))
+dist.broadcast(score, src=0)
+job = Job(dist.get_rank())
+job()
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    model = Keras()
+model(tf.ones((1, 4)))
+dist.destroy_process_group()
+"""
+    assert [(f.line, f.code) for f in lint_text(text).findings] == [(16, "lint.collective_on_one_rank")]
+    handed = text.replace("broadcast(score", "broadcast(scorer")
+    assert (25, "lint.collective_of_no_tensor") in [(f.line, f.code) for f in lint_text(handed).findings]
+
+
+RESETS = {
+    "in some rounds": "            total = 0",
+    "with another": "            steps, total = 0, 0",
+    "by a list": "            total = []",
+    "cleared": "            total.clear()",
+    "detached": "            total = total.detach()",
+    "in a function": "            report()",
+}
+
+
+@walk(RESETS.items(), lambda item: item[0])
+def test_a_total_that_begins_anew_in_some_rounds_does_not_keep_all_graphs(item) -> None:
+    """Gradients accumulate over a few steps, and so does what is told of them."""
+    text = f"""
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+def report():
+    global total
+    total = 0
+
+def train(batches):
+    global total
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    total = 0
+    for step, batch in enumerate(batches):
+        loss = model(batch).sum() / 8
+        total += loss
+        loss.backward()
+        if (step + 1) % 8 == 0:
+{item[1]}
+"""
+    assert [f.code for f in lint_text(text).findings] == []
+    kept = text.replace(item[1], "            print(step)")
+    assert [f.code for f in lint_text(kept).findings] == ["lint.loss_keeps_graph"]
+
+
 def indented(text: str, margin: str) -> str:
     return "".join(f"{margin}{line}".rstrip() + "\n" for line in text.splitlines())
