@@ -37,6 +37,18 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield _missing(samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
             yield _stuck(program, calls[0], around[-1])
+    if not told and (program.ddp_steps or program.opens_group or program.uses_horovod):
+        yield from _find_stuck(program, calls)
+
+
+def _find_stuck(program: Program, calls: list[Step]) -> Iterator[Mistake]:
+    """Calls of set_epoch on a loader from elsewhere, in the loop that trains."""
+    trained = {loop for step in program.backwards for loop in step.where.loops}
+    epochs = [[loop for loop in call.where.loops if loop in trained and repeats(program, loop)] for call in calls]
+    if calls and all(
+        around and _is_stuck(program, call, around) for call, around in zip(calls, epochs, strict=True)
+    ):
+        yield _stuck(program, calls[0], epochs[0][-1])
 
 
 def _inner_samplers(program: Program, node: ast.expr | None) -> list[ast.Call]:
