@@ -38,6 +38,7 @@ class Where:
     )
     spawned: bool = False  # in a function that was handed over to another, which may start processes
     handling: bool = False  # in a handler of an exception
+    decorators: tuple[ast.expr, ...] = ()  # of the functions of the stack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,8 @@ class _Tracer:
             if isinstance(function, ast.Lambda) or self._visits.get(function):
                 continue
             self._visits[function] = self._visits.get(function, 0) + 1
-            self._block(function.body, Where(stack=(function,), entry=function))
+            decorators = tuple(function.decorator_list)
+            self._block(function.body, Where(stack=(function,), entry=function, decorators=decorators))
         return self._steps
 
     def _add(self, node: ast.AST, where: Where) -> None:
@@ -173,7 +175,8 @@ class _Tracer:
         if isinstance(function, ast.Lambda):
             return
         self._visits[function] = visits + 1
-        self._block(function.body, replace(where, stack=(*where.stack, function)))
+        decorators = (*where.decorators, *function.decorator_list)
+        self._block(function.body, replace(where, stack=(*where.stack, function), decorators=decorators))
 
 
 def _leaves(body: list[ast.stmt]) -> bool:

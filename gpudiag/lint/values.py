@@ -18,7 +18,7 @@ _RANK_NAMES = frozenset(
 )
 _LOCAL_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
 _WORLD_NAMES = frozenset({"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"})
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "RANK": "rank",
     "SLURM_PROCID": "rank",
     "OMPI_COMM_WORLD_RANK": "rank",
@@ -55,7 +55,7 @@ _CALLS = {
 }
 _SAME = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "detach", "contiguous", "compile", "requires_grad_"})  # fmt: skip
 _SAME_CALLS = frozenset({"int", "torch.compile", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "list", "copy.deepcopy", "torch.nn.SyncBatchNorm.convert_sync_batchnorm"})  # fmt: skip
-_MAIN_WORDS = re.compile(
+MAIN_WORDS = re.compile(
     r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
     r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
     re.IGNORECASE,
@@ -276,8 +276,8 @@ class Values(Flow):
         return self.of(node.value, (EACH, *path))
 
     def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
-        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in _ENVIRONMENT:
-            return frozenset({Value(f"{_ENVIRONMENT[name.value]}_text", node)})
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in ENVIRONMENT:
+            return frozenset({Value(f"{ENVIRONMENT[name.value]}_text", node)})
         return frozenset({Value("str", node)})
 
     def _name(self, node: ast.Name | ast.Attribute, path: Path) -> frozenset[Value]:
@@ -389,7 +389,7 @@ class Values(Flow):
             return frozenset({Value("local_rank_name", node)})
         if lowered in _WORLD_NAMES:
             return frozenset({Value("world_size", node)})
-        if _MAIN_WORDS.match(name):
+        if MAIN_WORDS.match(name):
             return frozenset({Value("main_process", node)})
         return UNKNOWN
 

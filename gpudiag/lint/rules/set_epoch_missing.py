@@ -37,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield _missing(samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
             yield _stuck(program, calls[0], around[-1])
-    if not told and (program.ddp_steps or program.opens_group or program.uses_horovod):
+    if not told:
         yield from _find_stuck(program, calls)
 
 

@@ -135,6 +135,129 @@ dist.destroy_process_group()
     assert (25, "lint.collective_of_no_tensor") in [(f.line, f.code) for f in lint_text(handed).findings]
 
 
+ONE_RANK = {
+    "environment": 'rank = int(os.environ.get("RANK", 0))\nif rank == 0:\n    dist.barrier()',
+    "environment's text": 'if os.environ.get("LOCAL_RANK", "0") == "0":\n    dist.barrier()',
+    "choice": "rank = dist.get_rank() if dist.is_initialized() else 0\nif rank == 0:\n    dist.barrier()",
+    "nothing": 'rank = int(os.environ["RANK"]) if "RANK" in os.environ else -1\nif rank == 0:\n    dist.barrier()',
+    "branch": "rank = 0\nif args.distributed:\n    rank = dist.get_rank()\nif rank == 0:\n    dist.barrier()",
+    "handler": """try:
+    rank = int(os.environ["RANK"])
+except KeyError:
+    rank = 0
+if rank == 0:
+    dist.barrier()""",
+    "helper": """def get_rank():
+    if not dist.is_initialized():
+        return 0
+    return dist.get_rank()
+
+def is_main_process():
+    return get_rank() == 0
+
+if is_main_process():
+    dist.barrier()""",
+    "either": """def is_first():
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+if is_first():
+    dist.barrier()""",
+    "both": """distributed = int(os.environ.get("WORLD_SIZE", 1)) > 1
+rank = int(os.environ.get("RANK", 0))
+if distributed and rank == 0:
+    dist.barrier()""",
+    "main process": """if int(os.environ.get("RANK", -1)) != -1:
+    master_process = int(os.environ["RANK"]) == 0
+else:
+    master_process = True
+if master_process:
+    dist.barrier()""",
+    "pair": """def setup():
+    return int(os.environ.get("LOCAL_RANK", 0)), dist.get_world_size()
+
+local_rank, size = setup()
+if local_rank == 0:
+    dist.barrier()""",
+}
+EVERY_RANK = {
+    "job": "if dist.is_initialized():\n    dist.barrier()",
+    "size": 'if int(os.environ.get("WORLD_SIZE", 1)) > 1:\n    dist.barrier()',
+    "argument": "if args.distributed:\n    dist.barrier()",
+    "rank": 'if int(os.environ.get("RANK", -1)) != -1:\n    dist.barrier()',
+    "choice": "if args.distributed or dist.get_rank() == 0:\n    dist.barrier()",
+    "some": "if dist.get_rank() % 8 == 0:\n    dist.barrier(group)",
+    "command": "import hydra\n\n@hydra.main\ndef run(cfg):\n    dist.barrier()\n\nrun()",
+    "flag": """save = True
+if args.one:
+    save = dist.get_rank() == 0
+if save:
+    dist.barrier()""",
+}
+_RANKS_HEAD = """
+import argparse
+import os
+import torch
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+
+args = argparse.ArgumentParser().parse_args()
+dist.init_process_group("gloo")
+"""
+
+
+@walk(ONE_RANK.items(), lambda item: item[0])
+def test_a_rank_is_known_beside_what_stands_for_it_in_a_single_process(item) -> None:
+    text = f"{_RANKS_HEAD}{item[1]}\ndist.destroy_process_group()\n"
+    assert [f.code for f in lint_text(text).findings] == ["lint.collective_on_one_rank"]
+    writer = item[1].replace("dist.barrier()", 'SummaryWriter("logs")')
+    assert lint_text(f"{_RANKS_HEAD}{writer}\ndist.destroy_process_group()\n").findings == ()
+
+
+@walk(EVERY_RANK.items(), lambda item: item[0])
+def test_what_asks_for_a_job_lets_all_ranks_through(item) -> None:
+    text = f"{_RANKS_HEAD}{item[1]}\ndist.destroy_process_group()\n"
+    assert lint_text(text).findings == ()
+
+
+DECORATORS = {
+    "imported": ("from mine import rank_zero_only", "@rank_zero_only"),
+    "of an object": ("from mine import accelerator", "@accelerator.on_main_process"),
+    "with an argument": ("from mine import run_on", "@run_on(rank=0)"),
+    "of this script": (
+        """
+def guarded(function):
+    def inner(*given):
+        if dist.get_rank() == 0:
+            return function(*given)
+
+    return inner
+""",
+        "@guarded",
+    ),
+}
+
+
+@walk(DECORATORS.items(), lambda item: item[0])
+def test_a_decorator_may_let_one_rank_alone_into_a_function(item) -> None:
+    brought, decorator = item[1]
+    text = f"""{_RANKS_HEAD}{brought}
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+
+{decorator}
+def save():
+    torch.save(model.module.state_dict(), "model.pt")
+    return SummaryWriter("logs")
+
+save()
+dist.destroy_process_group()
+"""
+    assert lint_text(text).findings == ()
+    codes = [f.code for f in lint_text(text.replace(decorator, "@torch.no_grad()")).findings]
+    assert codes == ["lint.save_on_every_rank", "lint.log_writer_on_every_rank"]
+
+
 RESETS = {
     "in some rounds": "            total = 0",
     "with another": "            steps, total = 0, 0",
