@@ -258,6 +258,118 @@ dist.destroy_process_group()
     assert codes == ["lint.save_on_every_rank", "lint.log_writer_on_every_rank"]
 
 
+def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
+    opened = 'import torch.distributed as dist\ndist.init_process_group("gloo")\n'
+    starts = {
+        "from accelerate import Accelerator\nacc = Accelerator()\n": "with acc.local_main_process_first(): data = ",
+        "import horovod.torch as hvd\nhvd.init()\n": "hvd.local_rank() == 0",
+        f"{opened}local_rank = dist.get_node_local_rank()\n": "(local_rank == 0)",
+        opened: 'int(os.environ["LOCAL_RANK"]) == 0',
+    }
+    for start, mend in starts.items():
+        text = f'import torchvision\n{start}data = torchvision.datasets.MNIST("data", download=True)\n'
+        [finding] = [f for f in lint_text(text).findings if f.code == "lint.download_on_every_rank"]
+        assert mend in finding.mend
+
+
+def test_a_training_loop_that_lacks_its_backward_pass_is_no_test_of_a_share() -> None:
+    text = """
+import horovod.torch as hvd
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+hvd.init()
+torch.cuda.set_device(hvd.local_rank())
+sampler = DistributedSampler(data, num_replicas=hvd.size(), rank=hvd.rank())
+loader = DataLoader(data, sampler=sampler)
+total = 0
+for batch in loader:
+    optimizer.zero_grad()
+    total += model(batch).item()
+print(total)
+"""
+    assert lint_text(text).findings == ()
+    [finding] = lint_text(text.replace("    optimizer.zero_grad()\n", "")).findings
+    assert finding.code == "lint.metrics_not_reduced"
+    assert "hvd.allreduce(torch.tensor(total), op=hvd.Sum)" in finding.mend
+
+
+SHARDED = (
+    "model.load_state_dict(state)", "state = model.state_dict()", "FSDP.optim_state_dict(model, optimizer)",
+    "with FSDP.summon_full_params(model):\n        print(model)",
+)  # fmt: skip
+
+
+@walk(SHARDED)
+def test_what_a_sharded_model_needs_all_ranks_for_is_not_done_on_one(call) -> None:
+    text = f"""
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+dist.init_process_group("nccl")
+state = torch.load("model.pt", map_location="cpu")
+whole = torch.nn.Linear(4, 4)
+if dist.get_rank() == 0:
+    whole.load_state_dict(state)
+model = FSDP(whole, sync_module_states=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if dist.get_rank() == 0:
+    {call}
+dist.destroy_process_group()
+"""
+    wanted = (14, "lint.sharded_save_on_one_rank")
+    assert [(f.line, f.code) for f in lint_text(text).findings if f.code != "lint.deprecated_name"] == [wanted]
+
+
+def test_a_trainer_of_the_script_is_not_that_of_transformers() -> None:
+    """Who defines a class of that name trains by itself; who imports or extends that of transformers does not."""
+    own = """
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+from transformers import AutoModel
+
+class Trainer:
+    def __init__(self):
+        dist.init_process_group("gloo")
+        self.writer = SummaryWriter("logs")
+
+Trainer()
+dist.destroy_process_group()
+"""
+    assert [f.code for f in lint_text(own).findings] == ["lint.log_writer_on_every_rank"]
+    uncalled = own.replace("Trainer()\n", "")
+    assert [f.code for f in lint_text(uncalled).findings] == ["lint.log_writer_on_every_rank"]
+    for line, instead in (
+        ("from transformers import AutoModel", "from transformers import Trainer as HF, Trainer"),
+        ("class Trainer:", "from transformers import Seq2SeqTrainer\nclass Trainer(Seq2SeqTrainer):"),
+        ("Trainer()\n", "Trainer(); import transformers; transformers.Seq2SeqTrainer()\n"),
+    ):
+        assert lint_text(own.replace(line, instead)).findings == ()
+
+
+def test_a_number_of_the_epoch_that_never_moves_is_found_on_a_loader_from_elsewhere() -> None:
+    text = """
+import torch.distributed as dist
+
+def train(model, loader, epochs):
+    step = 0
+
+    def count():
+        nonlocal step
+        step += 1
+
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(step)
+        for batch in loader:
+            model(batch).backward()
+"""
+    assert lint_text(text).findings == ()
+    stuck = text.replace("        nonlocal step\n        step += 1", "        return step")
+    assert [(f.line, f.code) for f in lint_text(stuck).findings] == [(11, "lint.set_epoch_missing")]
+
+
 RESETS = {
     "in some rounds": "            total = 0",
     "with another": "            steps, total = 0, 0",
