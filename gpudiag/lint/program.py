@@ -137,7 +137,10 @@ class Program:
         bindings = [binding for scope in scopes for binding in scope.bindings.get(word, [])]
         return not bindings or any(
             binding.qualified.startswith("transformers.")
-            or (isinstance(binding.node, ast.ClassDef) and self.values.derives_from(binding.node, "transformers."))
+            or (
+                isinstance(binding.node, ast.ClassDef)
+                and self.values.derives_from(binding.node, "transformers.")
+            )
             for binding in bindings
         )
 

@@ -124,7 +124,7 @@ class RankConditions:
         values = self._values.of(node)
         if not any(value.kind.removesuffix("_text") in RANKS for value in values):
             return frozenset(value.kind for value in values)
-        return frozenset(value.kind for value in values if not _is_stand_in(value.node))
+        return frozenset(value.kind for value in values if not is_stand_in(value.node))
 
     def _asks_for_a_job(self, test: ast.expr) -> bool:
         """Whether a condition asks if there are ranks at all."""
@@ -184,20 +184,23 @@ class RankConditions:
         return Which.ONE if one is holds else Which.OTHERS
 
 
-def _is_stand_in(node: ast.AST | None) -> bool:
+def is_stand_in(node: ast.AST | None) -> bool:
+    """Whether a value is what scripts give a rank where there are none: 0, -1, nothing."""
     if isinstance(node, ast.Constant):
         return node.value is None or (node.value in (0, "0", "-1", "") and node.value is not False)
     return isinstance(node, ast.expr) and _number(node) == -1
 
 
-def _tells_a_job(
-    kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr
-) -> bool | None:
+def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr) -> bool | None:
     """Whether a comparison holds where there are ranks (True) or where there are none (False); None where it is neither.
 
     Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
     """
-    if isinstance(left, ast.Constant) and left.value in ENVIRONMENT and ast.unparse(right).endswith("environ"):
+    if (
+        isinstance(left, ast.Constant)
+        and left.value in ENVIRONMENT
+        and ast.unparse(right).endswith("environ")
+    ):
         return isinstance(operator, ast.In) if isinstance(operator, ast.In | ast.NotIn) else None
     if isinstance(right, ast.Constant) and right.value is None and kinds and kinds <= RANKS:
         return isinstance(operator, ast.IsNot | ast.NotEq)

@@ -53,6 +53,8 @@ def _mend(program: Program, call: ast.AST) -> str:
             return f"with {name}.local_main_process_first(): {program.statement_text(call)}"
     if program.uses_horovod:
         first = "hvd.local_rank() == 0"
+    elif program.starts_processes:  # by itself, without a launcher's variables
+        first = "(dist.get_rank() == 0)"
     elif "local_rank" in program.names.bound:
         first = "(local_rank == 0)"
     else:

@@ -265,6 +265,7 @@ def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
         "import horovod.torch as hvd\nhvd.init()\n": "hvd.local_rank() == 0",
         f"{opened}local_rank = dist.get_node_local_rank()\n": "(local_rank == 0)",
         opened: 'int(os.environ["LOCAL_RANK"]) == 0',
+        f"{opened}from torch.multiprocessing import Process\n": "(dist.get_rank() == 0)",
     }
     for start, mend in starts.items():
         text = f'import torchvision\n{start}data = torchvision.datasets.MNIST("data", download=True)\n'
@@ -320,7 +321,9 @@ if dist.get_rank() == 0:
 dist.destroy_process_group()
 """
     wanted = (14, "lint.sharded_save_on_one_rank")
-    assert [(f.line, f.code) for f in lint_text(text).findings if f.code != "lint.deprecated_name"] == [wanted]
+    assert [(f.line, f.code) for f in lint_text(text).findings if f.code != "lint.deprecated_name"] == [
+        wanted
+    ]
 
 
 def test_a_trainer_of_the_script_is_not_that_of_transformers() -> None:
@@ -368,6 +371,136 @@ def train(model, loader, epochs):
     assert lint_text(text).findings == ()
     stuck = text.replace("        nonlocal step\n        step += 1", "        return step")
     assert [(f.line, f.code) for f in lint_text(stuck).findings] == [(11, "lint.set_epoch_missing")]
+
+
+_TRAINED = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(64, 4))
+"""
+
+
+def test_of_loaders_that_a_loop_takes_in_turn_the_one_that_trains_is_judged() -> None:
+    """The loader of the test data needs no sampler, also where one loop goes over both."""
+    text = f"""{_TRAINED}
+sampler = DistributedSampler(data)
+loaders = {{"train": DataLoader(data, sampler=sampler), "val": DataLoader(data)}}
+for epoch in range(9):
+    sampler.set_epoch(epoch)
+    for phase in ("train", "val"):
+        for (batch,) in loaders[phase]:
+            optimizer.zero_grad()
+            loss = model(batch).sum()
+            if phase == "train":
+                loss.backward()
+                optimizer.step()
+dist.destroy_process_group()
+"""
+    assert lint_text(text).findings == ()
+    without = text.replace("data, sampler=sampler", "data, shuffle=True")
+    [finding] = lint_text(without).findings
+    assert finding.code == "lint.sampler_missing"
+    assert finding.column < without.splitlines()[finding.line - 1].index("val")
+
+
+def test_a_loader_that_a_generator_begins_again_needs_set_epoch() -> None:
+    text = f"""{_TRAINED}
+def forever(loader):
+    epoch = 0
+    while True:
+        loader.sampler.set_epoch(epoch)
+        for (batch,) in loader:
+            yield batch
+        epoch += 1
+
+batches = forever(DataLoader(data, sampler=DistributedSampler(data)))
+for step in range(1000):
+    optimizer.zero_grad()
+    model(next(batches)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+    assert lint_text(text).findings == ()
+    never = text.replace("        loader.sampler.set_epoch(epoch)\n", "")
+    assert [f.code for f in lint_text(never).findings] == ["lint.set_epoch_missing"]
+    once = never.replace("    while True:\n", "").replace("    epoch += 1", "epoch += 1")
+    once = once.replace(
+        "        for (batch,) in loader:\n            yield", "    for (batch,) in loader:\n        yield"
+    )
+    assert lint_text(once).findings == ()
+
+
+def test_a_count_that_one_rank_keeps_does_not_end_the_loop_of_all() -> None:
+    text = f"""{_TRAINED}
+patience = 0
+for step in range(100):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).sum()
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        if loss > 1:
+            patience += 1
+    if patience > 3:
+        break
+dist.destroy_process_group()
+"""
+    assert [(f.line, f.code) for f in lint_text(text).findings] == [(25, "lint.loop_by_rank")]
+    everywhere = text.replace("    if rank == 0:\n        if loss > 1:", "    if step:\n        if loss > 1:")
+    assert lint_text(everywhere).findings == ()
+    sent = text.replace(
+        "    if patience > 3:", "    dist.broadcast(torch.tensor(patience), 0)\n    if patience > 3:"
+    )
+    assert lint_text(sent).findings == ()
+
+
+def test_the_mend_of_a_device_leaves_the_ranks_of_the_rest_of_the_line() -> None:
+    text = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+part = torch.arange(rank).to(rank) + my.rank * rank
+dist.destroy_process_group()
+"""
+    [finding] = lint_text(text).findings
+    assert finding.mend == 'part = torch.arange(rank).to(int(os.environ["LOCAL_RANK"])) + my.rank * rank'
+
+
+DEVICES = (
+    "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)', "net.to(rank)",
+    "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
+)  # fmt: skip
+
+
+@walk(DEVICES)
+def test_the_rank_of_the_job_is_no_number_of_a_gpu_however_it_is_written(use) -> None:
+    text = f"""
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = int(os.environ.get("RANK", 0))
+net = torch.nn.Linear(4, 4)
+{use}
+dist.destroy_process_group()
+"""
+    [finding] = lint_text(text).findings
+    assert finding.code == "lint.rank_as_device"
+    assert 'int(os.environ["LOCAL_RANK"])' in finding.mend
+    assert lint_text(text.replace('"RANK"', '"LOCAL_RANK"')).findings == ()
+    assert lint_text(text.replace('"RANK", 0))', '"RANK", 0)) % torch.cuda.device_count()')).findings == ()
 
 
 RESETS = {
