@@ -26,6 +26,11 @@ _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 _IMPORT = re.compile(r"(?:import|from)\s+[\w.]+(?:\s+import\s+[\w, ]+)?(?:\s+as\s+\w+)?\s*$")
 _CELL_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%px")
 _MAGIC = re.compile(r"^(?P<indent>\s*)(?:[%!?]|\w[\w.]*\?{1,2}\s*$)")
+# Commands that IPython takes without their sign, unless Python can read the line.
+_AUTOMAGIC = re.compile(
+    r"^(?P<indent>\s*)(?:(?:pip3?|conda|mamba|micromamba|uv|cd|ls|ll|cat|cp|mv|mkdir|rmdir|rm|man|matplotlib|load_ext|autoreload"
+    r"|run|time|timeit|env|set_env|cls|clear)(?=\s+(?!(?:in|is|and|or|not|if|for)\b)(?:--?\w|[\w./~\"'$])))"
+)
 _ASSIGNED_MAGIC = re.compile(r"^(?P<before>\s*[\w.,\s()\[\]]+=\s*)[%!](?!=)")
 _IGNORED_CELL = "%%"
 
@@ -173,7 +178,8 @@ def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
     kept: list[Line] = []
     continued = False  # a command, by a backslash at its end
     for line in lines:
-        assigned, magic = _ASSIGNED_MAGIC.match(line.text), _MAGIC.match(line.text)
+        assigned = _ASSIGNED_MAGIC.match(line.text)
+        magic = _MAGIC.match(line.text) or _AUTOMAGIC.match(line.text)
         if continued:
             shell.append(Line(line.text.strip(), line.number))
             kept.append(Line("", line.number))

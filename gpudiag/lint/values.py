@@ -343,7 +343,12 @@ class Values(Flow):
             return UNKNOWN
         if by_spawn and place == 0:
             return frozenset({Value("spawn_index", call)})
-        return self.of(given, (place - by_spawn, *path)) if given is not None else UNKNOWN
+        found = self.of(given, (place - by_spawn, *path)) if given is not None else UNKNOWN
+        if any(
+            value.kind == "loop_number" for value in found
+        ):  # a process for each: now it is the number of one
+            return self._by_convention(name, call)
+        return found
 
     def _attribute(self, node: ast.Attribute, path: Path) -> frozenset[Value]:
         base = self.of(node.value)
@@ -416,6 +421,10 @@ class Values(Flow):
                 if path[1:2] == (1,)
                 else frozenset({Value("int", node)})
             )
+        if isinstance(node.func, ast.Name) and node.func.id == "range" and path[:1] == (EACH,):
+            return frozenset(
+                {Value("loop_number", node)}
+            )  # of nobody: each process counts through all of them
         if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
             return self.of(node.args[path[1]], (EACH, *path[2:]))
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):

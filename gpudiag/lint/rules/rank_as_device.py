@@ -40,7 +40,7 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
             continue
         shown = ast.unparse(place) if place is not None else ""
         number = rf"(?<![\w.]){re.escape(ast.unparse(use))}(?!\w)"
-        mended = re.sub(number, 'int(os.environ["LOCAL_RANK"])', shown)
+        mended = re.sub(number, _local_rank(program, use), shown)
         edits = program.edit(place, mended) if place is not None else ()
         mend = (
             program.edited_line(edits)
@@ -53,6 +53,14 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
             mend,
         )
         return
+
+
+def _local_rank(program: Program, use: ast.expr) -> str:
+    """What gives the number of the GPU in place of the rank: Horovod has no variable for it."""
+    for value in program.values.of(use):
+        if value.node is not None and _is_horovods(program, value.node):
+            return ast.unparse(value.node).replace(".rank()", ".local_rank()")
+    return 'int(os.environ["LOCAL_RANK"])'
 
 
 def _number_in(place: ast.expr | None) -> ast.expr | None:
@@ -68,8 +76,16 @@ def _number_in(place: ast.expr | None) -> ast.expr | None:
 
 def _is_sure(program: Program, use: ast.expr) -> bool:
     values = [value for value in program.values.of(use) if not is_stand_in(value.node)]
-    made = [ast.unparse(value.node) for value in values if value.node is not None]
-    return {value.kind for value in values} == {"rank"} and bool(made) and all("get_rank" in text or "'RANK'" in text or "hvd.rank" in text for text in made)  # fmt: skip
+    return {value.kind for value in values} == {"rank"} and all(
+        _is_horovods(program, value.node)
+        or (value.node is not None and re.search(r"get_rank|'RANK'", ast.unparse(value.node)))
+        for value in values
+    )
+
+
+def _is_horovods(program: Program, node: ast.AST | None) -> bool:
+    called = program.names.qualify(node.func) if isinstance(node, ast.Call) else None
+    return called is not None and called.startswith("horovod.")
 
 
 def _find_ranks(program: Program) -> Iterator[Mistake]:

@@ -477,6 +477,47 @@ dist.destroy_process_group()
     assert finding.mend == 'part = torch.arange(rank).to(int(os.environ["LOCAL_RANK"])) + my.rank * rank'
 
 
+def test_a_number_that_all_ranks_count_through_is_no_rank() -> None:
+    """Each rank in its turn is the source; where a process is started for each number, the number is its rank."""
+    turns = """
+import torch
+import torch.distributed as dist
+
+def send(part, source):
+    dist.broadcast(part, source)
+
+dist.init_process_group("gloo")
+for rank in range(dist.get_world_size()):
+    send(torch.zeros(1), rank)
+    if rank == 0:
+        dist.barrier()
+dist.destroy_process_group()
+"""
+    assert lint_text(turns).findings == ()
+    started = """
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import Process
+
+def work(rank, size):
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29500", rank=rank, world_size=size)
+    if rank == 0:
+        dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    for rank in range(2):
+        Process(target=work, args=(rank, 2)).start()
+"""
+    assert [(f.line, f.code) for f in lint_text(started).findings] == [(9, "lint.collective_on_one_rank")]
+
+
+def test_the_mend_of_a_device_under_horovod_asks_horovod() -> None:
+    text = "import torch\nimport horovod.torch as h\n\nh.init()\ntorch.cuda.set_device(h.rank())\n"
+    [finding] = [f for f in lint_text(text).findings if f.code == "lint.rank_as_device"]
+    assert finding.mend == "torch.cuda.set_device(h.local_rank())"
+
+
 DEVICES = (
     "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)', "net.to(rank)",
     "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
