@@ -16,6 +16,10 @@ MAX_NOTEBOOK_BYTES = 100_000_000  # a notebook carries its pictures
 SUFFIXES = (".py", ".pyw", ".ipynb", ".md", ".markdown", ".qmd", ".rmd")
 _NOTEBOOKS = (".ipynb",)
 _PAGES = (".md", ".markdown", ".qmd", ".rmd")
+_SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
+_SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
+# What people hand over by `*`, and what no Python is written in.
+_OTHERS = (".yaml", ".yml", ".json", ".jsonl", ".toml", ".cfg", ".ini", ".lock", ".rst", ".html", ".csv", ".tsv", ".log", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".js", ".ts")  # fmt: skip
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
@@ -101,7 +105,7 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
     """The scripts in the bytes of a file, read as its suffix says.
 
     Raises:
-        Unreadable: the bytes are no text.
+        Unreadable: the bytes are no text, or the suffix is that of something else than Python.
     """
     text, encoding, remark = decode_source(content)
     if text is None:
@@ -113,7 +117,12 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
         return _notebook(name, text, encoding, newline)
     if suffix in _PAGES:
         return _page(name, text, encoding, newline, remark)
+    if suffix in _OTHERS:
+        raise Unreadable("it is no Python script, notebook, page or shell script")
     lines = tuple(Line(line, number) for number, line in enumerate(split_lines(text), start=1))
+    if suffix in _SHELLS or (suffix not in SUFFIXES and _SHELL_SCRIPT.match(text)):
+        commands = tuple(line for line in lines if not line.text.lstrip().startswith("#"))
+        return SourceFile(name, text, encoding, newline, (), commands, True, remark, "shell")
     script = Script(lines, "script")
     return SourceFile(name, text, encoding, newline, (script,), remark=remark)
 

@@ -136,6 +136,29 @@ def test_the_old_launcher_is_found_on_the_second_line_of_a_command() -> None:
     assert "distributed.launch" in text.splitlines()[finding.line - 1]
 
 
+JOB = b"""#!/bin/bash
+#SBATCH --nodes=2
+# python -m torch.distributed.launch old.py
+export OMP_NUM_THREADS=4
+srun python -m torch.distributed.launch --nproc_per_node=4 train.py \\
+    --epochs 3
+"""
+
+
+@pytest.mark.parametrize("suffix", [".sh", ".sbatch", ".slurm", ""])
+def test_a_shell_script_is_no_broken_python(suffix: str) -> None:
+    assert found(JOB, suffix) == [(5, "lint.launch_module")]
+    assert found(JOB.replace(b"python -m torch.distributed.launch", b"torchrun"), suffix) == []
+    silent = JOB.replace(b"export OMP_NUM_THREADS=4", b"# gpudiag: ignore[launch_module]")
+    assert found(silent, suffix) == []
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".toml", ".rst", ".cu"])
+def test_what_is_no_python_by_its_suffix_is_not_judged(suffix: str) -> None:
+    with pytest.raises(Unreadable, match="no Python"):
+        parse_source(b"train_batch_size: 4\nranks:\n  - 1\n", "x", suffix)
+
+
 def test_a_cell_that_does_not_parse_costs_only_itself() -> None:
     cells = notebook(code_cell("def broken("), code_cell(*WRONG.splitlines()))
     codes = [f.code for f in lint_text(json.dumps(cells, indent=1), suffix=".ipynb").findings]
