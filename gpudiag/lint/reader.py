@@ -112,7 +112,8 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
         raise Unreadable(remark or "it is no text")
     newline = "\r\n" if "\r\n" in text else ("\r" if "\r" in text and "\n" not in text else "\n")
     if not text.strip():
-        return SourceFile(name, text, encoding, newline, (), remark="it is empty")
+        remark = None if Path(name).name == "__init__.py" else "it is empty"  # a package's is meant to be
+        return SourceFile(name, text, encoding, newline, (), remark=remark)
     if suffix in _NOTEBOOKS:
         return _notebook(name, text, encoding, newline)
     if suffix in _PAGES:

@@ -145,6 +145,11 @@ srun python -m torch.distributed.launch --nproc_per_node=4 train.py \\
 """
 
 
+def test_only_a_package_is_empty_without_a_word() -> None:
+    assert lint_text("\n", "pkg/__init__.py").file.remark is None
+    assert lint_text("", "pkg/train.py").file.remark == "it is empty"
+
+
 @pytest.mark.parametrize("suffix", [".sh", ".sbatch", ".slurm", ""])
 def test_a_shell_script_is_no_broken_python(suffix: str) -> None:
     assert found(JOB, suffix) == [(5, "lint.launch_module")]

@@ -518,6 +518,24 @@ def test_the_mend_of_a_device_under_horovod_asks_horovod() -> None:
     assert finding.mend == "torch.cuda.set_device(h.local_rank())"
 
 
+LOADS = {
+    "features = torch.load(cached_features_file)": False,
+    'data = torch.load("train.pt")': False,
+    "labels, images = torch.load(path)": False,
+    "checkpoint = torch.load(path)": True,
+    "model.module.load_state_dict(torch.load(path))": True,
+    'data = torch.load("checkpoint.pt")': True,
+    "features = torch.load(cached)\nsnapshot = torch.load(path)": True,
+}
+
+
+@walk(LOADS.items(), lambda item: item[0])
+def test_prepared_data_is_no_checkpoint_of_a_gpu(item) -> None:
+    text = f"{_TRAINED.replace('gloo', 'nccl')}{item[0]}\ndist.destroy_process_group()\n"
+    found = [f.code for f in lint_text(text).findings if f.code == "lint.load_without_map_location"]
+    assert bool(found) is item[1]
+
+
 DEVICES = (
     "torch.cuda.set_device(rank)", 'torch.device(f"cuda:{rank}")', 'torch.device("cuda:%d" % rank)', "net.to(rank)",
     "net.cuda(rank)", 'net.to(f"cuda:{rank}")', 'torch.device("cuda", rank)',
