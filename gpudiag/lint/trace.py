@@ -82,12 +82,22 @@ class _Tracer:
             self._statement(statement, where)
             if isinstance(statement, _JUMPS):
                 return
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                left = tuple(self._leavers(statement.value))
+                where = replace(where, guards=(*where.guards, *left)) if left else where
             if isinstance(statement, ast.If):
                 ends, other_ends = _leaves(statement.body), _leaves(statement.orelse)
                 if ends and not other_ends:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, False)))
                 elif other_ends and not ends:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, True)))
+
+    def _leavers(self, call: ast.Call) -> Iterator[Guard]:
+        """The conditions under which a function of this script ends the process: what follows a call is for the others."""
+        function = self._values.function_called(call.func)
+        for inner in function.body if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(inner, ast.If) and not inner.orelse and _ends_the_process(inner.body):
+                yield Guard(inner.test, False)
 
     def _statement(self, node: ast.stmt, where: Where) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -188,11 +198,17 @@ def _leaves(body: list[ast.stmt]) -> bool:
         return True
     if isinstance(last, ast.If):
         return _leaves(last.body) and _leaves(last.orelse)
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        func = last.value.func
-        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-        return name in ("exit", "_exit", "quit", "abort")
-    return False
+    return _ends_the_process(body)
+
+
+def _ends_the_process(body: list[ast.stmt]) -> bool:
+    """Whether a block ends by an exit."""
+    last = body[-1]
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        return False
+    func = last.value.func
+    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    return name in ("exit", "_exit", "quit", "abort")
 
 
 def statements_of(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -518,6 +518,23 @@ def test_the_mend_of_a_device_under_horovod_asks_horovod() -> None:
     assert finding.mend == "torch.cuda.set_device(h.local_rank())"
 
 
+def test_what_follows_a_function_that_ends_the_other_ranks_is_for_one() -> None:
+    text = f"""{_TRAINED}
+import sys
+
+def only_first():
+    if dist.get_rank() != 0:
+        sys.exit()
+
+only_first()
+torch.save(model.module.state_dict(), "model.pt")
+dist.destroy_process_group()
+"""
+    assert lint_text(text).findings == ()
+    kept = text.replace("sys.exit()", "print(rank)")
+    assert [f.code for f in lint_text(kept).findings] == ["lint.save_on_every_rank"]
+
+
 LOADS = {
     "features = torch.load(cached_features_file)": False,
     'data = torch.load("train.pt")': False,
