@@ -10,6 +10,8 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 from gpudiag.model.lint import Severity
 
+_LAUNCHERS = {"SLURM_PROCID": "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_RANK"}
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     if (
@@ -56,10 +58,14 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
 
 
 def _local_rank(program: Program, use: ast.expr) -> str:
-    """What gives the number of the GPU in place of the rank: Horovod has no variable for it."""
+    """What gives the number of the GPU in place of the rank, in the words of the launcher that gave the rank."""
     for value in program.values.of(use):
         if value.node is not None and _is_horovods(program, value.node):
             return ast.unparse(value.node).replace(".rank()", ".local_rank()")
+        made = ast.unparse(value.node) if value.node is not None else ""
+        for rank, local_rank in _LAUNCHERS.items():
+            if f"'{rank}'" in made:
+                return f'int(os.environ["{local_rank}"])'
     return 'int(os.environ["LOCAL_RANK"])'
 
 
@@ -78,7 +84,10 @@ def _is_sure(program: Program, use: ast.expr) -> bool:
     values = [value for value in program.values.of(use) if not is_stand_in(value.node)]
     return {value.kind for value in values} == {"rank"} and all(
         _is_horovods(program, value.node)
-        or (value.node is not None and re.search(r"get_rank|'RANK'", ast.unparse(value.node)))
+        or (
+            value.node is not None
+            and re.search(r"get_rank|'RANK'|'SLURM_PROCID'|'OMPI_COMM_WORLD_RANK'", ast.unparse(value.node))
+        )
         for value in values
     )
 

@@ -575,6 +575,12 @@ dist.destroy_process_group()
     [finding] = lint_text(text).findings
     assert finding.code == "lint.rank_as_device"
     assert 'int(os.environ["LOCAL_RANK"])' in finding.mend
+    for rank, local_rank in (
+        ("SLURM_PROCID", "SLURM_LOCALID"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ):
+        [other] = lint_text(text.replace('"RANK"', f'"{rank}"')).findings
+        assert f'int(os.environ["{local_rank}"])' in other.mend
     assert lint_text(text.replace('"RANK"', '"LOCAL_RANK"')).findings == ()
     assert lint_text(text.replace('"RANK", 0))', '"RANK", 0)) % torch.cuda.device_count()')).findings == ()
 
