@@ -68,7 +68,7 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 RULE = Rule(
     code="lint.sharded_save_on_one_rank",
     severity=Severity.FINDING,
-    title="a sharded model is saved on one rank",
+    title="a sharded model is saved or loaded on one rank",
     why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
     wrong="""\
 import deepspeed
