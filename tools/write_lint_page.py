@@ -33,7 +33,7 @@ read and there is no finding in the others.
 - A launcher's command in a page is a note; one that a notebook or a script runs is a finding. Of a shell script, Slurm's too,
   the launcher's commands are read. A YAML or JSON file is not read, and gpudiag says so.
 - `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job, and a rank that is 0 or -1
-  where there is no job is a rank. A decorator such as `@rank_zero_only` may let one rank alone into a function.
+  where there is no job is a rank. In a function under `@rank_zero_only` or the like, no call is taken to run on all ranks.
 - Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is reported as such.
 - Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.
 

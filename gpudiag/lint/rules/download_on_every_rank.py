@@ -53,12 +53,12 @@ def _mend(program: Program, call: ast.AST) -> str:
             return f"with {name}.local_main_process_first(): {program.statement_text(call)}"
     if program.uses_horovod:
         first = "hvd.local_rank() == 0"
-    elif program.starts_processes:  # by itself, without a launcher's variables
-        first = "(dist.get_rank() == 0)"
     elif "local_rank" in program.names.bound:
         first = "(local_rank == 0)"
-    else:
+    elif program.mentions("LOCAL_RANK"):
         first = 'int(os.environ["LOCAL_RANK"]) == 0'
+    else:  # ranks that the script or a person starts have no such variable
+        first = "(dist.get_rank() == 0)"
     text = ast.unparse(call).replace("download=True", f"download={first}")
     return f"{text}  # rank 0 first, then a barrier"
 
