@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 from gpudiag.compat import StrEnum
 from gpudiag.lint.trace import Guard, Where
@@ -143,6 +144,8 @@ class RankConditions:
             return None
         if len(parts) > 1:
             parts.discard(Which.NOBODY)
+        if parts <= {Which.ONE, Which.OTHERS} and len({ast.unparse(n) for n in _compared_with(test)}) > 1:
+            return Which.PERHAPS  # rank 0 or rank 1
         if len(parts) == 1:
             return parts.pop()
         return None if parts == {None} else Which.PERHAPS
@@ -182,6 +185,13 @@ class RankConditions:
         if one is None:
             return Which.PERHAPS
         return Which.ONE if one is holds else Which.OTHERS
+
+
+def _compared_with(test: ast.BoolOp) -> Iterator[ast.expr]:
+    """The numbers that the parts of a condition compare with."""
+    for part in test.values:
+        if isinstance(part, ast.Compare) and _number(part.comparators[0]) is not None:
+            yield part.comparators[0]
 
 
 def is_stand_in(node: ast.AST | None) -> bool:

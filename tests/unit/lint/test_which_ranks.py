@@ -53,6 +53,8 @@ EVERY_RANK = {
     "argument": "if args.distributed:\n    dist.barrier()",
     "rank": 'if int(os.environ.get("RANK", -1)) != -1:\n    dist.barrier()',
     "choice": "if args.distributed or dist.get_rank() == 0:\n    dist.barrier()",
+    "two": "if dist.get_rank() == 0 or dist.get_rank() == 1:\n    dist.barrier()",
+    "one by one": "if dist.get_rank() == 0:\n    dist.barrier()\nif dist.get_rank() == 1:\n    dist.barrier()",
     "some": "if dist.get_rank() % 8 == 0:\n    dist.barrier(group)",
     "command": "import hydra\n\n@hydra.main\ndef run(cfg):\n    dist.barrier()\n\nrun()",
     "flag": """save = True
