@@ -30,7 +30,10 @@ read and there is no finding in the others.
 - A **finding** is certainly wrong when the script runs on several ranks. A **note** may be intended, and never fails.
 - In a page, a fence that imports a framework begins a script, and the fences after it continue it. There, a sketch that does not
   parse is no mistake. In a notebook, a cell that does not parse is left out alone; `%%writefile x.py` is a separate script.
-- A launcher's command in a page is a note; one that a notebook or a script runs is a finding.
+- A launcher's command in a page is a note; one that a notebook or a script runs is a finding. Of a shell script, Slurm's too,
+  the launcher's commands are read. A YAML or JSON file is not read, and gpudiag says so.
+- `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job, and a rank that is 0 or -1
+  where there is no job is a rank. In a function under `@rank_zero_only` or the like, no call is taken to run on all ranks.
 - Syntax of newer Pythons than the one that runs gpudiag is read if no rule depends on it; Python 2 is reported as such.
 - Folders: hidden ones, `venv`, `build`, `site-packages` and `node_modules` are left out.
 

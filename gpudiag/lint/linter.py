@@ -99,7 +99,8 @@ def lint_source(source: SourceFile) -> Linted:
     unknown = _unknown_codes(silence)
     if unknown:
         remark = f"{remark}; {unknown}" if remark else unknown
-    file = LintedFile(source.path, len(source.scripts), remark, len(_once_a_place(found)) - len(kept))
+    scripts = 1 if source.kind == "shell" else len(source.scripts)
+    file = LintedFile(source.path, scripts, remark, len(_once_a_place(found)) - len(kept))
     return Linted(file, kept)
 
 

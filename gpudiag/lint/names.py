@@ -31,6 +31,7 @@ class Scope:
     parent: "Scope | None"
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     globals: set[str] = field(default_factory=set)
+    nonlocals: set[str] = field(default_factory=set)
 
 
 class Names:
@@ -169,6 +170,8 @@ class Names:
             self.returns.setdefault(scope.node, []).append(node)
         elif isinstance(node, ast.Global):
             scope.globals |= set(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            scope.nonlocals |= set(node.names)
         else:
             self._read_bindings(node, scope)
         self._read(node, scope)
@@ -246,4 +249,6 @@ class Names:
     def _bind(self, scope: Scope, name: str, binding: Binding) -> None:
         self.bound.add(name)
         home = self.module if name in scope.globals else scope
+        while name in home.nonlocals and home.parent is not None:
+            home = home.parent
         home.bindings.setdefault(name, []).append(binding)

@@ -125,9 +125,24 @@ class Program:
             "init_rpc", "rpc_sync", "rpc_async", "dist_autograd"
         ):
             return "torch's RPC"
-        if self.mentions("Trainer", "Seq2SeqTrainer") and self.imports("transformers"):
+        if self.imports("transformers") and any(map(self._is_hugging_face, ("Trainer", "Seq2SeqTrainer"))):
             return "Hugging Face's Trainer"
         return None
+
+    def _is_hugging_face(self, word: str) -> bool:
+        """Whether a trainer is that of transformers, and not a class that the script defines or has from elsewhere."""
+        if not self.mentions(word):
+            return False
+        scopes = (self.names.module, *self.names.scopes.values())
+        bindings = [binding for scope in scopes for binding in scope.bindings.get(word, [])]
+        return not bindings or any(
+            binding.qualified.startswith("transformers.")
+            or (
+                isinstance(binding.node, ast.ClassDef)
+                and self.values.derives_from(binding.node, "transformers.")
+            )
+            for binding in bindings
+        )
 
     @cached_property
     def uses_accelerate(self) -> bool:

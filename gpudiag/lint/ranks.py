@@ -2,10 +2,11 @@
 
 import ast
 import re
+from collections.abc import Iterator
 
 from gpudiag.compat import StrEnum
 from gpudiag.lint.trace import Guard, Where
-from gpudiag.lint.values import RANKS, Values
+from gpudiag.lint.values import ENVIRONMENT, MAIN_WORDS, RANKS, Values
 
 _PERHAPS = re.compile(
     r"rank|main|master|primary|chief|leader|zero|saver|writer|logger|wandb|proc|node|gpu|local|dist|world|ddp|multi|parallel"
@@ -13,7 +14,20 @@ _PERHAPS = re.compile(
     re.IGNORECASE,
 )
 _ONE_AT_A_TIME = re.compile(r"first|zero|main|master|lock|local|rank|once|barrier|sequential", re.IGNORECASE)
-_SOME = frozenset({"rank", "local_rank"})
+# A decorator that lets one rank into the function, and one that may.
+_ONLY_ONE = re.compile(
+    r"_?(?:only_)?(?:on_)?(?:local_|global_)?(?:rank_?(?:zero|0)|main(?:_process|_rank)?|master(?:_process|_rank)?)(?:_only)?$"
+)
+_CHOOSES = re.compile(
+    r"rank|master|primary|chief|leader|zero|root|main_|_main|process|only|once|first", re.IGNORECASE
+)
+# What a script calls the question whether there are ranks at all: all of them answer alike.
+_IN_A_JOB = re.compile(
+    r"^_?(?:is_|use_|using_|enable_|run_)*(?:multiprocessing_)?(?:distributed|dist|ddp|multi_?gpus?)"
+    r"(?:_?(?:training|mode|run|enabled|avail|available|and|initiali[sz]ed))*(?:\(\))?$",
+    re.IGNORECASE,
+)
+_ASKED = frozenset({"torch.distributed.is_initialized", "torch.distributed.is_available"})
 _DEPTH = 6
 
 
@@ -23,6 +37,7 @@ class Which(StrEnum):
     ONE = "one"  # rank 0, or another single one; of each machine too
     OTHERS = "others"
     PERHAPS = "perhaps"  # it may have to do with ranks
+    NOBODY = "nobody"  # no rank of a job: what a single process does
 
 
 class RankConditions:
@@ -36,6 +51,7 @@ class RankConditions:
     def of(self, where: Where) -> Which | None:
         """The ranks that come to a place; None where nothing says that it is not all of them."""
         found = {self.of_guard(guard) for guard in where.guards}
+        found |= {self._of_decorator(decorator) for decorator in where.decorators}
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
             if wanted in found:
                 return wanted
@@ -43,11 +59,27 @@ class RankConditions:
             Which.PERHAPS if any(_ONE_AT_A_TIME.search(ast.unparse(item)) for item in where.withs) else None
         )
 
+    def _of_decorator(self, node: ast.expr) -> Which | None:
+        """The ranks that a decorator lets into a function, by its name, or by what a decorator of this script asks."""
+        called = node.func if isinstance(node, ast.Call) else node
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
+        if _ONLY_ONE.match(name) and not given and self._values.names.qualify(called) != "hydra.main":
+            return Which.ONE
+        if any(_CHOOSES.search(word) for word in (name, *given)):
+            return Which.PERHAPS
+        function = self._values.function_of(called)
+        for inner in ast.walk(function) if function is not None else ():
+            if isinstance(inner, ast.If | ast.IfExp) and self.of_guard(Guard(inner.test, True)) is not None:
+                return Which.PERHAPS
+        return None
+
     def of_guard(self, guard: Guard) -> Which | None:
         """The ranks that a condition lets through."""
         key = (guard.test, guard.holds)
         if key not in self._known:
-            self._known[key] = self._which(guard.test, guard.holds, _DEPTH)
+            found = self._which(guard.test, guard.holds, _DEPTH)
+            self._known[key] = Which.PERHAPS if found is Which.NOBODY else found
         return self._known[key]
 
     def _which(self, test: ast.expr, holds: bool, depth: int) -> Which | None:
@@ -68,25 +100,52 @@ class RankConditions:
             if inner is not None:
                 return inner
         if isinstance(test, ast.Name | ast.Attribute):
-            bindings = self._values.reaching(test)
-            if len(bindings) == 1 and isinstance(
-                bindings[0].value, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call
-            ):
-                return self._which(bindings[0].value, holds, depth - 1)
-        kinds = self._values.kinds(test)
+            made = self._made(test)
+            if isinstance(made, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Call):
+                return self._which(made, holds, depth - 1)
+        kinds = self._kinds(test)
         if "main_process" in kinds:
             return Which.ONE if holds else Which.OTHERS
         if kinds and kinds <= RANKS:
             return Which.OTHERS if holds else Which.ONE
+        if self._asks_for_a_job(test):
+            return None if holds else Which.NOBODY
         return _perhaps(test)
+
+    def _made(self, test: ast.Name | ast.Attribute) -> ast.expr | None:
+        """The one expression that gives a name its value; beside it a main process may be True where there are no ranks."""
+        values = [binding.value for binding in self._values.reaching(test)]
+        name = test.id if isinstance(test, ast.Name) else test.attr
+        if len(values) > 1 and MAIN_WORDS.match(name):
+            values = [v for v in values if not (isinstance(v, ast.Constant) and isinstance(v.value, bool))]
+        return values[0] if len(values) == 1 else None
+
+    def _kinds(self, node: ast.expr) -> frozenset[str]:
+        """The kinds of a value, without what stands for a rank where there are none: 0, -1, or nothing."""
+        values = self._values.of(node)
+        if not any(value.kind.removesuffix("_text") in RANKS for value in values):
+            return frozenset(value.kind for value in values)
+        return frozenset(value.kind for value in values if not is_stand_in(value.node))
+
+    def _asks_for_a_job(self, test: ast.expr) -> bool:
+        """Whether a condition asks if there are ranks at all."""
+        called = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
+        if not isinstance(called, ast.Name | ast.Attribute):
+            return False
+        name = called.id if isinstance(called, ast.Name) else called.attr
+        return self._values.names.qualify(called) in _ASKED or _IN_A_JOB.match(name) is not None
 
     def _joined(self, test: ast.BoolOp, holds: bool, depth: int) -> Which | None:
         parts = {self._which(part, holds, depth) for part in test.values}
         if isinstance(test.op, ast.And) is holds:  # all of the parts hold
-            for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
+            for wanted in (Which.NOBODY, Which.ONE, Which.OTHERS, Which.PERHAPS):
                 if wanted in parts:
                     return wanted
             return None
+        if len(parts) > 1:
+            parts.discard(Which.NOBODY)
+        if parts <= {Which.ONE, Which.OTHERS} and len({ast.unparse(n) for n in _compared_with(test)}) > 1:
+            return Which.PERHAPS  # rank 0 or rank 1
         if len(parts) == 1:
             return parts.pop()
         return None if parts == {None} else Which.PERHAPS
@@ -113,13 +172,60 @@ class RankConditions:
             operator = _mirrored(operator)
         if isinstance(left, ast.Name) and left.id == "__name__":
             return None
-        kinds = self._values.kinds(left)
+        kinds = self._kinds(left)
+        if isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value.isdecimal():
+            kinds = frozenset(kind.removesuffix("_text") for kind in kinds)
+            right = ast.Constant(int(right.value))
+        in_a_job = _tells_a_job(kinds, operator, left, right)
+        if in_a_job is not None:
+            return None if in_a_job is holds else Which.NOBODY
         if not kinds or not kinds <= RANKS:
             return _perhaps(test)
         one = _lets_one_through(operator, right)
         if one is None:
             return Which.PERHAPS
         return Which.ONE if one is holds else Which.OTHERS
+
+
+def _compared_with(test: ast.BoolOp) -> Iterator[ast.expr]:
+    """The numbers that the parts of a condition compare with."""
+    for part in test.values:
+        if isinstance(part, ast.Compare) and _number(part.comparators[0]) is not None:
+            yield part.comparators[0]
+
+
+def is_stand_in(node: ast.AST | None) -> bool:
+    """Whether a value is what scripts give a rank where there are none: 0, -1, nothing."""
+    if isinstance(node, ast.Constant):
+        return node.value is None or (node.value in (0, "0", "-1", "") and node.value is not False)
+    return isinstance(node, ast.expr) and _number(node) == -1
+
+
+def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr) -> bool | None:
+    """Whether a comparison holds where there are ranks (True) or where there are none (False); None where it is neither.
+
+    Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
+    """
+    if (
+        isinstance(left, ast.Constant)
+        and left.value in ENVIRONMENT
+        and ast.unparse(right).endswith("environ")
+    ):
+        return isinstance(operator, ast.In) if isinstance(operator, ast.In | ast.NotIn) else None
+    if isinstance(right, ast.Constant) and right.value is None and kinds and kinds <= RANKS:
+        return isinstance(operator, ast.IsNot | ast.NotEq)
+    number = _number(right)
+    if kinds and kinds <= RANKS and number is not None:
+        if number == -1 and isinstance(operator, ast.Eq | ast.NotEq | ast.Gt):
+            return not isinstance(operator, ast.Eq)
+        if number == 0 and isinstance(operator, ast.Lt | ast.GtE):
+            return isinstance(operator, ast.GtE)
+    if "world_size" in kinds and kinds <= {"world_size", "int", "number"}:
+        if number == 1 and isinstance(operator, ast.Gt | ast.NotEq | ast.LtE | ast.Eq):
+            return isinstance(operator, ast.Gt | ast.NotEq)
+        if number == 2 and isinstance(operator, ast.GtE | ast.Lt):
+            return isinstance(operator, ast.GtE)
+    return None
 
 
 def _lets_one_through(operator: ast.cmpop, right: ast.expr) -> bool | None:

@@ -1,6 +1,8 @@
 """The Python in a file: a script, the cells of a notebook, or the fences of a page, each line with its number there."""
 
+import io
 import re
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,10 @@ MAX_NOTEBOOK_BYTES = 100_000_000  # a notebook carries its pictures
 SUFFIXES = (".py", ".pyw", ".ipynb", ".md", ".markdown", ".qmd", ".rmd")
 _NOTEBOOKS = (".ipynb",)
 _PAGES = (".md", ".markdown", ".qmd", ".rmd")
+_SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
+_SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
+# What people hand over by `*`, and what no Python is written in.
+_OTHERS = (".yaml", ".yml", ".json", ".jsonl", ".toml", ".cfg", ".ini", ".lock", ".rst", ".html", ".csv", ".tsv", ".log", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".js", ".ts")  # fmt: skip
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
@@ -24,6 +30,11 @@ _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 _IMPORT = re.compile(r"(?:import|from)\s+[\w.]+(?:\s+import\s+[\w, ]+)?(?:\s+as\s+\w+)?\s*$")
 _CELL_OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun", "%%python", "%%python3", "%%px")
 _MAGIC = re.compile(r"^(?P<indent>\s*)(?:[%!?]|\w[\w.]*\?{1,2}\s*$)")
+# Commands that IPython takes without their sign, unless Python can read the line.
+_AUTOMAGIC = re.compile(
+    r"^(?P<indent>\s*)(?:(?:pip3?|conda|mamba|micromamba|uv|cd|ls|ll|cat|cp|mv|mkdir|rmdir|rm|man|matplotlib|load_ext|autoreload"
+    r"|run|time|timeit|env|set_env|cls|clear)(?=\s+(?!(?:in|is|and|or|not|if|for)\b)(?:--?\w|[\w./~\"'$])))"
+)
 _ASSIGNED_MAGIC = re.compile(r"^(?P<before>\s*[\w.,\s()\[\]]+=\s*)[%!](?!=)")
 _IGNORED_CELL = "%%"
 
@@ -94,19 +105,25 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
     """The scripts in the bytes of a file, read as its suffix says.
 
     Raises:
-        Unreadable: the bytes are no text.
+        Unreadable: the bytes are no text, or the suffix is that of something else than Python.
     """
     text, encoding, remark = decode_source(content)
     if text is None:
         raise Unreadable(remark or "it is no text")
     newline = "\r\n" if "\r\n" in text else ("\r" if "\r" in text and "\n" not in text else "\n")
     if not text.strip():
-        return SourceFile(name, text, encoding, newline, (), remark="it is empty")
+        remark = None if Path(name).name == "__init__.py" else "it is empty"  # a package's is meant to be
+        return SourceFile(name, text, encoding, newline, (), remark=remark)
     if suffix in _NOTEBOOKS:
         return _notebook(name, text, encoding, newline)
     if suffix in _PAGES:
         return _page(name, text, encoding, newline, remark)
+    if suffix in _OTHERS:
+        raise Unreadable("it is no Python script, notebook, page or shell script")
     lines = tuple(Line(line, number) for number, line in enumerate(split_lines(text), start=1))
+    if suffix in _SHELLS or (suffix not in SUFFIXES and _SHELL_SCRIPT.match(text)):
+        commands = tuple(line for line in lines if not line.text.lstrip().startswith("#"))
+        return SourceFile(name, text, encoding, newline, (), commands, True, remark, "shell")
     script = Script(lines, "script")
     return SourceFile(name, text, encoding, newline, (script,), remark=remark)
 
@@ -163,19 +180,42 @@ def _add_cell(
         lines = [Line("", first.number), *rest]
     parts.append(len(main))
     numbers.append(cell.number)
-    main += [_without_magic(line, shell) for line in lines]
+    main += _without_magics(lines, shell)
 
 
-def _without_magic(line: Line, shell: list[Line]) -> Line:
-    """The line, or a statement of no effect where IPython would take it."""
-    assigned = _ASSIGNED_MAGIC.match(line.text)
-    if assigned:
-        return Line(assigned["before"] + "None", line.number)
-    magic = _MAGIC.match(line.text)
-    if magic is None:
-        return line
-    shell.append(Line(line.text.strip().lstrip("!%"), line.number))
-    return Line(f"{magic['indent']}pass", line.number)
+def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
+    """The lines, with statements of no effect for those that IPython would take."""
+    kept: list[Line] = []
+    continued = False  # a command, by a backslash at its end
+    for line in lines:
+        assigned = _ASSIGNED_MAGIC.match(line.text)
+        magic = _MAGIC.match(line.text) or _AUTOMAGIC.match(line.text)
+        if continued:
+            shell.append(Line(line.text.strip(), line.number))
+            kept.append(Line("", line.number))
+        elif not (assigned or magic) or _goes_on(kept):
+            kept.append(line)
+            continue
+        elif assigned:
+            kept.append(Line(assigned["before"] + "None", line.number))
+        elif magic:
+            shell.append(Line(line.text.strip().lstrip("!%"), line.number))
+            kept.append(Line(f"{magic['indent']}pass", line.number))
+        continued = line.text.rstrip().endswith("\\")
+    return kept
+
+
+def _goes_on(lines: list[Line]) -> bool:
+    """Whether a statement is open at the end of the lines, so that a `%` or `!=` that follows is Python's."""
+    text = "".join(f"{line.text}\n" for line in lines)
+    try:
+        for _ in tokenize.generate_tokens(io.StringIO(text).readline):
+            pass
+    except tokenize.TokenError as error:
+        return any(word in str(error) for word in ("multi-line", "triple-quoted"))
+    except SyntaxError:
+        return False
+    return False
 
 
 def _page(name: str, text: str, encoding: str, newline: str, remark: str | None) -> SourceFile:

@@ -38,6 +38,7 @@ class Where:
     )
     spawned: bool = False  # in a function that was handed over to another, which may start processes
     handling: bool = False  # in a handler of an exception
+    decorators: tuple[ast.expr, ...] = ()  # of the functions of the stack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,8 @@ class _Tracer:
             if isinstance(function, ast.Lambda) or self._visits.get(function):
                 continue
             self._visits[function] = self._visits.get(function, 0) + 1
-            self._block(function.body, Where(stack=(function,), entry=function))
+            decorators = tuple(function.decorator_list)
+            self._block(function.body, Where(stack=(function,), entry=function, decorators=decorators))
         return self._steps
 
     def _add(self, node: ast.AST, where: Where) -> None:
@@ -80,12 +82,22 @@ class _Tracer:
             self._statement(statement, where)
             if isinstance(statement, _JUMPS):
                 return
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                left = tuple(self._leavers(statement.value))
+                where = replace(where, guards=(*where.guards, *left)) if left else where
             if isinstance(statement, ast.If):
                 ends, other_ends = _leaves(statement.body), _leaves(statement.orelse)
                 if ends and not other_ends:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, False)))
                 elif other_ends and not ends:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, True)))
+
+    def _leavers(self, call: ast.Call) -> Iterator[Guard]:
+        """The conditions under which a function of this script ends the process: what follows a call is for the others."""
+        function = self._values.function_called(call.func)
+        for inner in function.body if isinstance(function, ast.FunctionDef) else ():
+            if isinstance(inner, ast.If) and not inner.orelse and _ends_the_process(inner.body):
+                yield Guard(inner.test, False)
 
     def _statement(self, node: ast.stmt, where: Where) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -155,18 +167,7 @@ class _Tracer:
 
     def _enter(self, call: ast.Call, where: Where) -> None:
         """Go on inside the function of this script that is called, or that is handed to what is called."""
-        function = self._values.function_of(call.func)
-        owner = (
-            self._values.class_of(call.func) if function is None and isinstance(call.func, ast.Name) else None
-        )
-        if owner is not None:
-            function = self._values.method_of(owner, "__init__")
-        if function is None and isinstance(call.func, ast.Name | ast.Attribute):
-            called = self._values.class_of(call.func)  # an object: __call__, or a module's forward
-            if called is not None:
-                function = self._values.method_of(called, "__call__") or self._values.method_of(
-                    called, "forward"
-                )
+        function = self._values.function_called(call.func)
         if function is not None:
             self._inside(function, where)
             return
@@ -184,7 +185,8 @@ class _Tracer:
         if isinstance(function, ast.Lambda):
             return
         self._visits[function] = visits + 1
-        self._block(function.body, replace(where, stack=(*where.stack, function)))
+        decorators = (*where.decorators, *function.decorator_list)
+        self._block(function.body, replace(where, stack=(*where.stack, function), decorators=decorators))
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
@@ -196,11 +198,17 @@ def _leaves(body: list[ast.stmt]) -> bool:
         return True
     if isinstance(last, ast.If):
         return _leaves(last.body) and _leaves(last.orelse)
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        func = last.value.func
-        name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-        return name in ("exit", "_exit", "quit", "abort")
-    return False
+    return _ends_the_process(body)
+
+
+def _ends_the_process(body: list[ast.stmt]) -> bool:
+    """Whether a block ends by an exit."""
+    last = body[-1]
+    if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
+        return False
+    func = last.value.func
+    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    return name in ("exit", "_exit", "quit", "abort")
 
 
 def statements_of(body: list[ast.stmt]) -> Iterator[ast.stmt]:

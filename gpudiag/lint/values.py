@@ -18,7 +18,7 @@ _RANK_NAMES = frozenset(
 )
 _LOCAL_NAMES = frozenset({"local_rank", "localrank", "local_process_index", "local_proc_index"})
 _WORLD_NAMES = frozenset({"world_size", "worldsize", "num_replicas", "nprocs", "n_ranks", "num_processes"})
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "RANK": "rank",
     "SLURM_PROCID": "rank",
     "OMPI_COMM_WORLD_RANK": "rank",
@@ -55,7 +55,7 @@ _CALLS = {
 }
 _SAME = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "detach", "contiguous", "compile", "requires_grad_"})  # fmt: skip
 _SAME_CALLS = frozenset({"int", "torch.compile", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "list", "copy.deepcopy", "torch.nn.SyncBatchNorm.convert_sync_batchnorm"})  # fmt: skip
-_MAIN_WORDS = re.compile(
+MAIN_WORDS = re.compile(
     r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
     r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
     re.IGNORECASE,
@@ -170,6 +170,32 @@ class Values(Flow):
             return None
         return next((v.node for v in self.of(node) if v.kind in ("instance", "module") and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
 
+    def class_named(self, node: ast.AST | None) -> ast.ClassDef | None:
+        """The class of this script that an expression names, so that a call of it builds an object."""
+        if not isinstance(node, ast.Name):
+            return None
+        if node.id == "cls":
+            return self.names.class_around(node)
+        if node.id == "self":
+            return None
+        for binding in self.names.bindings_of(node):
+            if isinstance(binding.node, ast.ClassDef):
+                return binding.node
+        return next((v.node for v in self.of(node) if v.kind == "class" and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
+
+    def function_called(self, node: ast.expr) -> Function | None:
+        """The function of this script that a call of an expression runs: also `__init__`, or `forward` of an object."""
+        function = self.function_of(node)
+        if function is not None:
+            return function
+        built = self.class_named(node)
+        if built is not None:
+            return self.method_of(built, "__init__")
+        called = self.class_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
+        if called is None:
+            return None
+        return self.method_of(called, "__call__") or self.method_of(called, "forward")
+
     def method_of(self, owner: ast.ClassDef, name: str, depth: int = 4) -> Function | None:
         """The method of a class, its own or of a base in this script."""
         for statement in owner.body:
@@ -250,8 +276,8 @@ class Values(Flow):
         return self.of(node.value, (EACH, *path))
 
     def _environment(self, name: ast.expr | None, node: ast.AST) -> frozenset[Value]:
-        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in _ENVIRONMENT:
-            return frozenset({Value(f"{_ENVIRONMENT[name.value]}_text", node)})
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value in ENVIRONMENT:
+            return frozenset({Value(f"{ENVIRONMENT[name.value]}_text", node)})
         return frozenset({Value("str", node)})
 
     def _name(self, node: ast.Name | ast.Attribute, path: Path) -> frozenset[Value]:
@@ -317,7 +343,12 @@ class Values(Flow):
             return UNKNOWN
         if by_spawn and place == 0:
             return frozenset({Value("spawn_index", call)})
-        return self.of(given, (place - by_spawn, *path)) if given is not None else UNKNOWN
+        found = self.of(given, (place - by_spawn, *path)) if given is not None else UNKNOWN
+        if any(
+            value.kind == "loop_number" for value in found
+        ):  # a process for each: now it is the number of one
+            return self._by_convention(name, call)
+        return found
 
     def _attribute(self, node: ast.Attribute, path: Path) -> frozenset[Value]:
         base = self.of(node.value)
@@ -363,7 +394,7 @@ class Values(Flow):
             return frozenset({Value("local_rank_name", node)})
         if lowered in _WORLD_NAMES:
             return frozenset({Value("world_size", node)})
-        if _MAIN_WORDS.match(name):
+        if MAIN_WORDS.match(name):
             return frozenset({Value("main_process", node)})
         return UNKNOWN
 
@@ -390,6 +421,10 @@ class Values(Flow):
                 if path[1:2] == (1,)
                 else frozenset({Value("int", node)})
             )
+        if isinstance(node.func, ast.Name) and node.func.id == "range" and path[:1] == (EACH,):
+            return frozenset(
+                {Value("loop_number", node)}
+            )  # of nobody: each process counts through all of them
         if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
             return self.of(node.args[path[1]], (EACH, *path[2:]))
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
@@ -397,13 +432,16 @@ class Values(Flow):
         function = self.function_of(node.func)
         if function is not None and not isinstance(function, ast.Lambda):
             return self._returned(function, path)
-        owner = self.class_of(node.func) if isinstance(node.func, ast.Name) else None
+        owner = self.class_named(node.func)
         if owner is not None and not path:
             is_module = self.derives_from(owner, "torch.nn.Module", "torch.nn.Sequential", "torch.nn.modules.Module", "lightning.")  # fmt: skip
             kind = "module" if is_module else "instance"
             if self.derives_from(owner, "torch.utils.data.", "torchvision.datasets."):
                 return frozenset({Value("dataset", owner), Value("instance", owner)})
             return frozenset({Value(kind, owner)})
+        called = self.function_called(node.func) if owner is None else None
+        if called is not None and not isinstance(called, ast.Lambda):
+            return self._returned(called, path)
         return self._by_name_of_function(node)
 
     def _by_name_of_function(self, node: ast.Call) -> frozenset[Value]:
@@ -488,10 +526,7 @@ class Values(Flow):
 
     def _find_callers(self) -> None:
         for call in self.names.calls:
-            function = self.function_of(call.func)
-            if function is None and isinstance(call.func, ast.Name):
-                owner = self.class_of(call.func)
-                function = self.method_of(owner, "__init__") if owner is not None else None
+            function = self.function_called(call.func)
             if function is not None:
                 self.callers.setdefault(function, []).append(call)
             for argument in (*call.args, *(keyword.value for keyword in call.keywords)):

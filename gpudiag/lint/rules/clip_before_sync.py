@@ -49,8 +49,8 @@ def _judge(program: Program, step: Step) -> Mistake | None:
             f"optimizer.synchronize(); {text}",
         )
     if program.values.kinds(_model_of(step)) == {"fsdp1"}:
-        model = _model_of(step)
-        return Mistake(step.node, "each rank clips by the norm of its own shard", f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_(max_norm)")  # fmt: skip
+        model, limit = _model_of(step), argument(step.node, 1, "max_norm")
+        return Mistake(step.node, "each rank clips by the norm of its own shard", f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else 'max_norm'})")  # fmt: skip
     return None
 
 

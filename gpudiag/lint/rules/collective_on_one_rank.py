@@ -77,9 +77,19 @@ def _answers(program: Program, step: Step, other: Step, which: Which | None) -> 
     """Whether another collective is the counterpart that the remaining ranks come to."""
     theirs = program.which_ranks(other)
     opposite = Which.OTHERS if which is Which.ONE else Which.ONE
-    if theirs is not opposite:
+    if theirs is not opposite and not (theirs is which is Which.ONE and _are_two(program, step, other)):
         return False
     return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
+
+
+def _are_two(program: Program, step: Step, other: Step) -> bool:
+    """Whether two steps are for two ranks, each by its number: a job of two has no more."""
+    numbers: list[ast.expr | None] = []
+    for guard in (_deciding(program, step), _deciding(program, other)):
+        compared = guard.test if guard is not None and guard.holds else None
+        numbers.append(compared.comparators[0] if isinstance(compared, ast.Compare) else None)
+    one, two = numbers
+    return isinstance(one, ast.Constant) and isinstance(two, ast.Constant) and one.value != two.value
 
 
 def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:

@@ -36,12 +36,31 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         told.add(step.node)
-        yield Mistake(step.node, "all ranks download the data set into one folder at the same time", ast.unparse(step.node).replace("download=True", f"download={_first(program)}") + "  # rank 0 first, then a barrier")  # fmt: skip
+        yield Mistake(
+            step.node,
+            "all ranks download the data set into one folder at the same time",
+            _mend(program, step.node),
+        )
         return
 
 
-def _first(program: Program) -> str:
-    return "hvd.local_rank() == 0" if program.uses_horovod else "(local_rank == 0)"
+def _mend(program: Program, call: ast.AST) -> str:
+    """The statement or call so that one rank of each machine downloads first, in the names that the script has."""
+    for step in program.calls("accelerate.Accelerator"):
+        made = program.names.statement_of(step.node)
+        if isinstance(made, ast.Assign) and made.value is step.node:
+            name = ast.unparse(made.targets[0])
+            return f"with {name}.local_main_process_first(): {program.statement_text(call)}"
+    if program.uses_horovod:
+        first = "hvd.local_rank() == 0"
+    elif "local_rank" in program.names.bound:
+        first = "(local_rank == 0)"
+    elif program.mentions("LOCAL_RANK"):
+        first = 'int(os.environ["LOCAL_RANK"]) == 0'
+    else:  # ranks that the script or a person starts have no such variable
+        first = "(dist.get_rank() == 0)"
+    text = ast.unparse(call).replace("download=True", f"download={first}")
+    return f"{text}  # rank 0 first, then a barrier"
 
 
 def _has_ranks(program: Program) -> bool:

@@ -1,12 +1,18 @@
 """A checkpoint that every rank loads onto the GPU from which it was saved."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import INIT
 from gpudiag.model.lint import Severity
+
+_DATA = re.compile(r"data|feature|cache|example|sample|token|vocab|embedding|label|latent|split|batch|indices|stats", re.IGNORECASE)  # fmt: skip
+_WEIGHTS = re.compile(
+    r"ckpt|checkpoint|model|state|weight|snapshot|pretrain|resume|optim|\bnet", re.IGNORECASE
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,11 +30,17 @@ def _find(program: Program) -> Iterator[Mistake]:
             argument(step.node, 1, "map_location") is None
             and not has_star(step.node)
             and program.which_ranks(step) is None
+            and not _is_data(program.statement_text(step.node))
         ):
             given = argument(step.node, 0, "f")
             shown = ast.unparse(given) if given is not None else "path"
             yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", f'torch.load({shown}, map_location="cpu")')  # fmt: skip
             return
+
+
+def _is_data(text: str) -> bool:
+    """Whether a statement loads prepared data, which lay in the host's memory when it was saved."""
+    return _DATA.search(text) is not None and _WEIGHTS.search(text) is None
 
 
 RULE = Rule(

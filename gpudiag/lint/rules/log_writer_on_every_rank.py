@@ -22,12 +22,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     told = set()
     for step in program.calls(*_WRITERS):
         call = step.node
-        if (
-            not isinstance(call, ast.Call)
-            or call in told
-            or step.where.entry is not None
-            or step.where.handling
-        ):
+        if not isinstance(call, ast.Call) or call in told or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
             continue
@@ -42,7 +37,11 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
-    return any(other.where.spawned == step.where.spawned and other.where.entry is None for other in opened)
+    """Whether the group is opened in the same run, and in the same process."""
+    return any(
+        other.where.spawned == step.where.spawned and other.where.entry is step.where.entry
+        for other in opened
+    )
 
 
 RULE = Rule(

@@ -7,9 +7,11 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.collective_on_one_rank import collectives_of
-from gpudiag.lint.trace import Guard, Loop
+from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
+
+_SENDS = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "scatter", "scatter_object_list")  # fmt: skip
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -65,7 +67,7 @@ def _depends(program: Program, part: ast.expr) -> bool:
 
 def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
     """Whether one rank alone gives a name another value than the rest have, and nothing sends it to them."""
-    if program.mentions("broadcast", "broadcast_object_list", "all_reduce", "scatter", "scatter_object_list"):
+    if program.mentions(*_SENDS):
         return False
     bindings = program.values.reaching(part)
     guarded = []
@@ -82,9 +84,33 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
     for step in program.steps:
         if not isinstance(step.node, ast.Break) or step.node in told or not step.where.loops:
             continue
-        if step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
+        if step.where.loops[-1] in meeting and _is_counted_on_one_rank(program, step):
+            told.add(step.node)
+            yield Mistake(step.node, "what ends the loop is counted on one rank alone: it leaves, and the others wait for it in their next step", "dist.broadcast(stop, src=0)  # then every rank: if stop: break")  # fmt: skip
+        elif step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
             told.add(step.node)
             yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "dist.broadcast(stop, src=0)  # then every rank: if stop: break")  # fmt: skip
+
+
+def _is_counted_on_one_rank(program: Program, step: Step) -> bool:
+    """Whether the condition of a break has a name that one rank alone gives another value in the loop."""
+    if program.mentions(*_SENDS) or program.which_ranks(step) is not None:
+        return False
+    loop = step.where.loops[-1]
+    for guard in step.where.guards:
+        if loop not in program.names.ancestors(guard.test):
+            continue
+        for name in (part for part in ast.walk(guard.test) if isinstance(part, ast.Name)):
+            changes = [
+                other
+                for other in program.steps
+                if isinstance(other.node, ast.Assign | ast.AugAssign)
+                and loop in other.where.loops
+                and any(binding.node is other.node for binding in program.names.bindings_of(name))
+            ]
+            if changes and all(program.which_ranks(other) is Which.ONE for other in changes):
+                return True
+    return False
 
 
 def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:

@@ -96,21 +96,27 @@ def _is_used_whole(program: Program, target: ast.expr) -> bool:
 
 
 def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
-    """Whether the total begins anew in each round, or is detached there."""
-    loop = step.where.loops[-1]
-    text = ast.unparse(target)
+    """Whether the total begins anew, or is detached, in some of the rounds: then it keeps a few graphs, never all."""
+    loop, text = step.where.loops[-1], ast.unparse(target)
     return any(
-        isinstance(node, ast.Assign)
-        and any(ast.unparse(t) == text for t in node.targets)
-        and text not in ast.unparse(node.value)
-        and _always(program, node, loop)
-        for statement in loop.body
-        for node in ast.walk(statement)
+        loop in other.where.loops and _lets_go(other.node, text)
+        for other in program.steps
+        if isinstance(other.node, ast.Assign | ast.Call)
     )
 
 
-def _always(program: Program, node: ast.AST, loop: ast.AST) -> bool:
-    return program.names.parents.get(node) is loop or "detach" in ast.unparse(node)
+def _lets_go(node: ast.AST, text: str) -> bool:
+    """Whether a statement or call gives up what a total holds: `total = 0`, `total = total.detach()`, `losses.clear()`."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in (f"{text}.clear", f"{text}.detach_", f"{text}.zero_")
+    if not isinstance(node, ast.Assign):
+        return False
+    parts = [part for whole in node.targets for part in getattr(whole, "elts", [whole])]
+    if not any(ast.unparse(part) == text for part in parts):
+        return False
+    value = node.value
+    goes_on = any(ast.unparse(part) == text for part in ast.walk(value) if isinstance(part, ast.expr))
+    return not goes_on or "detach" in ast.unparse(value)
 
 
 RULE = Rule(

@@ -34,14 +34,16 @@ def _find(program: Program) -> Iterator[Mistake]:
             if counted is None:
                 continue
             told.add(step.node)
-            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", f"dist.all_reduce({ast.unparse(counted.target)})  # a tensor on the rank's GPU, before it is printed")  # fmt: skip
+            total = ast.unparse(counted.target)
+            mend = f"hvd.allreduce(torch.tensor({total}), op=hvd.Sum)  # before it is printed" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU, before it is printed"  # fmt: skip
+            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", mend)  # fmt: skip
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
-    """What the loop adds up, where no gradients are computed in it."""
+    """What the loop adds up, where no gradients are computed, or meant to be, in it."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
-        isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop)
+        isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
     ):
         return None
     for node in ast.walk(loop):

@@ -45,7 +45,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _is_model_class(program: Program, call: ast.Call) -> bool:
     """Whether a call builds a model of a class of this script."""
-    owner = program.values.class_of(call.func) if isinstance(call.func, ast.Name) else None
+    owner = program.values.class_named(call.func)
     return owner is not None and program.values.derives_from(
         owner, "tensorflow.keras.Model", "tensorflow.keras.models.Model"
     )

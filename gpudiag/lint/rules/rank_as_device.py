@@ -1,12 +1,16 @@
 """The rank of the job used as the number of a GPU, or the rank of the machine as that of the job."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, keyword
+from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 from gpudiag.model.lint import Severity
+
+_LAUNCHERS = {"SLURM_PROCID": "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_RANK"}
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,11 +28,27 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
         ids = keyword(step.node, "device_ids")
         uses += list(ids.elts) if isinstance(ids, ast.List) else []
     uses += [step.node.args[1] for step in program.calls("torch.device") if isinstance(step.node, ast.Call) and len(step.node.args) == 2]  # fmt: skip
-    for use in uses:
+    uses += [
+        step.node.args[0]
+        for name in ("to", "cuda")
+        for step in program.methods.get(name, [])
+        if isinstance(step.node, ast.Call) and step.node.args
+    ]
+    uses += [argument(step.node, 0, "device") for step in program.calls("torch.device")]
+    for place in uses:
+        use = _number_in(place)
         # A name alone may be a local rank by another name: only what surely is the rank of the job.
-        if use is None or program.values.kinds(use) != {"rank"} or not _is_sure(program, use):
+        if use is None or not _is_sure(program, use):
             continue
-        mend = program.statement_text(use).replace(ast.unparse(use), 'int(os.environ["LOCAL_RANK"])')
+        shown = ast.unparse(place) if place is not None else ""
+        number = rf"(?<![\w.]){re.escape(ast.unparse(use))}(?!\w)"
+        mended = re.sub(number, _local_rank(program, use), shown)
+        edits = program.edit(place, mended) if place is not None else ()
+        mend = (
+            program.edited_line(edits)
+            if edits
+            else re.sub(rf"(?<![\w.]){re.escape(shown)}(?!\w)", mended, program.statement_text(use))
+        )
         yield Mistake(
             use,
             "the rank of the job is used as the number of a GPU: on a second machine there is no such GPU",
@@ -37,9 +57,44 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
         return
 
 
+def _local_rank(program: Program, use: ast.expr) -> str:
+    """What gives the number of the GPU in place of the rank, in the words of the launcher that gave the rank."""
+    for value in program.values.of(use):
+        if value.node is not None and _is_horovods(program, value.node):
+            return ast.unparse(value.node).replace(".rank()", ".local_rank()")
+        made = ast.unparse(value.node) if value.node is not None else ""
+        for rank, local_rank in _LAUNCHERS.items():
+            if f"'{rank}'" in made:
+                return f'int(os.environ["{local_rank}"])'
+    return 'int(os.environ["LOCAL_RANK"])'
+
+
+def _number_in(place: ast.expr | None) -> ast.expr | None:
+    """The number of a device: `rank` of `rank`, of `f"cuda:{rank}"`, and of `"cuda:%d" % rank`."""
+    if isinstance(place, ast.JoinedStr):
+        named = [part.value for part in place.values if isinstance(part, ast.FormattedValue)]
+        return named[0] if len(named) == 1 and ast.unparse(place)[2:].startswith("cuda:") else None
+    if isinstance(place, ast.BinOp):
+        text = place.left.value if isinstance(place.left, ast.Constant) else None
+        return place.right if isinstance(place.op, ast.Mod) and text in ("cuda:%d", "cuda:%s") else None
+    return place
+
+
 def _is_sure(program: Program, use: ast.expr) -> bool:
-    made = [ast.unparse(value.node) for value in program.values.of(use) if value.node is not None]
-    return bool(made) and all("get_rank" in text or "'RANK'" in text or "hvd.rank" in text for text in made)
+    values = [value for value in program.values.of(use) if not is_stand_in(value.node)]
+    return {value.kind for value in values} == {"rank"} and all(
+        _is_horovods(program, value.node)
+        or (
+            value.node is not None
+            and re.search(r"get_rank|'RANK'|'SLURM_PROCID'|'OMPI_COMM_WORLD_RANK'", ast.unparse(value.node))
+        )
+        for value in values
+    )
+
+
+def _is_horovods(program: Program, node: ast.AST | None) -> bool:
+    called = program.names.qualify(node.func) if isinstance(node, ast.Call) else None
+    return called is not None and called.startswith("horovod.")
 
 
 def _find_ranks(program: Program) -> Iterator[Mistake]:

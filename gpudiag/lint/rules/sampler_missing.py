@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program, argument, hides
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.training import batch_sampler_of, sampler_of, training_loaders
+from gpudiag.lint.trace import Loop
+from gpudiag.lint.training import batch_sampler_of, loaders_of, sampler_of, training_loaders
 from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
@@ -19,9 +20,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
     told: set[ast.AST] = set()
-    for loader, _, step in training_loaders(program):
+    for loader, loop, step in training_loaders(program):
         if (
             loader in told
+            or not _is_for_training(program, loader, loop)
             or hides(program, loader, "sampler", "batch_sampler")
             or sampler_of(loader)
             or batch_sampler_of(loader)
@@ -41,6 +43,14 @@ def _find(program: Program) -> Iterator[Mistake]:
         keywords = [k for k in loader.keywords if k.arg != "shuffle"]
         mended = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
         yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", ast.unparse(mended))  # fmt: skip
+
+
+def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
+    """Whether it is this loader that trains, where a loop takes now one and now another: `for batch in loaders[phase]`."""
+    several = sorted(loaders_of(program, loop), key=lambda call: program.names.order.get(call, 0))
+    if any(sampler_of(other) or batch_sampler_of(other) for other in several):
+        return False
+    return loader is several[0]
 
 
 def _averages(program: Program) -> bool:

@@ -23,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     told = set()
     for step in program.calls("torch.save"):
         path = argument(step.node, 1, "f")
-        if step.node in told or path is None or step.where.entry is not None or step.where.handling:
+        if step.node in told or path is None or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
@@ -46,8 +46,12 @@ def _in_a_rank(program: Program, step: Step) -> bool:
     """Whether the step runs in a rank, and not in the process that starts the ranks."""
     opened = program.opens_group
     if not opened:
-        return True
-    return any(other.where.spawned == step.where.spawned for other in opened)
+        return step.where.entry is None
+    return any(
+        other.where.spawned == step.where.spawned
+        and (step.where.entry is None or other.where.entry is step.where.entry)
+        for other in opened
+    )
 
 
 def _is_elsewhere(program: Program, path: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop, Step
 from gpudiag.lint.training import (
     batch_sampler_of,
+    loaders_of,
     repeats,
     sampler_of,
     samples_by_rank,
@@ -37,6 +38,41 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield _missing(samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
             yield _stuck(program, calls[0], around[-1])
+    if not calls and not program.mentions("set_epoch") and program.backwards:
+        for loader, loop in _loaders_drawn_from(program):
+            samplers = samples_by_rank(program, sampler_of(loader))
+            if samplers and all(map(shuffles, samplers)) and samplers[0] not in told:
+                told.add(samplers[0])
+                yield _missing(samplers[0], loop)
+    if not told:
+        yield from _find_stuck(program, calls)
+
+
+def _loaders_drawn_from(program: Program) -> Iterator[tuple[ast.Call, Loop]]:
+    """Loaders of which a generator gives batches without end, each with the loop that begins them again."""
+    for step in program.steps:
+        loop = step.node
+        if not isinstance(loop, ast.For) or not step.where.loops or step.where.stack[-1:] == ():
+            continue
+        again = step.where.loops[-1]
+        home = program.names.function_around(loop)
+        if not isinstance(again, ast.While) or program.names.function_around(again) is not home:
+            continue
+        if any(isinstance(part, ast.Yield) for part in ast.walk(loop)):
+            for loader in loaders_of(program, loop):
+                yield loader, again
+
+
+def _find_stuck(program: Program, calls: list[Step]) -> Iterator[Mistake]:
+    """Calls of set_epoch on a loader from elsewhere, in the loop that trains."""
+    trained = {loop for step in program.backwards for loop in step.where.loops}
+    epochs = [
+        [loop for loop in call.where.loops if loop in trained and repeats(program, loop)] for call in calls
+    ]
+    if calls and all(
+        around and _is_stuck(program, call, around) for call, around in zip(calls, epochs, strict=True)
+    ):
+        yield _stuck(program, calls[0], epochs[0][-1])
 
 
 def _inner_samplers(program: Program, node: ast.expr | None) -> list[ast.Call]:

@@ -7,10 +7,16 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.vocabulary import FULLY_SHARD
+from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
 from gpudiag.model.lint import Severity
 
-_CHECKPOINT = ("torch.distributed.checkpoint.save", "torch.distributed.checkpoint.async_save", "torch.distributed.checkpoint.load", "torch.distributed.checkpoint.state_dict.get_model_state_dict", "torch.distributed.checkpoint.state_dict.get_state_dict", "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict", "torch.distributed.checkpoint.state_dict.set_model_state_dict")  # fmt: skip
+_STATES = ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict", "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict")  # fmt: skip
+_OF_FSDP1 = ("summon_full_params", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict", "scatter_full_optim_state_dict")  # fmt: skip
+_CHECKPOINT = (
+    *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),
+    *(f"torch.distributed.checkpoint.state_dict.{name}" for name in _STATES),
+    *(f"{FSDP1}.{name}" for name in _OF_FSDP1),
+)
 _ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward", "step")
 
 
@@ -43,16 +49,17 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
         for step in program.calls(FULLY_SHARD)
         if (given := argument(step.node, 0, "module")) is not None
     }
-    for step in program.methods.get("state_dict", []):
-        receiver = (
-            step.node.func.value
-            if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
-            else None
-        )
-        if program.values.kinds(receiver) == {"fsdp1"} and not any(
-            "LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs
-        ):
-            yield "the state_dict of an FSDP model", step
+    for method in ("state_dict", "load_state_dict"):
+        for step in program.methods.get(method, []):
+            receiver = (
+                step.node.func.value
+                if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
+                else None
+            )
+            if program.values.kinds(receiver) == {"fsdp1"} and not any(
+                "LOCAL_STATE_DICT" in ast.unparse(w) for w in step.where.withs
+            ):
+                yield f"the {method} of an FSDP model", step
     if sharded:
         for step in program.methods.get("full_tensor", []):
             yield "full_tensor()", step
@@ -61,7 +68,7 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 RULE = Rule(
     code="lint.sharded_save_on_one_rank",
     severity=Severity.FINDING,
-    title="a sharded model is saved on one rank",
+    title="a sharded model is saved or loaded on one rank",
     why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
     wrong="""\
 import deepspeed

@@ -103,6 +103,67 @@ def test_a_line_of_a_cell_has_the_number_of_the_line_of_the_file() -> None:
     assert finding.cell == 2
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("!python train.py --epochs 3 \\", "    --batch 32 \\", "    > log 2>&1  # all of it"),
+        ("!export BS=16; \\", "CUDA_VISIBLE_DEVICES=0 deepspeed --num_gpus=1 train.py"),
+        ("files = !ls \\", "  -l"),
+        ("%env NCCL_DEBUG=INFO", "%run train.py \\", "    --epochs 3"),
+        ("pip install torch \\", "    torchvision"),
+        ("import os", "cd ..", "ls -l", "conda install -y pytorch", "matplotlib inline"),
+        ("time = 3", "run = time - 1", "run in [time]", "time"),
+        ("print(", '    "epoch %d"', "    % 3", ")"),
+        ("same = (", "    1", "    != 2", ")"),
+        ("text = 'epoch %d' \\", "    % 3"),
+        ('text = """', "!not a command \\", "% nor this", '"""'),
+    ],
+    ids=lambda lines: lines[0],
+)
+def test_a_command_ends_where_ipython_ends_it_and_python_goes_on_where_python_does(
+    lines: tuple[str, ...],
+) -> None:
+    cells = notebook(code_cell(*lines), code_cell(*WRONG.splitlines()))
+    codes = [f.code for f in lint_text(json.dumps(cells, indent=1), suffix=".ipynb").findings]
+    assert codes == ["lint.collective_on_one_rank"]
+
+
+def test_the_old_launcher_is_found_on_the_second_line_of_a_command() -> None:
+    cells = notebook(code_cell("!NCCL_DEBUG=INFO \\", "  python -m torch.distributed.launch train.py"))
+    text = json.dumps(cells, indent=1)
+    [finding] = lint_text(text, suffix=".ipynb").findings
+    assert finding.code == "lint.launch_module"
+    assert "distributed.launch" in text.splitlines()[finding.line - 1]
+
+
+JOB = b"""#!/bin/bash
+#SBATCH --nodes=2
+# python -m torch.distributed.launch old.py
+export OMP_NUM_THREADS=4
+srun python -m torch.distributed.launch --nproc_per_node=4 train.py \\
+    --epochs 3
+"""
+
+
+def test_only_a_package_is_empty_without_a_word() -> None:
+    assert lint_text("\n", "pkg/__init__.py").file.remark is None
+    assert lint_text("", "pkg/train.py").file.remark == "it is empty"
+
+
+@pytest.mark.parametrize("suffix", [".sh", ".sbatch", ".slurm", ""])
+def test_a_shell_script_is_no_broken_python(suffix: str) -> None:
+    assert found(JOB, suffix) == [(5, "lint.launch_module")]
+    assert found(JOB.replace(b"python -m torch.distributed.launch", b"torchrun"), suffix) == []
+    silent = JOB.replace(b"export OMP_NUM_THREADS=4", b"# gpudiag: ignore[launch_module]")
+    assert found(silent, suffix) == []
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".toml", ".rst", ".cu"])
+def test_what_is_no_python_by_its_suffix_is_not_judged(suffix: str) -> None:
+    with pytest.raises(Unreadable, match="no Python"):
+        parse_source(b"train_batch_size: 4\nranks:\n  - 1\n", "x", suffix)
+
+
 def test_a_cell_that_does_not_parse_costs_only_itself() -> None:
     cells = notebook(code_cell("def broken("), code_cell(*WRONG.splitlines()))
     codes = [f.code for f in lint_text(json.dumps(cells, indent=1), suffix=".ipynb").findings]
