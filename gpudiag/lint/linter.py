@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gpudiag.lint.ignoring import Silence, read_silences
@@ -49,16 +50,25 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
 
 
 def _expand(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files, and of folders the scripts in them, without hidden folders and installed packages."""
+    """The files, and of folders the scripts in them, without hidden folders and installed packages.
+
+    A folder that cannot be read stands for itself: opened like a file, it says why.
+    """
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             yield path
             continue
-        for folder, folders, names in os.walk(path):
+        unread: list[Path] = []
+        for folder, folders, names in os.walk(path, onerror=partial(_note_unread, unread)):
             folders[:] = sorted(
                 name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
             )
             yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
+        yield from unread
+
+
+def _note_unread(unread: list[Path], error: OSError) -> None:
+    unread.append(Path(error.filename))
 
 
 def lint_file(path: Path) -> Linted:

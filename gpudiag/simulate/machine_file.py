@@ -6,6 +6,7 @@ A layer either gives a reading, or lists it under `missing` with its reason; the
 `[each]` with `bus_id` lists all GPUs of the machine anew. docs/simulate.md shows every key.
 """
 
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -358,7 +359,7 @@ def _base_of(base: Any, source: str | Path) -> str | Path:
     if base in base_machines():
         return base
     path = Path(base) if isinstance(source, str) else source.parent / base
-    if path.suffix == ".toml" and path.exists():
+    if path.suffix == ".toml" and os.path.exists(path):
         return path
     raise UsageError(f"{source}: there is no machine {base!r}", hint=nearest_hint(base, base_machines()))
 

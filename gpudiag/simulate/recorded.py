@@ -76,7 +76,9 @@ def read_recorded(path: Path) -> Blueprint:
     try:
         noun = loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recorded machine {path} cannot be read: {error}") from error
+        raise UsageError(
+            f"the recorded machine {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     snapshot = noun.snapshot if isinstance(noun, Report) else noun
