@@ -77,7 +77,7 @@ def judge_kernel_log(sight: Sight) -> DoctorPart:
     remedy = "sudo gpudiag preflight, or join the group adm (`sudo usermod -aG adm $USER`), or"
     remedy += " `sudo sysctl kernel.dmesg_restrict=0`"
     if sight.snapshot.machine.container is not None:
-        remedy = "mount the host's /dev/kmsg into the container, or look from the host"
+        remedy = "look from the host, or as root in a container with the host's /dev/kmsg"
     return DoctorPart("kernel-log", PartState.LIMITED, words, remedy)
 
 
