@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from gpudiag.lint.reader import SUFFIXES, Line, Script, SourceFile, Unreadable, 
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules import BY_CODE, RULES
 from gpudiag.lint.rules.launch_module import find_commands
+from gpudiag.lint.shares import work_in_shares
 from gpudiag.lint.syntax import Broken, Parsed, parse_script
 from gpudiag.model.lint import LintedFile, LintFinding, LintReport
 
@@ -41,8 +41,7 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
     if count < 2 or len(files) < _FILES_FOR_ONE_PROCESS:
         done = [lint_file(path) for path in files]
     else:
-        with ProcessPoolExecutor(min(count, 8)) as pool:
-            done = list(pool.map(lint_file, files, chunksize=8))
+        done = work_in_shares(lint_file, files, min(count, 8))
     return LintReport(
         tuple(linted.file for linted in done),
         tuple(finding for linted in done for finding in linted.findings),
