@@ -154,3 +154,28 @@ def test_bytes_that_are_no_text_stand_in_documents_as_escapes() -> None:
         assert json.loads(text)
         assert rb"caf\udce9" in text, argv
         Path("o.json").unlink()
+
+
+def test_letters_that_the_terminal_lacks_are_escaped_and_json_stays_json() -> None:
+    text = "RuntimeError: 错误 \U0001f525 CUDA error: out of memory"
+    Path("job.log").write_text(f"{text}\n", encoding="utf-8")
+    for encoding in (
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "gbk"},
+    ):
+        for argv in (
+            ["explain", "job.log"],
+            ["explain", text],
+            ["explain", text, "--json"],
+            ["explain", "错误"],
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "gpudiag", *argv],
+                env={**os.environ, **encoding},
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode in (ExitStatus.PASS, ExitStatus.USAGE), (encoding, argv, done.stderr)
+            if "--json" in argv:
+                assert "\U0001f525" in str(json.loads(done.stdout.decode(encoding["PYTHONIOENCODING"])))
