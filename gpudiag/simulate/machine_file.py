@@ -324,9 +324,9 @@ def _machine_directory() -> "Traversable":
 def _read_file(source: str | Path) -> Layer:
     try:
         if isinstance(source, Path):
-            text = source.read_text()
+            text = source.read_text(encoding="utf-8")
         else:
-            text = _machine_directory().joinpath(f"{source}.toml").read_text()
+            text = _machine_directory().joinpath(f"{source}.toml").read_text(encoding="utf-8")
         layer = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"the scenario file {source} cannot be read: {error.strerror}") from error

@@ -179,3 +179,11 @@ def test_letters_that_the_terminal_lacks_are_escaped_and_json_stays_json() -> No
             assert done.returncode in (ExitStatus.PASS, ExitStatus.USAGE), (encoding, argv, done.stderr)
             if "--json" in argv:
                 assert "\U0001f525" in str(json.loads(done.stdout.decode(encoding["PYTHONIOENCODING"])))
+
+
+def test_a_file_in_the_way_that_is_no_text_is_not_replaced(capsys: Any) -> None:
+    Path("site").mkdir()
+    Path("site/prolog.sh").write_bytes(b"\xff\xfe")
+    assert main(["deploy", "slurm", "--output", "site"]) == ExitStatus.USAGE
+    assert "prolog.sh exists and differs" in capsys.readouterr().err
+    assert Path("site/prolog.sh").read_bytes() == b"\xff\xfe"
