@@ -193,7 +193,7 @@ def loads(text: str) -> Any:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON document: {error}") from error
     return from_document(document)
 

@@ -330,7 +330,7 @@ def _read_file(source: str | Path) -> Layer:
         layer = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"the scenario file {source} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the scenario file {source} is not TOML: {error}") from error
     for key in layer:
         if key not in _TOP_KEYS:

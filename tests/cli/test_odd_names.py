@@ -187,3 +187,29 @@ def test_a_file_in_the_way_that_is_no_text_is_not_replaced(capsys: Any) -> None:
     assert main(["deploy", "slurm", "--output", "site"]) == ExitStatus.USAGE
     assert "prolog.sh exists and differs" in capsys.readouterr().err
     assert Path("site/prolog.sh").read_bytes() == b"\xff\xfe"
+
+
+def test_a_document_that_is_nested_too_deeply_is_refused_in_words(capsys: Any) -> None:
+    deep = "[" * 100_000
+    contents = {
+        "a.json": deep,
+        "lines.json": f"{deep}\n{deep}\n",
+        "a.toml": f"a = {deep}",
+        "a.ipynb": f'{{"nbformat": 4, "cells": {deep}',
+        "a.log": f'{{"message": {"[" * 5000}{"]" * 5000}}}\n',
+        "error.json": f'{{"message": {"[" * 5000}{"]" * 5000}}}\n',
+        "a.py": f"import torch.distributed as dist\na = {'(' * 5000}1{')' * 5000}\n",
+    }
+    for name, text in contents.items():
+        Path(name).write_text(text)
+    for argv in (
+        ["merge", "a.json"],
+        ["merge", "lines.json"],
+        ["simulate", "a.json"],
+        ["simulate", "a.toml"],
+        ["preflight", "--level", "instant", "--expect", "a.json"],
+        ["lint", "a.ipynb"],
+        ["lint", "a.py"],
+        ["explain", "a.log", "error.json"],
+    ):
+        assert main(argv) != ExitStatus.INTERNAL, (argv, capsys.readouterr().err[:300])
