@@ -1,6 +1,6 @@
-"""How this gpudiag was installed, and the command that adds what it lacks.
+"""How this gpudiag was installed, and the commands that add what it lacks and run it as root.
 
-Every message that says `pip install` has its command from here. pip notes where a package came from, if not from an
+Every message that says `pip install` or `sudo gpudiag` has its command from here. pip notes where a package came from, if not from an
 index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the environments that they make.
 """
 
@@ -19,6 +19,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from gpudiag import __version__
 
 NAME = "gpudiag"
+_PATH_OF_SUDO = (
+    "/usr/sbin:/usr/bin:/sbin:/bin"  # what every distribution's secure_path has; a user's PATH is not used
+)
 _COMMIT_DIGITS = 12
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 
@@ -44,6 +47,16 @@ def command_for(installed: Distribution, extra: str) -> str:
         return pip_command(f"{NAME}[{extra}]")
     words = _words_of(json.loads(noted), extra)
     return pip_command(*(words or requirements_of(installed, extra)))
+
+
+def root_command(words: str) -> str:
+    """The command line that runs this gpudiag as root: by its path, unless sudo finds it by name."""
+    if shutil.which(NAME, path=_PATH_OF_SUDO):
+        return f"sudo {NAME} {words}"
+    own = os.environ.get("PEX", "") if _is_single_file() else os.path.join(sys.prefix, "bin", NAME)
+    if own and os.access(own, os.X_OK):
+        return f"sudo {shlex.quote(own)} {words}"
+    return f"sudo {shlex.quote(sys.executable or 'python3')} -m {NAME} {words}"
 
 
 def requirements_of(installed: Distribution, extra: str) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ _HEAD = """# gpudiag lint
     gpudiag lint --format sarif src/        SARIF 2.1.0; also json (gpudiag.lint/1) and github (annotations)
     gpudiag explain lint.set_epoch_missing  a rule, with a wrong and a right script
 
-Exit status: 0 without findings (notes are allowed), 1 for a finding, 2 for a file that does not exist, 3 if a file could not be
-read and there is no finding in the others.
+Exit status: 0 without findings (notes are allowed), 1 for a finding, 2 for a file that does not exist or folders without a
+script, 3 if a file or folder could not be read and there is no finding in the others.
 
 ## How it decides
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
@@ -11,7 +10,7 @@ from datetime import datetime
 
 from gpudiag import __version__
 from gpudiag.compat import UTC
-from gpudiag.model.codec import dumps, encode
+from gpudiag.model.codec import dump_document, dumps, encode
 from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunTold
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
@@ -205,7 +204,7 @@ class Service:
         elif isinstance(told, Findings):
             self.hub.publish("findings", dumps(told))
         else:
-            self.hub.publish("event", json.dumps(encode(told), ensure_ascii=False))
+            self.hub.publish("event", dump_document(encode(told)))
 
     def _publish_run(self, told: RunTold) -> None:
         if isinstance(told, Run):

@@ -1,14 +1,12 @@
 """`gpudiag doctor`: what of gpudiag works on this machine."""
 
-import os
-
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import deadline_option, store_option
 from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
 from gpudiag.cli.result_options import Wanted, result_options
-from gpudiag.errors import ExitStatus, UsageError
+from gpudiag.errors import ExitStatus
 from gpudiag.runs.doctor import DEADLINE_SECONDS, see_doctor
 
 _EXAMPLES = """\b
@@ -38,8 +36,10 @@ def doctor(deep: bool, python: str | None, store: str | None, deadline: float, w
     from gpudiag.model.codec import dumps
     from gpudiag.render.doctor_text import render_doctor
 
-    if python is not None and not os.access(python, os.X_OK):
-        raise UsageError(f"--python {python} cannot be run", hint="name the interpreter of your job")
+    if python is not None:
+        from gpudiag.runs.interpreters import find_interpreter
+
+        python = find_interpreter(python, f"--python {python}")
     report = see_doctor(deadline_seconds=deadline, store=store, python=python, deep=deep)
 
     def document() -> str:

@@ -26,6 +26,14 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 _INDENT = "  "
+# click's words for a number that is none, or too small, and ours.
+_NUMBERS = (
+    ("a valid integer range", "a whole number"),
+    ("a valid integer", "a whole number"),
+    ("a valid float", "a number"),
+    ("not in the range x>=", "less than "),
+    ("not in the range at least", "less than"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +81,10 @@ def describe_failure(error: BaseException) -> Failure:
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
     """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
-    from difflib import get_close_matches  # late, as traceback below: most commands never fail
+    from gpudiag.model.nearest import find_nearest  # late, as traceback below: most commands never fail
 
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = find_nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _describe_usage(error: click.ClickException) -> Failure:
@@ -90,6 +98,8 @@ def _describe_usage(error: click.ClickException) -> Failure:
         message = f"there is no option {error.option_name}{nearest(error.option_name, known)}"
         return Failure(ExitStatus.USAGE, _sentences(message, hint))
     words = error.format_message().rstrip(".")
+    for theirs, ours in _NUMBERS:
+        words = words.replace(theirs, ours)
     return Failure(ExitStatus.USAGE, _sentences(words[:1].lower() + words[1:], hint))
 
 

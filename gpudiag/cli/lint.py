@@ -1,12 +1,14 @@
 """`gpudiag lint`: mistakes in training scripts, found before they run."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import print_result, status_with_file, warn
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.lint import LintReport
@@ -19,8 +21,9 @@ Examples:
   gpudiag lint scripts/ notebook.ipynb docs/tutorial.md
   gpudiag lint --diff train.py          what --fix would change
   gpudiag lint --format sarif src/ > lint.sarif
-Exit status: 0 nothing but notes, 1 a finding, 2 a file that is not there or
-another wrong argument, 3 a file that could not be read.
+Exit status: 0 nothing but notes, 1 a finding, 2 a file that is not there, a
+folder without a script or another wrong argument, 3 a file that could not be
+read.
 Silence: `# gpudiag: ignore[lint.CODE]` on a line, or before the first
 statement for the whole file."""
 
@@ -40,21 +43,36 @@ def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitS
 
     if fix and diff:
         raise UsageError("--fix shows the diff too, so --diff adds nothing", hint="leave --diff out")
-    paths = [Path(name) for name in files]
-    missing = [name for name, path in zip(files, paths, strict=True) if not path.exists()]
-    report = lint_files([path for path in paths if path.exists()])
+    missing = {name: why for name in files if (why := _why_missing(name))}
+    paths = [Path(name) for name in files if name not in missing]
+    report = lint_files(paths)
     if fix or diff:
         report = _mend(report, paths, write=fix, aside=wanted.form != "text")
     kept = print_result(
         lambda: _rendered(report, wanted), lambda: _rendered(report, Wanted("json")), wanted.output
     )
-    for name in missing:
-        print(f"gpudiag: cannot read {name}: no such file", file=sys.stderr)
+    for name, why in missing.items():
+        warn(f"cannot read {name}: {why}")
+    if paths and not report.files:
+        warn(f"no script in {', '.join(map(str, paths))}: nothing was read")
     return status_with_file(_status(report, bool(missing)), kept=kept)
 
 
+def _why_missing(name: str) -> str:
+    """Why nothing has this name; empty where something has it, or where only reading it can tell."""
+    if not name:  # as a path it would be this folder
+        raise UsageError("a file's name is empty: is a variable of the shell not set?")
+    try:
+        os.stat(name)
+    except FileNotFoundError:
+        return "no such file"
+    except OSError as error:
+        return "" if error.errno == errno.EACCES else str(error.strerror)
+    return ""
+
+
 def _status(report: LintReport, missing: bool) -> ExitStatus:
-    if missing:
+    if missing or not report.files:
         return ExitStatus.USAGE
     if report.failed:
         return ExitStatus.FAIL
@@ -75,15 +93,15 @@ def _mend(report: LintReport, paths: list[Path], *, write: bool, aside: bool) ->
     count = sum(file.mended for file in fixed)
     words = "1 mistake" if count == 1 else f"{count} mistakes"
     if not fixed:
-        print("gpudiag: no certain fix for these findings", file=sys.stderr)
-    elif not write:
-        print(f"gpudiag: --fix would fix {words} like this", file=sys.stderr)
-    else:
-        stream.flush()
-        write_fixes(fixed)
-        print(f"gpudiag: fixed {words}", file=sys.stderr)
-        return lint_files([path for path in paths if path.exists()])
-    return report
+        warn(f"no certain fix: {'change these by hand' if report.findings else 'nothing was found'}")
+        return report
+    if not write:
+        warn(f"--fix would fix {words} like this")
+        return report
+    stream.flush()
+    write_fixes(fixed)
+    warn(f"fixed {words}")
+    return lint_files(paths)
 
 
 def _rendered(report: LintReport, wanted: Wanted) -> str:

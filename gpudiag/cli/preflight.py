@@ -183,12 +183,13 @@ def _surroundings(options: dict[str, Any]) -> Surroundings:
     from gpudiag.runs.preflight import Surroundings, read_expected_machine
     from gpudiag.store.history import default_store
 
-    if options["python"] is not None and not os.access(options["python"], os.X_OK):
-        raise UsageError(
-            f"--python {options['python']} cannot be run", hint="name the interpreter of your job"
-        )
+    python = options["python"]
+    if python is not None:
+        from gpudiag.runs.interpreters import find_interpreter
+
+        python = find_interpreter(python, f"--python {python}")
     expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
-    return Surroundings(options["store"] or default_store(), options["python"], expected, options["deadline"])
+    return Surroundings(options["store"] or default_store(), python, expected, options["deadline"])
 
 
 def _print_checks(plan: PreflightPlan) -> ExitStatus:

@@ -129,6 +129,6 @@ class _Teller:
         if when == "stall":
             text = render_stall(document, str(path), style, kills=self._kills)
         else:
-            text = render_job_run(document, str(path), style)
+            text = render_job_run(document, "" if when == "unwritten" else str(path), style)
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -138,6 +138,8 @@ def _settings(options: dict[str, Any]) -> Any:
 
 def _interpreters(texts: tuple[str, ...]) -> dict[str, str]:
     """Paths by name, from `NAME=PATH`."""
+    from gpudiag.runs.interpreters import find_interpreter
+
     found = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -145,9 +147,7 @@ def _interpreters(texts: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(
                 f"--python {text} is not NAME=PATH", hint="such as torch28=/opt/torch28/bin/python"
             )
-        if not os.access(path, os.X_OK):
-            raise UsageError(f"--python {text}: {path or 'nothing'} is not there, or cannot be run")
-        found[name] = path
+        found[name] = find_interpreter(path, f"--python {text}: {path or 'nothing'}")
     return found
 
 

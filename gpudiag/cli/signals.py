@@ -36,7 +36,13 @@ _SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, Te
 
 
 def end_quietly() -> None:
-    """Let both signals end this process at once, unless they are ignored; children that it forked die with it."""
+    """Let both signals end this process at once, unless they are ignored; children that it forked die with it.
+
+    A signal that was to be sent again is not: at the end of a command, the alarm for it would end the process.
+    """
+    if _since:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _since.clear()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
     if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _raise):

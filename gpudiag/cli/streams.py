@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
 from typing import TextIO
+
+_ESCAPING = "gpudiag.escaping"
+_FAILING = (
+    "strict",
+    "surrogateescape",
+)  # Python's own: a letter that the terminal's encoding lacks is an exception
 
 
 class PrintableStream(io.TextIOWrapper):
@@ -44,6 +51,17 @@ def _guarded(stream: TextIO) -> TextIO:
         return stream
     colours = bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
     encoding, errors, by_line = stream.encoding, stream.errors, stream.line_buffering
+    if errors in _FAILING:
+        codecs.register_error(_ESCAPING, _escape)
+        errors = _ESCAPING
     guarded = PrintableStream(stream.detach(), encoding, errors, newline="\n", line_buffering=by_line)
     guarded.colours = colours
     return guarded
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """What the encoding has no letter for, as JSON writes it: a document stays one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end

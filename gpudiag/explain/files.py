@@ -3,7 +3,9 @@
 import bz2
 import gzip
 import lzma
+import os
 import re
+import stat
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -213,11 +215,15 @@ def _is_log_by_head(path: Path, is_dump: Callable[[bytes], bool]) -> bool:
 
 
 def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path], int]:
-    """The files of a folder that may be logs, by name, and how many others there are; hidden folders are skipped."""
+    """The files of a folder that may be logs, by name, and how many others there are; hidden ones are skipped.
+
+    A folder in it that cannot be read stands among the files: opened, it says why.
+    """
     found: list[Path] = []
     others = 0
-    for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts) or not path.is_file():
+    for path, is_file in sorted(_walk(folder)):
+        if not is_file:
+            found.append(path)
             continue
         suffix = path.suffix.lower()
         is_log = suffix not in _NO_LOGS or (suffix in _MAY_BE_LOGS and _is_log_by_head(path, is_dump))
@@ -226,6 +232,28 @@ def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path
         else:
             others += 1
     return found, others
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Each file below a folder with True, and with False each folder that cannot be read; nothing that is hidden."""
+    unread: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=lambda error: unread.append(Path(error.filename))):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and _may_be_file(Path(place, name)):
+                yield Path(place, name), True
+    for path in unread:
+        yield path, False
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether it is a regular file, or one of which this user may not even learn that."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 class _Peekable:

@@ -64,9 +64,10 @@ class Identities:
 
 def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     """The names that all logs of a job give together."""
-    shared = os.path.commonpath([os.path.dirname(name) for name, _ in facts]) if facts else ""
-    below = len(shared) + 1 if shared not in ("", "/") else 0
-    job = Identities([LogOfJob(name, shown, read_place(name, below)) for name, shown in facts])
+    below = _common_lengths([name for name, _ in facts])
+    job = Identities(
+        [LogOfJob(name, shown, read_place(name, below[os.path.isabs(name)])) for name, shown in facts]
+    )
     for log in job.logs:
         _learn(job, log.facts.talk)
     _name_hosts(job)
@@ -75,6 +76,19 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     _number_tasks(job)
     _place_ranks(job)
     return job
+
+
+def _common_lengths(names: list[str]) -> dict[bool, int]:
+    """How many characters the names of one kind begin with alike, a whole folder; by whether they are absolute.
+
+    People mix both, and standard input has a name without a folder.
+    """
+    lengths = {}
+    for absolute in (False, True):
+        folders = [os.path.dirname(name) for name in names if os.path.isabs(name) == absolute]
+        shared = os.path.commonpath(folders) if folders else ""
+        lengths[absolute] = len(shared) + 1 if shared not in ("", "/") else 0
+    return lengths
 
 
 def _learn(job: Identities, talk: RankTalk) -> None:

@@ -247,7 +247,7 @@ def _of_json(text: str) -> str:
     """The text in a line of JSON: docker's `log`, a logger's level, message and exception; else the line itself."""
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if not isinstance(fields, dict):
         return text

@@ -1,9 +1,10 @@
 """What `gpudiag explain` was asked about: a topic of the catalogues, logs, or a text."""
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Iterator
-from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gpudiag.explain.answer import Source, explain_logs, open_log
 from gpudiag.explain.files import LogRefused, log_files
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid, known_topics
 from gpudiag.model.explanation import Explanation, LogExplanation
+from gpudiag.model.nearest import find_nearest
 from gpudiag.probe.job.flight_recorder import looks_like_dump
 from gpudiag.reference.failures import failures
 
@@ -28,6 +30,8 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     Raises:
         UsageError: there is nothing of that name (the nearest is named), or a log cannot be opened.
     """
+    if "" in words:  # as a path it would be this folder
+        raise UsageError("an argument is empty: is a variable of the shell not set?", hint=_HINT)
     numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
     if numbered:
         return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
@@ -50,8 +54,8 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     if len(words) > 1:
         raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
     topics = (*known_topics(), *failures())
-    near = [f"xid {text}"] if text.isdecimal() else get_close_matches(text, topics, n=1)
-    question = f"; did you mean {near[0]}?" if near else ""
+    near = f"xid {text}" if text.isdecimal() else find_nearest(text, topics)
+    question = f"; did you mean {near}?" if near else ""
     raise UsageError(f"{text!r} is no finding code and no file{question}", hint=_HINT)
 
 
@@ -83,10 +87,14 @@ def _is_text(words: tuple[str, ...]) -> bool:
 
 
 def _exists(word: str) -> bool:
+    """Whether a file or folder has this name, or is said to be where this user may not look."""
     try:
-        return "\n" not in word and Path(word).exists()
-    except OSError:  # longer than a file name may be
+        os.stat(word)
+    except OSError as error:  # a text may be longer than a file name can be
+        return error.errno == errno.EACCES and _LOOKS_LIKE_A_PATH.fullmatch(word) is not None
+    except ValueError:  # it has a character that no name has
         return False
+    return True
 
 
 def _explain_files(words: tuple[str, ...]) -> LogExplanation:
@@ -97,7 +105,7 @@ def _explain_files(words: tuple[str, ...]) -> LogExplanation:
     for word in words:
         if word == "-":
             paths.append(None)
-        elif Path(word).is_dir():
+        elif os.path.isdir(word):
             inside, _ = log_files(Path(word), looks_like_dump)
             if not inside:
                 raise UsageError(f"no file in {word} looks like a log", hint="give the files themselves")

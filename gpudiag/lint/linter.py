@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gpudiag.lint.ignoring import Silence, read_silences
@@ -12,6 +12,7 @@ from gpudiag.lint.reader import SUFFIXES, Line, Script, SourceFile, Unreadable, 
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules import BY_CODE, RULES
 from gpudiag.lint.rules.launch_module import find_commands
+from gpudiag.lint.shares import work_in_shares
 from gpudiag.lint.syntax import Broken, Parsed, parse_script
 from gpudiag.model.lint import LintedFile, LintFinding, LintReport
 
@@ -40,8 +41,7 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
     if count < 2 or len(files) < _FILES_FOR_ONE_PROCESS:
         done = [lint_file(path) for path in files]
     else:
-        with ProcessPoolExecutor(min(count, 8)) as pool:
-            done = list(pool.map(lint_file, files, chunksize=8))
+        done = work_in_shares(lint_file, files, min(count, 8))
     return LintReport(
         tuple(linted.file for linted in done),
         tuple(finding for linted in done for finding in linted.findings),
@@ -49,16 +49,25 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
 
 
 def _expand(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files, and of folders the scripts in them, without hidden folders and installed packages."""
+    """The files, and of folders the scripts in them, without hidden folders and installed packages.
+
+    A folder that cannot be read stands for itself: opened like a file, it says why.
+    """
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             yield path
             continue
-        for folder, folders, names in os.walk(path):
+        unread: list[Path] = []
+        for folder, folders, names in os.walk(path, onerror=partial(_note_unread, unread)):
             folders[:] = sorted(
                 name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
             )
             yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
+        yield from unread
+
+
+def _note_unread(unread: list[Path], error: OSError) -> None:
+    unread.append(Path(error.filename))
 
 
 def lint_file(path: Path) -> Linted:

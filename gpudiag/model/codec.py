@@ -123,7 +123,16 @@ def to_document(noun: Any) -> dict[str, Any]:
 
 def dumps(noun: Any, *, indent: int | None = None) -> str:
     """The document as JSON text; never NaN or Infinity, which JSON does not have."""
-    return json.dumps(to_document(noun), indent=indent, ensure_ascii=False, allow_nan=False)
+    return dump_document(to_document(noun), indent=indent)
+
+
+def dump_document(document: Any, *, indent: int | None = None) -> str:
+    """What is JSON-ready as text that any file can hold; never NaN or Infinity.
+
+    Python keeps the bytes of a name or an argument that are no UTF-8 as lone surrogates: they become JSON's escapes.
+    """
+    text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def encode(value: Any) -> Any:
@@ -191,7 +200,7 @@ def loads(text: str) -> Any:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"not a JSON document: {error}") from error
     return from_document(document)
 

@@ -1,6 +1,5 @@
 """The documents there are, by schema name, and the JSON Schema of each, from the nouns' own annotations."""
 
-import difflib
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
 from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
+from gpudiag.model.nearest import find_nearest
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
@@ -69,8 +69,8 @@ def noun_type(schema: str) -> type:
     """
     if schema in DOCUMENTS:
         return DOCUMENTS[schema]
-    nearest = difflib.get_close_matches(schema, DOCUMENTS, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known: {', '.join(DOCUMENTS)}"
+    near = find_nearest(schema, DOCUMENTS)
+    hint = f"did you mean {near}?" if near else f"known: {', '.join(DOCUMENTS)}"
     raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 
 

@@ -3,12 +3,12 @@
 The command's options and help, the flags that ask for a plan, its refusals and its JSON Schema follow from it.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from gpudiag.errors import UsageError
+from gpudiag.model.nearest import find_nearest
 
 ALL = "all"
 
@@ -114,8 +114,8 @@ def require_known(value: str, known: Sequence[str], what: str) -> None:
     """
     if value in known:
         return
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+    near = find_nearest(value, known)
+    hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
     raise UsageError(f"{value!r} is not {what} that gpudiag knows", hint=hint)
 
 

@@ -350,7 +350,7 @@ def _launcher_on_this_machine() -> str:
     ancestors: list[str] = []
     while pid not in ("0", "1") and len(ancestors) < 20:
         try:
-            status = Path(f"/proc/{pid}/status").read_text()
+            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
         except OSError:
             break
         fields = dict(line.partition(":\t")[::2] for line in status.splitlines())

@@ -12,7 +12,10 @@ _KILLS = "it is ended now: SIGTERM, and SIGKILL 30 s later (--on-stall kill)"
 
 
 def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
-    """How the job went, and where the whole of it stands; a job that ended well takes two lines."""
+    """How the job went, and where the whole of it stands; a job that ended well takes two lines.
+
+    `path` is empty where the verdict could not be written.
+    """
     lines = [*_paragraph(f"{run.outcome.value.upper()} {run.headline}")]
     first, *others = run.findings or (None,)
     if first is not None:
@@ -21,8 +24,12 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
         lines += _paragraph(f"{finding.outcome.value.upper()} {finding.message} [{finding.code}]")
     lines += [line for why in run.unseen[:2] for line in _paragraph(f"not read: {why}", _INDENT)]
     lines += _explained(run)
-    files = f"; dumps and error files: {run.folder}" if run.folder else ""
-    lines += _paragraph(f"verdict: {path}{files}", _INDENT)
+    places = [
+        f"{what}: {place}"
+        for what, place in (("verdict", path), ("dumps and error files", run.folder))
+        if place
+    ]
+    lines += _paragraph("; ".join(places), _INDENT) if places else []
     if lines:
         lines[0] = style.paint_outcome(lines[0], run.outcome.value)
     return "".join(f"{_PREFIX}{line}\n" for line in lines)

@@ -1,11 +1,10 @@
 """The formats of a report by name, for `--format`, `--report` and the service; each is imported when wanted."""
 
-import json
 from importlib import import_module
 from math import isfinite
 from typing import Any
 
-from gpudiag.model.codec import to_document
+from gpudiag.model.codec import dump_document, to_document
 from gpudiag.model.job import HangReport
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingReport
@@ -15,7 +14,7 @@ from gpudiag.model.training import TrainingReport
 
 def render_json(report: Report) -> str:
     """The document `gpudiag.report/1`; a number that JSON does not have becomes the text `nan` or `inf`."""
-    return json.dumps(_finite(to_document(report)), ensure_ascii=False, allow_nan=False) + "\n"
+    return dump_document(_finite(to_document(report))) + "\n"
 
 
 def _finite(value: Any) -> Any:

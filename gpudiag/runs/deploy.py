@@ -106,7 +106,7 @@ def write_files(files: tuple[ShippedFile, ...], folder: Path) -> tuple[Path, ...
     try:
         for file in files:
             target = folder / file.path
-            if os.path.lexists(target) and target.read_text() != file.text:
+            if os.path.lexists(target) and target.read_bytes() != file.text.encode():
                 raise UsageError(
                     f"{target} exists and differs: it was not changed",
                     hint="remove it, or name another folder",
@@ -125,7 +125,7 @@ def _write(target: Path, file: ShippedFile) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        partial.write_text(file.text)
+        partial.write_text(file.text, encoding="utf-8")
         partial.chmod(partial.stat().st_mode | (0o111 if file.executable else 0))
         partial.replace(target)
     finally:
@@ -140,7 +140,9 @@ def _read_place(place: str) -> list[ShippedFile]:
     base = top if top.is_dir() else top.parent
     try:
         return [
-            ShippedFile(path.relative_to(base).as_posix(), path.read_text(), path.suffix == ".sh")
+            ShippedFile(
+                path.relative_to(base).as_posix(), path.read_text(encoding="utf-8"), path.suffix == ".sh"
+            )
             for path in paths
         ]
     except OSError as error:

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
-from gpudiag.installed import install_command
+from gpudiag.installed import install_command, root_command
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
@@ -193,16 +193,17 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
     if not jobs and gathered.hidden:
         raise SourceFailedError(
             f"no job was found among this user's processes, and {gathered.hidden} Python processes here may not be read",
-            hint="`sudo gpudiag hang`, or `sudo gpudiag hang PID`",
+            hint=f"`{root_command('hang')}`, or `{root_command('hang PID')}`",
         )
     if not jobs:
         raise UsageError(
             "no job was found on this machine: no process has RANK and WORLD_SIZE, or torch loaded",
-            hint="name a process of it: `gpudiag hang PID`; as another user's, with sudo",
+            hint=f"name a process of it: `gpudiag hang PID`; where it is another user's: `{root_command('hang PID')}`",
         )
     if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
         listed = "; ".join(
-            f"{job.name} ({len(job.ranks)} ranks, e.g. pid {job.ranks[0].pid})" for job in jobs[:8]
+            f"{job.name} ({len(job.ranks)} {'rank' if len(job.ranks) == 1 else 'ranks'}, e.g. pid {job.ranks[0].pid})"
+            for job in jobs[:8]
         )
         raise UsageError(
             f"{len(jobs)} jobs are on this machine: {listed}", hint="name one: `gpudiag hang PID`, or `--all`"

@@ -38,6 +38,23 @@ _SUMMED_GRADIENTS = (
 _HOROVOD = "import horovod.torch as hvd; print(int(bool(hvd.cuda_built())))"
 
 
+def find_interpreter(python: str, named: str) -> str:
+    """The path of an interpreter, which may be named by that or as a shell finds it; `named` is the flag as given.
+
+    Raises:
+        UsageError: there is none, or it cannot be run.
+    """
+    found = which(python)
+    if found is None:
+        raise UsageError(f"{named} is not there, or cannot be run", hint=_interpreter_hint(python))
+    return found
+
+
+def _interpreter_hint(python: str) -> str:
+    inside = os.path.join(python, "bin", "python")
+    return f"name the interpreter in it: {inside}" if which(inside) else "name the interpreter of your job"
+
+
 def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[str, ...]:
     """Those of `modules` that the interpreter cannot import; `python` is this one by default.
 
@@ -51,7 +68,7 @@ def absent_modules(modules: Sequence[str], python: str | None = None) -> tuple[s
 
 @cache
 def _ask(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    hint = "name the interpreter of your job"
+    hint = _interpreter_hint(python)
     command = [python, "-c", _QUESTION, *modules]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=True)

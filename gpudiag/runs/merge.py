@@ -130,7 +130,7 @@ def _documents(path: str) -> list[tuple[str, Any]]:
         raise UsageError("empty: the report was never written")
     try:
         return [(path, json.loads(data))]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
         if len(lines) == 1 or _line(lines[0][1]) is None:
             raise UsageError(f"not JSON, or cut short: {error}") from error
@@ -141,7 +141,7 @@ def _line(line: bytes) -> Any:
     """One line's document; None, which is not a report, if it is not JSON."""
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from gpudiag.errors import GpudiagError, UsageError
 
+_UNENCODABLE = (
+    "backslashreplace"  # of bytes in a name or an argument that are no UTF-8; in JSON that is an escape
+)
+
 
 def require_writable(path: Path) -> None:
     """Raise UsageError unless a document can be written to `path`, which is left as it was.
@@ -36,12 +40,12 @@ def write_document(path: Path, text: str) -> None:
     """
     try:
         if _is_special(path):  # a pipe or a device: there is nothing to replace
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8", errors=_UNENCODABLE)
             return
         target = path.resolve()  # a symlink stays a symlink
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            partial.write_text(text)
+            partial.write_text(text, encoding="utf-8", errors=_UNENCODABLE)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """The recipe of `gpudiag preflight`: take a snapshot, run the tests, take another, judge, store."""
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement, Measures
+from gpudiag.model.nearest import find_nearest
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
@@ -133,8 +133,8 @@ def _require_check(flag: str, name: str) -> None:
     known = dict.fromkeys(part for check in BUILTIN for part in (check.name, check.name.partition(".")[0]))
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    question = f"; did you mean {near[0]}?" if near else ""
+    near = find_nearest(name, known)
+    question = f"; did you mean {near}?" if near else ""
     raise UsageError(f"{flag}: there is no check {name!r}{question}", hint="see `gpudiag preflight --list`")
 
 

@@ -1,5 +1,6 @@
 """`load_scenario`: a machine by name, from a file, or as it was recorded, with faults, as a Scenario."""
 
+import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -70,7 +71,7 @@ def _split(spec: str) -> list[str]:
     parts = spec.split("+")
     for count in range(len(parts), 0, -1):
         name = "+".join(parts[:count])
-        if name.endswith((".toml", ".json")) and Path(name).is_file():
+        if name.endswith((".toml", ".json")) and os.path.isfile(name):
             return [name, *parts[count:]]
     return parts
 

@@ -6,6 +6,7 @@ A layer either gives a reading, or lists it under `missing` with its reason; the
 `[each]` with `bus_id` lists all GPUs of the machine anew. docs/simulate.md shows every key.
 """
 
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -323,13 +324,13 @@ def _machine_directory() -> "Traversable":
 def _read_file(source: str | Path) -> Layer:
     try:
         if isinstance(source, Path):
-            text = source.read_text()
+            text = source.read_text(encoding="utf-8")
         else:
-            text = _machine_directory().joinpath(f"{source}.toml").read_text()
+            text = _machine_directory().joinpath(f"{source}.toml").read_text(encoding="utf-8")
         layer = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"the scenario file {source} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the scenario file {source} is not TOML: {error}") from error
     for key in layer:
         if key not in _TOP_KEYS:
@@ -358,7 +359,7 @@ def _base_of(base: Any, source: str | Path) -> str | Path:
     if base in base_machines():
         return base
     path = Path(base) if isinstance(source, str) else source.parent / base
-    if path.suffix == ".toml" and path.exists():
+    if path.suffix == ".toml" and os.path.exists(path):
         return path
     raise UsageError(f"{source}: there is no machine {base!r}", hint=nearest_hint(base, base_machines()))
 

@@ -74,9 +74,11 @@ def read_recorded(path: Path) -> Blueprint:
         UsageError: the file cannot be read, is not such a document, or NVML was not asked when it was made.
     """
     try:
-        noun = loads(path.read_text())
+        noun = loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the recorded machine {path} cannot be read: {error}") from error
+        raise UsageError(
+            f"the recorded machine {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     snapshot = noun.snapshot if isinstance(noun, Report) else noun

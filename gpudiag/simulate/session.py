@@ -15,12 +15,12 @@ import shutil
 import signal
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from gpudiag.errors import UsageError
+from gpudiag.errors import GpudiagError, UsageError
+from gpudiag.folders import cache_folder, temporary_folder
 from gpudiag.ranks.process import DEAD_STATES, kill, name_process, read_process
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
@@ -246,11 +246,11 @@ def _parent_folder() -> Path:
     Raises:
         UsageError: each place is not this user's own, not writable, or mounted noexec.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    places = (
-        Path(tempfile.gettempdir()) / f"gpudiag-simulate-{os.getuid()}",
-        cache / "gpudiag" / "simulate",
-    )
+    places: list[Path] = []
+    with contextlib.suppress(GpudiagError):
+        places.append(temporary_folder() / f"gpudiag-simulate-{os.getuid()}")
+    if cache := cache_folder():
+        places.append(cache / "simulate")
     for place in places:
         with contextlib.suppress(OSError):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -261,8 +261,8 @@ def _parent_folder() -> Path:
             if own and may_execute and os.access(place, os.W_OK) and ":" not in str(place):
                 return place
     raise UsageError(
-        f"no folder for a simulated machine: tried {' and '.join(map(str, places))}",
-        hint="set TMPDIR to a folder of your own that is not mounted noexec",
+        f"no folder for a simulated machine can be used: tried {' and '.join(map(str, places)) or 'TMPDIR, /tmp'}",
+        hint="set TMPDIR to a folder of your own that has room and is not mounted noexec",
     )
 
 

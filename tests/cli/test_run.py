@@ -230,6 +230,7 @@ WRONG = {
     "no separator": (["torchrun", "--nproc", "2"], 2, "goes after `--`"),
     "no such option": (["--bogus", "--", "true"], 2, "no option --bogus"),
     "no such command": (["--", "no-such-command"], 127, "command not found"),
+    "an empty command": (["--", ""], 127, "is empty"),
     "no executable": (["--", str(ROOT)], 126, "Permission denied"),
     "no number": (["--stall-after", "soon", "--", "true"], 2, "--stall-after soon"),
     "no such reaction": (["--on-stall", "pray", "--", "true"], 2, "pray"),
@@ -252,3 +253,16 @@ def test_a_full_disk_costs_the_verdict_and_not_the_job(folder: Path) -> None:
     done = ended([*GPUDIAG, "run", "--verdict", "/dev/full", "--", "sh", "-c", "echo kept; exit 4"], folder)
     assert (done.returncode, done.stdout) == (4, b"kept\n")
     assert b"No space left on device" in done.stderr
+    assert b"verdict: " not in done.stderr  # no file is named that is not there
+
+
+def test_a_folder_that_was_removed_is_no_bug_of_gpudiag(folder: Path) -> None:
+    start = 'import os, sys; os.mkdir("gone"); os.chdir("gone"); os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])'
+    done = ended([sys.executable, "-c", start, *GPUDIAG, "run", "--", "true"], folder)
+    assert done.returncode == 2, done.stderr
+    assert b"it was removed" in done.stderr
+    done = ended(
+        [sys.executable, "-c", start, *GPUDIAG, "run", "--verdict", f"{folder}/v.json", "--", "true"], folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "v.json").exists()

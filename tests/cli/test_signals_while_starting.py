@@ -110,3 +110,23 @@ def test_a_signal_that_python_drops_in_a_callback_comes_again(number, name, plac
         check=False,
     )
     assert (done.stdout, done.stderr) == (f"{name}\n", "")
+
+
+AT_THE_END = """
+import time
+from gpudiag.cli import signals
+signals.end_quietly()
+signals.raise_again()
+signals._since[2] = time.monotonic()  # it came within an import, which was the command's last
+signals._send_soon()
+signals.end_quietly()
+time.sleep(0.5)
+print("ended")
+"""
+
+
+def test_a_signal_that_waits_at_the_end_of_a_command_does_not_end_it_by_an_alarm():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

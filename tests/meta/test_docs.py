@@ -72,6 +72,35 @@ def test_every_command_that_is_shown_has_the_options_shown(page: Path) -> None:
     assert unknown == []
 
 
+def test_every_command_stands_in_the_table_of_commands() -> None:
+    named = set(re.findall(r"^\| `gpudiag (\S+?)(?: .*)?`", (DOCS / "commands.md").read_text(), re.MULTILINE))
+    assert {command for command in TREE if command and command != "gpudiag"} <= named
+
+
+LIMIT = re.compile(r"`(--[a-z-]+)`,? \(?(\d+(?:\.\d+)?) s\b")
+DEFAULTS: dict[str, set[float]] = {}
+for option in (
+    one
+    for options in json.loads((Path(__file__).parent / "command_tree.json").read_text()).values()
+    for one in options
+):
+    for name in option["names"]:
+        if isinstance(option["default"], int | float) and not isinstance(option["default"], bool):
+            DEFAULTS.setdefault(name, set()).add(float(option["default"]))
+
+
+def test_a_limit_in_seconds_is_the_default_of_its_option() -> None:
+    """Of the options of gpudiag: docs/gpu.md is about a program of its own."""
+    told = [
+        (page.name, name, float(seconds))
+        for page in PAGES
+        if page.name != "gpu.md"
+        for name, seconds in LIMIT.findall(page.read_text())
+    ]
+    assert told
+    assert [limit for limit in told if limit[2] not in DEFAULTS.get(limit[1], ())] == []
+
+
 def test_commands_are_found_in_the_pages() -> None:
     assert commands_of("`gpudiag list --free 2`\n    gpudiag simulate x -- gpudiag list --wide | head\n") == [
         ("list", ["--free"]),

@@ -7,7 +7,7 @@ import pytest
 
 import gpudiag
 from gpudiag import installed
-from gpudiag.installed import command_for, install_command, pip_command, requirements_of
+from gpudiag.installed import command_for, install_command, pip_command, requirements_of, root_command
 
 REQUIRES = """
 click>=8.1
@@ -101,3 +101,29 @@ def test_no_other_file_of_the_package_says_pip_install_with_an_extra():
         if path.suffix in (".py", ".toml") and "pip install 'gpudiag" in path.read_text("utf-8")
     ]
     assert saying == []
+
+
+def test_the_command_as_root_is_one_that_sudo_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(installed, "_PATH_OF_SUDO", str(tmp_path / "usr"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "my venv"))
+    monkeypatch.setattr(sys, "executable", "/opt/python3")
+    assert root_command("hang 7") == "sudo /opt/python3 -m gpudiag hang 7"
+    for folder, command in (
+        ("my venv/bin", f"sudo '{tmp_path}/my venv/bin/gpudiag'"),
+        ("usr", "sudo gpudiag"),
+    ):
+        program = tmp_path / folder / "gpudiag"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+        assert root_command("hang 7") == f"{command} hang 7"
+
+
+def test_no_other_message_says_sudo_gpudiag():
+    package = Path(gpudiag.__file__).parent
+    # A help's example, and what is run outside of the container, by another gpudiag.
+    allowed = {"installed.py": 1, "cli/hang.py": 1, "probe/job/permission.py": 1}
+    found = {
+        str(path.relative_to(package)): path.read_text().count("sudo gpudiag")
+        for path in package.rglob("*.py")
+    }
+    assert {place: count for place, count in found.items() if count} == allowed

@@ -2,6 +2,7 @@
 
 from gpudiag.checks import limits
 from gpudiag.checks.doctor.sight import Sight, unread
+from gpudiag.installed import root_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.doctor import DoctorPart, PartState, TraceRights
 from gpudiag.model.reading import Missing, MissingReason
@@ -74,10 +75,10 @@ def judge_kernel_log(sight: Sight) -> DoctorPart:
     if not isinstance(log, Missing):
         return DoctorPart("kernel-log", PartState.WORKS, status.reason or "read")
     words = f"it cannot be read, so Xids are not seen: {explain_missing(log)}"
-    remedy = "sudo gpudiag preflight, or join the group adm (`sudo usermod -aG adm $USER`), or"
+    remedy = f"{root_command('preflight')}, or join the group adm (`sudo usermod -aG adm $USER`), or"
     remedy += " `sudo sysctl kernel.dmesg_restrict=0`"
     if sight.snapshot.machine.container is not None:
-        remedy = "mount the host's /dev/kmsg into the container, or look from the host"
+        remedy = "look from the host, or as root in a container with the host's /dev/kmsg"
     return DoctorPart("kernel-log", PartState.LIMITED, words, remedy)
 
 
@@ -109,11 +110,11 @@ def _obstacle(rights: TraceRights) -> tuple[str, str]:
             )
         return "", ""
     if scope == 2:
-        return "kernel.yama.ptrace_scope is 2: only root may trace a process", "sudo gpudiag hang"
+        return "kernel.yama.ptrace_scope is 2: only root may trace a process", root_command("hang")
     if scope == 1:
         return (
             "kernel.yama.ptrace_scope is 1: only a parent may trace a process",
-            "sudo gpudiag hang, or `sudo sysctl kernel.yama.ptrace_scope=0`",
+            f"{root_command('hang')}, or `sudo sysctl kernel.yama.ptrace_scope=0`",
         )
     return "", ""
 

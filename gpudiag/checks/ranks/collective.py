@@ -485,7 +485,9 @@ def _counted_only(measurement: CollectiveMeasurement) -> list[Finding]:
 
 def find_missing_gpu(measurement: CollectiveMeasurement) -> Finding:
     """The finding of a run that uses GPUs where there are any, and found none."""
-    ranks = f"{measurement.world_size} {measurement.backend} ranks"
+    ranks = (
+        f"{measurement.world_size} {measurement.backend} {'rank' if measurement.world_size == 1 else 'ranks'}"
+    )
     return COLLECTIVE_WITHOUT_GPU.finding(
         HostSubject(measurement.host),
         f"no GPU and no trace of one, so NCCL was not tested; the results below are of {ranks} on the CPU",

@@ -4,6 +4,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from gpudiag.installed import root_command
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.proc import read_text
 from gpudiag.probe.sheet import Sheet
@@ -31,21 +32,21 @@ def read_trace_rights() -> dict[str, Any]:
 
 
 def _reason(pid: int) -> str:
-    owner = None
+    owner, as_root = None, root_command(f"hang {pid}")
     with suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
     scope = _scope()
     if os.geteuid() != 0:
         if owner is not None and owner != os.geteuid():
-            return f"it belongs to another user (uid {owner}): `sudo gpudiag hang {pid}`"
+            return f"it belongs to another user (uid {owner}): `{as_root}`"
         if scope == 1:
             return (
-                "kernel.yama.ptrace_scope is 1, so only a parent may trace a process: `sudo gpudiag hang"
-                f" {pid}`, or `sudo sysctl kernel.yama.ptrace_scope=0`"
+                f"kernel.yama.ptrace_scope is 1, so only a parent may trace a process: `{as_root}`,"
+                " or `sudo sysctl kernel.yama.ptrace_scope=0`"
             )
         if scope in (2, 3):
-            return f"kernel.yama.ptrace_scope is {scope}, so only root may trace a process: `sudo gpudiag hang {pid}`"
-        return f"the kernel refuses it, for example because the process has other rights (setuid, not dumpable): `sudo gpudiag hang {pid}`"
+            return f"kernel.yama.ptrace_scope is {scope}, so only root may trace a process: `{as_root}`"
+        return f"the kernel refuses it, for example because the process has other rights (setuid, not dumpable): `{as_root}`"
     if scope == 3:
         return "kernel.yama.ptrace_scope is 3: no process may trace another until the machine boots with another value"
     if not _has_capability():

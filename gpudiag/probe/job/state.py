@@ -96,7 +96,7 @@ def _read_start(root: Path, seen: RankSeen) -> float:
     """When the rank started: a dump that is older is of another run, as of the attempt before an elastic restart."""
     with suppress(OSError, ValueError, IndexError):
         uptime_seconds = float((root / "proc/uptime").read_text().split()[0])
-        _, fields = read_stat((root / "proc" / str(seen.pid) / "stat").read_text())
+        _, fields = read_stat((root / "proc" / str(seen.pid) / "stat").read_text(errors="replace"))
         return time.time() - uptime_seconds + int(fields[START_TICKS]) / CLOCK_TICKS
     return time.time() - seen.started_seconds_ago
 
@@ -157,7 +157,7 @@ def _pids_inside(root: Path, pids: frozenset[int]) -> frozenset[int]:
     inside = set()
     for pid in pids:
         with suppress(OSError, ValueError, IndexError):
-            for line in (root / "proc" / str(pid) / "status").read_text().splitlines():
+            for line in (root / "proc" / str(pid) / "status").read_text(errors="replace").splitlines():
                 if line.startswith("NSpid:"):
                     inside.add(int(line.split()[-1]))
     return frozenset(inside)

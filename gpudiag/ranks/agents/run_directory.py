@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
+from gpudiag.folders import temporary_folder
 
 _OWNER_LOCK = "owner.lock"
 _PREFIX = "run-"
@@ -29,12 +30,13 @@ def runtime_directory() -> Path:
 
     Raises:
         LaunchError: it cannot be created, or another user owns it or may write to it.
+        GpudiagError: there is no folder for temporary files.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.access(runtime, os.W_OK | os.X_OK):
         base = Path(runtime) / "gpudiag"
     else:
-        base = Path(tempfile.gettempdir()) / f"gpudiag-{os.getuid()}"
+        base = temporary_folder() / f"gpudiag-{os.getuid()}"
     try:
         base.mkdir(mode=0o700, exist_ok=True)
         status = base.lstat()

@@ -195,7 +195,7 @@ def read_error_file(path: str) -> tuple[str, str | None] | None:
         with open(path, "rb") as file:
             document = json.loads(file.read(_ERROR_FILE_BYTES))
         message = document["message"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     if isinstance(message, str):
         return _shown(message), None

@@ -68,6 +68,8 @@ def start_job(argv: Sequence[str], environment: Mapping[str, str], mask: set[sig
     """
     # Python ignores these two for itself; all other signals are as the caller left them.
     defaults = (signal.SIGPIPE, signal.SIGXFSZ)
+    if not argv[0]:
+        raise CommandNotFoundError("the command's name is empty: is a variable of the shell not set?")
     try:
         return os.posix_spawnp(argv[0], list(argv), dict(environment), setsigmask=mask, setsigdef=defaults)
     except OSError as error:

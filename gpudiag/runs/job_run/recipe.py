@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -62,7 +62,9 @@ class RunEnd:
     verdict: Path
 
 
-Tell = Callable[[JobRun, Path, str], None]  # prints a verdict; the last word is `stall` or `end`
+Tell = Callable[
+    [JobRun, Path, str], None
+]  # prints a verdict; the last word is `stall`, `end`, or `unwritten`
 
 
 def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
@@ -73,7 +75,7 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
         CommandNotFoundError: there is no such command.
         CommandRefusedError: it cannot be executed.
     """
-    path = plan.verdict or default_verdict(Path.cwd())
+    path = plan.verdict or default_verdict()
     require_writable(path)
     folder = path.resolve().with_suffix(SUFFIX)
     remove_left_folders(folder.parent)
@@ -118,16 +120,19 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     return RunEnd(status, path)
 
 
-def default_verdict(folder: Path) -> Path:
+def default_verdict() -> Path:
     """`gpudiag-run-HOST-TIME-PID.json` in this folder.
 
     Raises:
-        UsageError: no file can be made there.
+        UsageError: no file can be made there, or the folder was removed.
     """
+    hint = "name a file in a folder that you can write to: gpudiag run --verdict FILE -- COMMAND"
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the verdict cannot be written to this folder: it was removed", hint=hint) from None
     if not os.access(folder, os.W_OK):
-        raise UsageError(
-            f"the verdict cannot be written to {folder}", hint="name a file that can: --verdict FILE"
-        )
+        raise UsageError(f"the verdict cannot be written to {folder}: no permission, or read-only", hint=hint)
     return folder / f"{default_name()}.json"
 
 
@@ -220,7 +225,8 @@ def _leave(verdict: JobRun, path: Path, tell: Tell) -> int:
     try:
         write_document(path, dumps(verdict) + "\n")
     except GpudiagError as error:
-        tell(replace(verdict, unseen=(*verdict.unseen, error.message)), path, "unwritten")
+        tell(verdict, path, "unwritten")
+        print(f"gpudiag: {error.message}: these lines are all that is left of the verdict", file=sys.stderr)
         return 0
     tell(verdict, path, "end")
     return 0

@@ -381,7 +381,9 @@ def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:
 
 
 def _branch_for(blueprint: Blueprint, fault: Fault) -> dict[str, Any]:
-    branches = tomllib.loads(files("gpudiag.simulate").joinpath("old_drivers.toml").read_text())
+    branches = tomllib.loads(
+        files("gpudiag.simulate").joinpath("old_drivers.toml").read_text(encoding="utf-8")
+    )
     gpu = blueprint.gpus[0].gpu.readings
     for branch in branches.values():
         older = int(branch["driver_version"].split(".")[0]) < int(blueprint.nvml.driver_version.split(".")[0])

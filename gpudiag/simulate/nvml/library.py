@@ -11,6 +11,7 @@ from importlib import resources, util
 from pathlib import Path
 
 from gpudiag.errors import UsageError
+from gpudiag.folders import cache_folder, temporary_folder
 from gpudiag.installed import install_command
 from gpudiag.reference.nvml import exported_functions, return_texts
 
@@ -80,7 +81,9 @@ def _render_symbols() -> str:
 
 def _cache_directory() -> Path:
     """This user's cache folder, or a temporary one where it cannot be used."""
-    wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpudiag"
+    wanted = cache_folder()
+    if wanted is None:
+        return _own_temporary_directory()
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=wanted):
@@ -94,7 +97,7 @@ def _own_temporary_directory() -> Path:
 
     A library from a folder that another user made would run that user's code.
     """
-    folder = Path(tempfile.gettempdir()) / f"gpudiag-cache-{os.getuid()}"
+    folder = temporary_folder() / f"gpudiag-cache-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()

@@ -1,0 +1,82 @@
+"""Work that is shared among processes: each is forked with its share of the items, and sends back what it made of them."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+
+_Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count: int) -> list[_Made]:
+    """What `work` makes of each item, in their order, by `count` processes of which this is the first.
+
+    Signals are for this process alone: what they raise here ends the others. One that ends by itself, or is killed
+    for want of memory, costs time: its share is done here.
+    """
+    shares = [items[number::count] for number in range(count)]
+    others: list[tuple[int, int]] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no process may be started and forgotten
+    try:
+        for share in shares[1:]:
+            others.append(_start(work, share))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    made: list[list[_Made]] = []
+    try:
+        made.append([work(item) for item in shares[0]])
+        for (_, pipe), share in zip(others, shares[1:], strict=True):
+            answer = _read(pipe)
+            made.append([work(item) for item in share] if answer is None else answer)
+    finally:
+        _end(others)
+    return [made[place % count][place // count] for place in range(len(items))]
+
+
+def _start(work: Callable[[_Item], _Made], share: Sequence[_Item]) -> tuple[int, int]:
+    """The pid of a process with a share, and the pipe on which it answers."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _work(work, share, writing)
+    os.close(writing)
+    return pid, reading
+
+
+def _work(work: Callable[[_Item], _Made], share: Sequence[_Item], pipe: int) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # a terminal sends it to all; the first process ends the others
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        with os.fdopen(pipe, "wb") as answer:
+            pickle.dump([work(item) for item in share], answer)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read(pipe: int) -> list[Any] | None:
+    """What a process made of its share; None where it ended before it was done."""
+    with os.fdopen(pipe, "rb", closefd=False) as answer:
+        whole = answer.read()
+    try:
+        return list(pickle.loads(whole))  # noqa: S301 - from a process that we forked
+    except (EOFError, pickle.UnpicklingError):
+        return None
+
+
+def _end(others: list[tuple[int, int]]) -> None:
+    """End the processes; those that have answered have ended by themselves, or are about to."""
+    for pid, pipe in others:
+        os.close(pipe)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
