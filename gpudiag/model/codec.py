@@ -16,6 +16,7 @@ every import (docs/decisions/0021).
 
 import builtins
 import json
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ FLATTEN = {"flatten": True}
 _NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does not have it")
 _REASONS = {reason.value: reason for reason in MissingReason}
 _NO_WORDS: dict[str, str] = {}
+_HALF = re.compile("[\ud800-\udfff]")  # of a character; Python keeps bytes that are no UTF-8 so
 _Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be missing in a sheet
 
 
@@ -127,12 +129,9 @@ def dumps(noun: Any, *, indent: int | None = None) -> str:
 
 
 def dump_document(document: Any, *, indent: int | None = None) -> str:
-    """What is JSON-ready as text that any file can hold; never NaN or Infinity.
-
-    Python keeps the bytes of a name or an argument that are no UTF-8 as lone surrogates: they become JSON's escapes.
-    """
+    """What is JSON-ready as text that any file and any reader can take; never NaN or Infinity."""
     text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else _HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def encode(value: Any) -> Any:
@@ -151,8 +150,11 @@ def encode(value: Any) -> Any:
 
 
 def _writable(text: str) -> str:
-    """The text with `?` for what is no character: a byte of a variable or a file's name that is not UTF-8."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    r"""The text with `\udce9` for what is no character, as on a terminal: a byte of a name that is not UTF-8.
+
+    JSON could hold it, and many readers of JSON, databases too, could not.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _encode_noun(noun: Any) -> dict[str, Any]:

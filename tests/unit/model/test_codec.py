@@ -200,7 +200,7 @@ def test_not_a_number_is_never_written():
         codec.dumps(make_snapshot(make_device(power_draw_watts=float("nan"))))
 
 
-def test_what_is_no_text_is_written_and_read_as_a_question_mark():
+def test_what_is_no_text_is_written_and_read_as_an_escape():
     """A variable or a file's name may hold any bytes, which Python gives as halves of characters."""
     odd = b"J\xf6rg".decode(errors="surrogateescape")
     process = GpuProcess(
@@ -209,7 +209,12 @@ def test_what_is_no_text_is_written_and_read_as_a_question_mark():
     snapshot = make_snapshot(devices=(make_device(0, processes=(process,)),), host=odd)
     for text in (codec.dumps(snapshot), json.dumps(codec.encode({odd: [odd]}), ensure_ascii=False)):
         assert text.encode().decode() == text
-        assert "J?rg" in text
+        assert r"J\\udcf6rg" in text
+    assert codec.dump_document([odd]) == codec.dump_document(codec.encode([odd])) == r'["J\\udcf6rg"]'
     again = codec.loads(codec.dumps(snapshot)).devices[0].processes[0]
-    assert (again.user, again.command, again.memory_used_bytes.detail) == ("J?rg", "? half", "J?rg")
+    assert (again.user, again.command, again.memory_used_bytes.detail) == (
+        r"J\udcf6rg",
+        r"\ud83d half",
+        r"J\udcf6rg",
+    )
     assert codec.encode("J\u00f6rg \U0001f600") == "J\u00f6rg \U0001f600"
