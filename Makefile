@@ -68,7 +68,7 @@ frameworks: $(VENV)/.installed-dev
 # What cannot be installed is said, and its tests are skipped with the reason.
 test-frameworks: $(VENV)/.installed-dev
 	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
-	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks
+	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks -n 2 --dist worksteal
 
 PYTHONS ?= build/pythons
 LOWEST ?= build/lowest
