@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,7 @@ class TrainingGroup:
         self._timeout = timedelta(seconds=context.operation_timeout_seconds)
         self._sequence = 0
         self._groups = 0
+        self._closed: list[Any] = []  # gloo's earlier groups: freed, one may never end (ranks/rank/worker.py)
         self.progress.enter_stage(RENDEZVOUS)
         self.device = claim_device(context, backend)
         timeout = timedelta(seconds=context.rendezvous_timeout_seconds)
@@ -47,6 +49,8 @@ class TrainingGroup:
     def renew(self) -> None:
         """Close the process group and open another one of the same ranks."""
         if dist.is_initialized():  # DeepSpeed closes it with its own
+            if self._backend == "gloo":
+                self._closed.append(dist.group.WORLD)
             dist.destroy_process_group()
         self._open()
 
