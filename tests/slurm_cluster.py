@@ -45,6 +45,7 @@ class Cluster:
             )
 
     def stop(self) -> None:
+        self._await_steps()
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -53,6 +54,12 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait(20)
+
+    def _await_steps(self) -> None:
+        """Let the processes that watch job steps end: each has a socket, and would outlive a slurmd that is gone."""
+        until = time.monotonic() + 20
+        while any(self.folder.glob("spool/n*/n*_*")) and time.monotonic() < until:
+            time.sleep(0.05)
 
     def state(self, node: str = "n01") -> tuple[str, str]:
         """The node's state and the reason for it."""
