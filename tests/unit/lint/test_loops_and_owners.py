@@ -1,22 +1,8 @@
 """Who owns a training loop, which loader and total is its own, and what a call in it runs."""
 
 from gpudiag.lint.linter import lint_text
+from tests.unit.lint.trained_script import TRAINED
 from tests.walking import walk
-
-_TRAINED = """
-import os
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = TensorDataset(torch.randn(64, 4))
-"""
 
 
 def test_a_call_of_an_object_runs_its_method_and_builds_nothing() -> None:
@@ -87,7 +73,7 @@ dist.destroy_process_group()
 
 def test_of_loaders_that_a_loop_takes_in_turn_the_one_that_trains_is_judged() -> None:
     """The loader of the test data needs no sampler, also where one loop goes over both."""
-    text = f"""{_TRAINED}
+    text = f"""{TRAINED}
 sampler = DistributedSampler(data)
 loaders = {{"train": DataLoader(data, sampler=sampler), "val": DataLoader(data)}}
 for epoch in range(9):
@@ -130,7 +116,7 @@ def train(model, loader, epochs):
 
 
 def test_a_loader_that_a_generator_begins_again_needs_set_epoch() -> None:
-    text = f"""{_TRAINED}
+    text = f"""{TRAINED}
 def forever(loader):
     epoch = 0
     while True:
@@ -157,7 +143,7 @@ dist.destroy_process_group()
 
 
 def test_a_count_that_one_rank_keeps_does_not_end_the_loop_of_all() -> None:
-    text = f"""{_TRAINED}
+    text = f"""{TRAINED}
 patience = 0
 for step in range(100):
     optimizer.zero_grad()
@@ -216,7 +202,7 @@ LOADS = {
 
 @walk(LOADS.items(), lambda item: item[0])
 def test_prepared_data_is_no_checkpoint_of_a_gpu(item) -> None:
-    text = f"{_TRAINED.replace('gloo', 'nccl')}{item[0]}\ndist.destroy_process_group()\n"
+    text = f"{TRAINED.replace('gloo', 'nccl')}{item[0]}\ndist.destroy_process_group()\n"
     found = [f.code for f in lint_text(text).findings if f.code == "lint.load_without_map_location"]
     assert bool(found) is item[1]
 

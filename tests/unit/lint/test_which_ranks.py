@@ -1,6 +1,7 @@
 """Which ranks come to a place, and which GPU is theirs, in the shapes in which scripts ask for it."""
 
 from gpudiag.lint.linter import lint_text
+from tests.unit.lint.trained_script import TRAINED
 from tests.walking import walk
 
 ONE_RANK = {
@@ -128,24 +129,8 @@ dist.destroy_process_group()
     assert codes == ["lint.save_on_every_rank", "lint.log_writer_on_every_rank"]
 
 
-_TRAINED = """
-import os
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = TensorDataset(torch.randn(64, 4))
-"""
-
-
 def test_what_follows_a_function_that_ends_the_other_ranks_is_for_one() -> None:
-    text = f"""{_TRAINED}
+    text = f"""{TRAINED}
 import sys
 
 def only_first():
