@@ -171,6 +171,11 @@ def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[
     return iter(events)
 
 
+def tells_of_restart(text: str) -> bool:
+    """Whether the line would settle what earlier lines say of a GPU or a switch."""
+    return _RESTART_PATTERN.search(text) is not None
+
+
 _ALL = "all"
 
 

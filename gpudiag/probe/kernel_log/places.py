@@ -18,6 +18,7 @@ from typing import IO, Protocol
 
 from gpudiag.compat import parse_iso_time
 from gpudiag.probe.guard import die_with
+from gpudiag.probe.kernel_log.lines import tells_of_restart
 
 MAX_BYTES = 64 * 1024**2  # of one place; about 500,000 lines
 MAX_RECORDS = 1_000_000  # of /dev/kmsg, which may be written while it is read
@@ -171,7 +172,11 @@ class _Tagged:
 
 
 class Syslog(_Tagged):
-    """A file that a syslog daemon wrote, or an older one that was rotated away."""
+    """A file that a syslog daemon wrote, or an older one that was rotated away.
+
+    Any user can have a line written into it, in the kernel's name too (`logger -t kernel`). So what would settle a fault
+    is not believed here: only in /dev/kmsg, into which root alone writes, and in the journal's lines of the kernel.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         """The file at `path`."""
@@ -179,6 +184,12 @@ class Syslog(_Tagged):
         self.path = path
         self.name = name
         self.complete = False
+
+    def parse(self, line: bytes) -> tuple[float, bytes] | None:
+        """Time and text of the kernel's own line; None for other programs, and for a line that tells of a restart."""
+        parsed = super().parse(line)
+        restarts = parsed is not None and tells_of_restart(parsed[1].decode(errors="replace"))
+        return None if restarts else parsed
 
     def chunks(self) -> Iterator[bytes]:
         """Whole lines, the newest chunk first."""

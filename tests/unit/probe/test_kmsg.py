@@ -126,13 +126,31 @@ def test_a_restart_in_one_log_is_told_with_the_fault_in_another(root):
     assert (event.restarted_by, event.restarted_at) == (TOLD, at(900))
 
 
-@pytest.mark.parametrize("program", ["gpudiag", "gpudiag[77]"])
-def test_a_restart_that_root_told_is_found_where_a_daemon_made_a_program_of_its_first_word(root, program):
-    told = iso(900, "").partition(" kernel")[0] + f" {program}: 5d:00.0 was reset\n"
+FOUND = "pci 0000:5d:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint"
+RESTARTS = (TOLD, "gpudiag: all GPUs were reset", LOADED, FOUND, "nvidia 0000:5d:00.0: reset done")
+
+
+@pytest.mark.parametrize("text", RESTARTS)
+def test_a_restart_in_a_file_that_any_user_can_have_written_to_settles_nothing(root, text):
     (root / "dev/kmsg").write_text(record(2000, "something later", 70))
-    (root / "var/log/messages").write_text(iso(1, "Linux version 6.8") + iso(60, XID) + told)
+    program, _, words = text.partition(": ")
+    for line in (iso(900, text), iso(900, "").replace("kernel: ", f"{program}: {words}")):
+        (root / "var/log/messages").write_text(iso(1, "Linux version 6.8") + iso(60, XID) + line)
+        (event,) = read_kernel_log(root).events
+        assert (event.text, event.restarted_by) == (XID, None)
+
+
+@pytest.mark.parametrize("text", RESTARTS)
+def test_a_restart_in_the_ring_settles(root, text):
+    (root / "dev/kmsg").write_text(record(60, XID, 1) + record(900, text, 2))
     (event,) = read_kernel_log(root).events
-    assert (event.restarted_by, event.restarted_at) == (TOLD, at(900))
+    assert (event.restarted_by, event.restarted_at) == (text, at(900))
+
+
+@pytest.mark.parametrize("program", ["gpudiag", "gpudiag[77]"])
+def test_the_journal_gives_the_first_word_of_what_root_told_as_a_program(program):
+    line = f"1790000000.5 host {program}: 5d:00.0 was reset".encode()
+    assert Journal().parse(line) == (1790000000.5, TOLD.encode())
 
 
 def test_a_restart_is_found_in_a_flood(root):
