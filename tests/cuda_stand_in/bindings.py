@@ -1,11 +1,14 @@
 """What torch._C has in a CUDA build and lacks in a CPU build; torch's own Python code for CUDA runs over it."""
 
+import ctypes
 import datetime
 import importlib.machinery
 import importlib.util
 import itertools
 import os
 import sys
+import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,9 @@ from tests.cuda_stand_in import data_parallel
 from tests.cuda_stand_in.gpus import Gpu, NoGpusError, list_gpus
 from tests.cuda_stand_in.settings import Settings
 
+_FORKS = tomllib.loads(Path(__file__).with_name("forks.toml").read_text())
+_MARKING_BINDINGS = tuple(entry["binding"] for entry in _FORKS["marks"])
+_KEPT: list[Any] = []  # what C++ calls, for as long as the process lives
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"
 _CUDA = 1  # c10::DeviceType::CUDA
 _MEMORY_KINDS = (
@@ -36,7 +42,7 @@ class _Machine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.started_by: int | None = None  # the process that started CUDA
+        self.marked_by: int | None = None  # the process whose forks torch refuses CUDA
         self._gpus: list[Gpu] | None = None
         self._error: str | None = None
 
@@ -50,11 +56,21 @@ class _Machine:
                 self._gpus, self._error = [], str(error)
         return self._gpus
 
+    def marking(self, binding: Callable[..., Any]) -> Callable[..., Any]:
+        """The binding, which refuses CUDA to what is forked from its first call on."""
+
+        def call(*arguments: Any) -> Any:
+            self.marked_by = self.marked_by or os.getpid()
+            return binding(*arguments)
+
+        return call
+
     def start(self) -> None:
         """What cuInit and the first context do."""
+        extension = _Extension(self.settings.library)
+        extension.start_driver()
         if not self.gpus:
             raise RuntimeError(self._error or "No CUDA GPUs are available")
-        extension = _Extension(self.settings.library)
         extension.set_kernel_microseconds(self.settings.kernel_microseconds)
         for gpu in self.gpus:
             faults = [fault for fault in self.settings.faults if fault.gpu == gpu.place]
@@ -66,7 +82,6 @@ class _Machine:
                 gpu.context_error or "",
                 [(fault.kind, fault.after) for fault in faults if fault.kind in ("stuck", "error", "oom")],
             )
-        self.started_by = os.getpid()
         generators = tuple(extension.new_generator(place) for place in range(len(self.gpus)))
         sys.modules["torch.cuda"].default_generators = generators  # type: ignore[attr-defined]
 
@@ -138,16 +153,26 @@ def fill_cuda(c: Any, settings: Settings) -> None:
         **_streams(extension),
         **_memory(extension),
         **_settings_of_torch(),
-        "_nccl_version": lambda: _packed(settings.nccl_version),
+        "_nccl_version": lambda: _packed(settings.nccl_built_with),
         "_nccl_version_suffix": lambda: b"",
         "_nvtx": _ranges(),
         **data_parallel.BINDINGS,
     }
+    for name in _MARKING_BINDINGS:
+        values[name] = machine.marking(values[name])
     for name, value in values.items():
         if name == "_has_cuda" or not hasattr(c, name):
             setattr(c, name, value)
     c._cuda_getDeviceProperties = machine.properties
+    _let_cplusplus_list(machine)
     os.register_at_fork(after_in_child=lambda: extension.forked() if _load.cache_info().currsize else None)
+
+
+def _let_cplusplus_list(machine: _Machine) -> None:
+    """Let torch's C++ ask for the GPUs without CUDA's start."""
+    list_gpus = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: len(machine.gpus))
+    _KEPT.append(list_gpus)
+    ctypes.CDLL(machine.settings.library).cuda_stand_in_lists_gpus_by(list_gpus)
 
 
 def add_properties(cuda: Any) -> None:
@@ -227,8 +252,8 @@ def _devices(machine: _Machine, extension: Any) -> dict[str, Any]:
 
     return {
         "_cuda_init": machine.start,
-        "_cuda_isInBadFork": lambda: machine.started_by not in (None, os.getpid()),
-        "_cuda_getDeviceCount": lambda: len(machine.gpus),
+        "_cuda_isInBadFork": lambda: machine.marked_by not in (None, os.getpid()),
+        "_cuda_getDeviceCount": extension.count_gpus,
         "_cuda_getArchFlags": lambda: _ARCHITECTURES,
         "_cuda_getCompiledVersion": lambda: 12080,
         "_cuda_getDevice": extension.get_device,

@@ -32,7 +32,7 @@ class Settings:
     lock_folder: str
     faults: tuple[GpuFault, ...]
     free_bytes: int
-    nccl_version: str
+    nccl_built_with: str  # the version that torch was built with; the loaded library's is its own affair
     runtime_version: str
     real_sizes: bool
     kernel_microseconds: int
@@ -53,7 +53,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         lock_folder=variables.get("CUDA_STAND_IN_LOCKS", os.path.dirname(library)),
         faults=parse_faults(variables.get("CUDA_STAND_IN_FAULTS", "")),
         free_bytes=int(variables.get("CUDA_STAND_IN_FREE_BYTES", 5 << 30)),
-        nccl_version=variables.get("CUDA_STAND_IN_NCCL", "2.27.5"),
+        nccl_built_with=variables.get("CUDA_STAND_IN_NCCL_BUILT", "2.27.5"),
         runtime_version=variables.get("CUDA_STAND_IN_RUNTIME", "12.8"),
         real_sizes=variables.get("CUDA_STAND_IN_SIZES") == "real",
         kernel_microseconds=int(variables.get("CUDA_STAND_IN_KERNEL_MICROSECONDS", "0")),

@@ -50,6 +50,10 @@ PYBIND11_MODULE(_cuda_stand_in, m) {
     gpu.context_error = context_error;
     for (auto& [kind, after] : faults) gpu.faults.push_back({kind, after});
   });
+  m.def("start_driver", [] {
+    if (cuInit(0) != 0) throw_cuda_error(3, "initialization error");
+  });
+  m.def("count_gpus", count_gpus);
   m.def("set_strict", [](bool s) { g_strict = s; });
   m.def("set_kernel_microseconds", [](int64_t n) { g_kernel_microseconds = n; });
   m.def("open_context", [](int d) { open_context(d); });

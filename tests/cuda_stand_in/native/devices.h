@@ -95,6 +95,14 @@ static at::Generator new_generator(DeviceIndex d) {
   return at::make_generator<Generator>(d < 0 ? t_device : d,
                                        at::detail::createCPUGenerator(c10::default_rng_seed_val));
 }
+// How many GPUs CUDA lists for this process. Asking starts the driver here, of which torch's own mark of a bad fork
+// learns nothing when C++ asks.
+static int (*g_list_gpus)() = nullptr;
+extern "C" void cuda_stand_in_lists_gpus_by(int (*list)()) { g_list_gpus = list; }
+static int count_gpus() {
+  if (cuInit(0) != 0 && g_count == 0) return 0;
+  return g_list_gpus ? g_list_gpus() : g_count.load();
+}
 struct Hooks final : at::CUDAHooksInterface {
   Hooks(at::CUDAHooksArgs) {}
   void init() const override {}
@@ -110,17 +118,17 @@ struct Hooks final : at::CUDAHooksInterface {
   Device getDeviceFromPtr(void*) const override { return Device(c10::kCUDA, t_device); }
   bool isPinnedPtr(const void* p) const override { return is_pinned(p); }
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return g_count > 0; }
-  bool hasCUDA() const override { return true; }
+  bool isAvailable() const override { return count_gpus() > 0; }
+  bool hasCUDA() const override { return count_gpus() > 0; }
   bool hasCUDART() const override { return true; }
-  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return g_count > 0; }
   DeviceIndex current_device() const override { return t_device; }
-  DeviceIndex deviceCount() const override { return g_count.load(); }
+  DeviceIndex deviceCount() const override { return count_gpus(); }
   DeviceIndex getCurrentDevice() const override { return t_device; }
   void setCurrentDevice(DeviceIndex d) const override { t_device = d; }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &g_pinned_allocator; }
   c10::Allocator* getCUDADeviceAllocator() const override { return &g_allocator; }
-  int getNumGPUs() const override { return g_count.load(); }
+  int getNumGPUs() const override { return count_gpus(); }
   void deviceSynchronize(DeviceIndex d) const override { g_guard.synchronizeDevice(d); }
 };
 namespace at {

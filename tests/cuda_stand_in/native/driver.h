@@ -12,7 +12,11 @@ struct CUstream_st {
 using Waiting = void (*)(const CUstream_st*);
 
 extern "C" {
-// libcuda.so.1: each burns a processor until the GPU has come so far, without a system call.
+// libcuda.so.1. The driver starts once in a process, and in none that was forked after that; 3 is
+// CUDA_ERROR_NOT_INITIALIZED.
+int cuInit(unsigned);
+int cuDeviceGetCount(int*);
+// Each burns a processor until the GPU has come so far, without a system call.
 void cuStreamSynchronize(const CUstream_st*);
 void cuEventSynchronize(const CUstream_st*);
 void cuCtxSynchronize(const CUstream_st*);

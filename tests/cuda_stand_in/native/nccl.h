@@ -183,13 +183,16 @@ struct ProcessGroupNCCL final : Backend {
     auto own = at::empty({int64_t(mine.size())}, at::kByte);
     memcpy(own.data_ptr(), mine.data(), mine.size());
     auto all = gather_bytes(own);
-    if (!getenv("NCCL_MULTI_RANK_GPU_ENABLE"))
+    int version = 0;
+    ncclGetVersion(&version);
+    if (version < 23000 || !getenv("NCCL_MULTI_RANK_GPU_ENABLE"))
       for (int r = 0; r < getSize(); r++)
         if (r != getRank() && at::equal(all[r], own))
           C10_THROW_ERROR(
               DistBackendError,
               c10::str("NCCL error in: CUDA stand-in, invalid usage (run with NCCL_DEBUG=WARN for details), "
-                       "NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL "
+                       "NCCL version ", version / 10000, ".", version / 100 % 100, ".", version % 100,
+                       "\nncclInvalidUsage: This usually reflects invalid usage of NCCL "
                        "library.\nLast error:\nDuplicate GPU detected : rank ",
                        getRank(), " and rank ", r, " both on CUDA device ", g_gpus[d].bus_id));
   }
