@@ -9,6 +9,7 @@ from gpudiag.collectives.cases import Sweep
 from gpudiag.collectives.process_group import join_process_group
 from gpudiag.collectives.results import RankFacts
 from gpudiag.collectives.sweep import SweepRunner
+from gpudiag.loaded_cuda import loaded_nccl
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.rank.context import RankContext
@@ -39,5 +40,4 @@ def _read_facts(device: torch.device) -> RankFacts:
 def _nccl_version() -> Reading[str]:
     if not torch.distributed.is_nccl_available():
         return Missing(MissingReason.SOURCE_ABSENT, "this build of torch has no NCCL")
-    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    return ".".join(str(part) for part in version)
+    return loaded_nccl(torch)[0]

@@ -302,13 +302,15 @@ class TorchFacts:
     python: str  # the interpreter that was asked
     cuda_runtime_version: Reading[str]  # missing on a CPU build
     architectures: Reading[tuple[str, ...]]
-    nccl_version: Reading[str]
+    nccl_version: Reading[str]  # of the library that torch calls
     nccl_available: bool
     gloo_available: bool
     cuda_available: Reading[bool]
     device_count: Reading[int]
     nvml_device_count: Reading[int]  # what torch counts through NVML, without a context
     context_starts: Reading[bool]
+    nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with
+    nccl_library: Reading[str] = NOT_ASKED  # the file that torch calls
 
 
 @noun

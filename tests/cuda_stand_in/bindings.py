@@ -7,19 +7,16 @@ import importlib.util
 import itertools
 import os
 import sys
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.cuda_stand_in import data_parallel
+from tests.cuda_stand_in import data_parallel, forks
 from tests.cuda_stand_in.gpus import Gpu, NoGpusError, list_gpus
 from tests.cuda_stand_in.settings import Settings
 
-_FORKS = tomllib.loads(Path(__file__).with_name("forks.toml").read_text())
-_MARKING_BINDINGS = tuple(entry["binding"] for entry in _FORKS["marks"])
 _KEPT: list[Any] = []  # what C++ calls, for as long as the process lives
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -158,7 +155,7 @@ def fill_cuda(c: Any, settings: Settings) -> None:
         "_nvtx": _ranges(),
         **data_parallel.BINDINGS,
     }
-    for name in _MARKING_BINDINGS:
+    for name in forks.MARKING:
         values[name] = machine.marking(values[name])
     for name, value in values.items():
         if name == "_has_cuda" or not hasattr(c, name):

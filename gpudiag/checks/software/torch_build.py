@@ -159,6 +159,7 @@ CONTEXT_KINDS = {
         basis=_CUDA_CONTEXT_BASIS,
     ),
 }
+_ASKED_IN_A_FORK = "Cannot re-initialize CUDA in forked subprocess"
 CONTEXT_FAILED = _context(
     code="cuda.context_failed",
     meaning="A CUDA context does not start on this machine, for a reason that gpudiag does not know.",
@@ -191,6 +192,8 @@ def cuda_context(context: Context) -> Judgement:
         return not_readable(
             "a CUDA context", starts if isinstance(starts, Missing) else Missing(MissingReason.ERROR)
         )
+    if _ASKED_IN_A_FORK in starts.detail:  # gpudiag's own fault, which says nothing about the machine
+        return not_readable("a CUDA context", starts)
     kind = next(
         (kind for words, kind in CONTEXT_KINDS.items() if re.search(words, starts.detail)), CONTEXT_FAILED
     )

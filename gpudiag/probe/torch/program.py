@@ -8,26 +8,29 @@
     ["device", ORDINAL, {...}] one GPU as CUDA shows it, once a context was tried on it
     ["finished", SECONDS]
 
-torch is imported once, in a process that never touches CUDA. Every question that does is asked in a
-fork of it, one per GPU, so that a context that hangs or crashes costs only its own GPU, and its memory is
-freed at once. The program runs under any interpreter from Python 3.9 on and imports nothing of gpudiag.
+torch is imported once, in a process that never touches CUDA: even to ask torch for its architectures makes CUDA
+unusable in all that is forked later. Every question is asked in a fork of it, one per GPU, so that a context that hangs or
+crashes costs only its own GPU, and its memory is freed at once. Where a fork turns out unusable, whatever made it so, the
+question is asked again in an interpreter of its own: `PYTHON program.py QUESTION DESCRIPTOR`. The program runs under any
+interpreter from Python 3.9 on and imports of gpudiag a file alone.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 import time
 from ctypes import CDLL
-from typing import Any, Callable  # noqa: UP035 - for old interpreters
+from typing import Any, Callable, NoReturn  # noqa: UP035 - for old interpreters
 
 _RESULT_FD = 3
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 def main() -> None:
-    """Write what this interpreter's torch is and sees."""
+    """Write what this interpreter's torch is and sees; or the answer to one question."""
     started = time.monotonic()
     try:
         import torch
@@ -36,13 +39,21 @@ def main() -> None:
             raise
         _emit(["absent", f"torch is not installed for {sys.executable}"])
     else:
-        _emit(["build", read_build(torch)])
+        if len(sys.argv) > 1:
+            question, descriptor = sys.argv[1:]
+            _write(int(descriptor), _answer(torch, question))
+            return
+        libraries = read_libraries(torch) if torch.version.cuda is None else _ask(torch, "libraries")
+        _emit(["build", read_build(torch, libraries)])
         _ask_cuda(torch)
     _emit(["finished", time.monotonic() - started])
 
 
-def read_build(torch: Any) -> dict[str, Any]:
-    """Facts that need no driver, in the form of a model.TorchFacts document."""
+def read_build(torch: Any, libraries: dict[str, Any] | str) -> dict[str, Any]:
+    """Facts that need no driver, in the form of a model.TorchFacts document.
+
+    `libraries` is the answer of `read_libraries`, or how its process ended.
+    """
     distributed = torch.distributed.is_available()
     facts: dict[str, Any] = {
         "version": torch.__version__,
@@ -54,35 +65,68 @@ def read_build(torch: Any) -> dict[str, Any]:
     }
     cpu_build = "CPU build of torch" if torch.version.cuda is None else None
     _read(facts, "cuda_runtime_version", lambda: torch.version.cuda, cpu_build)
+    if isinstance(libraries, str):
+        failed = {"missing": dict.fromkeys(_OF_LIBRARIES, "error")}
+        libraries = {**failed, "missing_detail": dict.fromkeys(_OF_LIBRARIES, libraries)}
+    missing = {name: {**facts[name], **libraries[name]} for name in ("missing", "missing_detail")}
+    return {**facts, **libraries, **missing}
+
+
+_OF_LIBRARIES = ("architectures", "nccl_version", "nccl_built_version", "nccl_library")
+
+
+def read_libraries(torch: Any) -> dict[str, Any]:
+    """What torch's libraries are, as far as it takes calls after which no fork may use CUDA."""
+    facts: dict[str, Any] = {"missing": {}, "missing_detail": {}}
+    cpu_build = "CPU build of torch" if torch.version.cuda is None else None
     # torch.cuda.get_arch_list() answers the same, and only after CUDA was initialised.
     _read(facts, "architectures", lambda: torch._C._cuda_getArchFlags().split(), cpu_build)
-    _read(facts, "nccl_version", lambda: ".".join(map(str, torch.cuda.nccl.version())), cpu_build)
+    _read(facts, "nccl_version", lambda: _loaded_cuda().loaded_nccl(torch)[0], cpu_build)
+    _read(facts, "nccl_built_version", lambda: _loaded_cuda().built_nccl(torch), cpu_build)
+    _read(facts, "nccl_library", lambda: _loaded_cuda().loaded_nccl(torch)[1], cpu_build)
+    if facts["nccl_library"] is None and "nccl_library" not in facts["missing"]:
+        facts["missing"]["nccl_library"] = "not_supported"
+        facts["missing_detail"]["nccl_library"] = "NCCL is a part of torch, or its file cannot be known"
     return facts
 
 
 def _ask_cuda(torch: Any) -> None:
     if torch.version.cuda is None:
         return
-    counting, writing = os.pipe()
-    child = _fork(lambda: os.write(writing, json.dumps(read_counts(torch)).encode()))
-    os.close(writing)
-    with os.fdopen(counting) as pipe:
-        text = pipe.read()
-    ending = _ending(child)
-    counts: dict[str, Any] = (
-        json.loads(text) if text else {"cuda_available": None, "init_error": ending, "device_count": 0}
-    )
+    counts = _ask(torch, "counts")
+    if isinstance(counts, str):
+        counts = {"cuda_available": None, "init_error": counts, "device_count": 0}
     _emit(["counts", counts])
     if not counts["cuda_available"]:
         return
     children = {
-        ordinal: _fork(lambda: _emit(["device", ordinal, read_device(torch, ordinal)]))  # noqa: B023 - forked at once
-        for ordinal in range(counts["device_count"])
+        ordinal: _fork(torch, f"device {ordinal}", _RESULT_FD) for ordinal in range(counts["device_count"])
     }
     for ordinal, child in children.items():
         ending = _ending(child)
         if ending:
             _emit(["device", ordinal, _broken_device(ending)])
+
+
+def _answer(torch: Any, question: str) -> Any:
+    if question == "libraries":
+        return read_libraries(torch)
+    if question == "counts":
+        return read_counts(torch)
+    ordinal = int(question.partition(" ")[2])
+    return ["device", ordinal, read_device(torch, ordinal)]
+
+
+def _ask(torch: Any, question: str) -> dict[str, Any] | str:
+    """The answer of a process that is forked for it; how that ended where it gave none."""
+    reading, writing = os.pipe()
+    child = _fork(torch, question, writing)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    ending = _ending(child)
+    answer: dict[str, Any] | str = json.loads(text) if text else ending
+    return answer
 
 
 def read_counts(torch: Any) -> dict[str, Any]:
@@ -156,8 +200,8 @@ def _not_negative(count: int) -> int:
     return count
 
 
-def _fork(run: Callable[[], Any]) -> int:
-    """The pid of a fork that runs one question and exits."""
+def _fork(torch: Any, question: str, descriptor: int) -> int:
+    """The pid of a fork that writes the answer to one question and exits."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -166,10 +210,35 @@ def _fork(run: Callable[[], Any]) -> int:
     try:
         CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            run()
+            if _loaded_cuda().refuses_cuda(torch):
+                _ask_afresh(question, descriptor)
+            answer = _answer(torch, question)
+            if _loaded_cuda().speaks_of_a_fork(json.dumps(answer)):
+                _ask_afresh(question, descriptor)
+            _write(descriptor, answer)
             status = 0
     finally:
         os._exit(status)
+
+
+def _ask_afresh(question: str, descriptor: int) -> NoReturn:
+    """Become an interpreter that imports torch anew: this fork cannot use CUDA."""
+    os.set_inheritable(descriptor, True)
+    os.execv(sys.executable, [sys.executable, __file__, question, str(descriptor)])  # noqa: S606 - itself
+
+
+def _loaded_cuda() -> Any:
+    """The file of gpudiag of that name; gpudiag need not be installed for this interpreter."""
+    name = "loaded_cuda"
+    if name not in sys.modules:
+        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, place)
+        if spec is None or spec.loader is None:
+            raise ImportError(place)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
 
 
 def _ending(pid: int) -> str:
@@ -185,7 +254,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _emit(message: list[Any]) -> None:
-    os.write(_RESULT_FD, json.dumps(message).encode() + b"\n")
+    _write(_RESULT_FD, message)
+
+
+def _write(descriptor: int, answer: Any) -> None:
+    os.write(descriptor, json.dumps(answer).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gpudiag
+from gpudiag.loaded_cuda import loaded_nccl
 from gpudiag.ranks.inject import Fault
 
 # --- what the agent gives
@@ -70,7 +71,7 @@ def read_settings() -> dict[str, str]:
         settings["torch"] = str(torch.__version__)
         if torch.version.cuda is not None:
             settings["CUDA"] = str(torch.version.cuda)
-            settings["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+            settings["NCCL"] = loaded_nccl(torch)[0]
     for name, value in os.environ.items():
         if name.startswith(_PREFIXES) and name not in _OF_ONE_MACHINE:
             settings[name] = value

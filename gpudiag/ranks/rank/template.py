@@ -3,6 +3,9 @@
 Its agent holds the other end of a socket, to which the template writes JSON lines (imported, forked,
 exited, failed); when it closes, for whatever reason, the ranks are killed and the template ends. The
 kernel kills the template with its agent, and the ranks with their template.
+
+An import may ask for CUDA for all that, after which no fork can use it. Each rank is then an interpreter of its own, which
+imports everything again: `boot.py JOB -1 BOARD RANK TEMPLATE`.
 """
 
 import contextlib
@@ -19,23 +22,30 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpudiag.loaded_cuda import driver_has_started, refuses_cuda
 from gpudiag.model import codec
 from gpudiag.ranks.process import die_with_parent, kill, name_process
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank, read_settings
 from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank
 
+_BOOT = Path(__file__).with_name("boot.py")
+
 
 def main(arguments: list[str]) -> None:
-    """Run the job; arguments: its file, and the descriptors of the socket and the board."""
-    job_path, socket_descriptor, board_descriptor = arguments
+    """Run the job, or one rank of it; arguments: its file, the descriptors of the socket and the board, and the rank."""
+    job_path, socket_descriptor, board_descriptor, *own = arguments
     job: Job = codec.decode(Job, json.loads(Path(job_path).read_text()))
+    if own:
+        rank, template_pid = map(int, own)
+        local = next(local for local in job.ranks if local.rank == rank)
+        run_rank(job, local, PositionBoard(int(board_descriptor), len(job.ranks)), template_pid)
     die_with_parent(job.agent_pid)
     name_process("gpudiag-template")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's business
     board = PositionBoard(int(board_descriptor), len(job.ranks))
     with socket.socket(fileno=int(socket_descriptor)) as agent:
-        template = _Template(job, board, agent)
+        template = _Template(job, Path(job_path), board, agent)
         try:
             if template.preload():
                 template.fork_ranks()
@@ -46,10 +56,12 @@ def main(arguments: list[str]) -> None:
 
 
 class _Template:
-    def __init__(self, job: Job, board: PositionBoard, agent: socket.socket) -> None:
+    def __init__(self, job: Job, job_path: Path, board: PositionBoard, agent: socket.socket) -> None:
         self._job = job
+        self._job_path = job_path
         self._board = board
         self._agent = agent
+        self._cuda_has_started = False
         self._ranks: dict[int, int] = {}  # pid -> rank, of those not yet reaped
 
     def preload(self) -> bool:
@@ -83,6 +95,7 @@ class _Template:
         gc.freeze()  # garbage collection in a rank would otherwise copy the pages it shares with the others
         gc.enable()
         template_pid = os.getpid()
+        self._cuda_has_started = driver_has_started()
         for local in self._job.ranks:
             try:
                 pid = os.fork()
@@ -98,9 +111,20 @@ class _Template:
         """Run that rank in this forked process, which never returns to the template's code."""
         try:
             self._agent.close()
+            if self._cuda_has_started or refuses_cuda(sys.modules.get("torch")):
+                self._start_afresh(local, template_pid)
             run_rank(self._job, local, self._board, template_pid)
         finally:
             os._exit(EXIT_RAISED)
+
+    def _start_afresh(self, local: LocalRank, template_pid: int) -> NoReturn:
+        """Become an interpreter that runs that rank alone; its process is still this one."""
+        die_with_parent(template_pid)
+        os.set_inheritable(self._board.descriptor, True)
+        descriptors = ("-1", str(self._board.descriptor))
+        own = (str(local.rank), str(template_pid))
+        command = [sys.executable, str(_BOOT), str(self._job_path), *descriptors, *own]
+        os.execv(sys.executable, command)  # noqa: S606 - itself
 
     def watch_ranks(self) -> None:
         """Report each rank's end at once; return when all have ended or the agent is gone."""
