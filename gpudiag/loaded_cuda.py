@@ -44,13 +44,14 @@ def loaded_nccl(torch: Any) -> tuple[str, str | None]:
 
     `torch.cuda.nccl.version()` is a constant of the build. The library is another one where LD_PRELOAD names it or the
     wheel of NCCL was upgraded. A name that torch calls is looked up as the linker does: in all of the process, then in
-    torch's own library and what it was linked with.
+    torch's own library and what it was linked with; last in the library of that name, whoever loaded it.
 
     Raises:
         Exception: whatever torch raises where it was built without NCCL.
     """
     built = built_nccl(torch)
-    for place in (None, os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")):
+    own = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so")
+    for place in (None, own, "libnccl.so.2"):
         try:
             library = ctypes.CDLL(place, mode=os.RTLD_NOLOAD | os.RTLD_NOW if place else os.RTLD_NOW)
             function = library.ncclGetVersion

@@ -87,6 +87,14 @@ def test_cuda_that_does_not_initialise_fails_with_its_words():
     assert (answer.facts.cuda_available, answer.facts.device_count) == (False, 2)
 
 
+@pytest.mark.parametrize("fault", ["import-marks", "import-starts"])
+def test_a_torch_whose_import_asks_for_cuda_is_asked_in_interpreters_of_its_own(fault):
+    answer = ask_fake(fault)
+    assert (answer.status.state, answer.status.device_count) == (SourceState.OK, 2)
+    assert answer.facts.context_starts is True
+    assert [view.context_starts for view in answer.views] == [True, True]
+
+
 def test_cuda_that_hangs_leaves_the_build_facts():
     answer = ask_fake("init-hang", deadline=3.0)
     assert answer.status.state is SourceState.TIMED_OUT

@@ -49,7 +49,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._settings = settings
         self._busy: set[str] = set()
         self._after: dict[str, Callable[[Any], None]] = {
-            "torch": bindings.add_storages,
+            "torch": self._end_import,
             "torch.version": self._set_version,
             "torch.cuda": bindings.add_properties,
             "gpudiag.cli.main": _describe_so_at_the_end,
@@ -82,6 +82,11 @@ class _Finder(importlib.abc.MetaPathFinder):
             bindings.fill_cuda(sys.modules["torch._C"], self._settings)
         elif name == "torch.distributed.distributed_c10d":
             bindings.fill_distributed(self._settings)
+
+    def _end_import(self, module: Any) -> None:
+        bindings.add_storages(module)
+        if self._settings.asked_by_import:
+            eval(self._settings.asked_by_import, {"torch": module})
 
     def _set_version(self, module: Any) -> None:
         module.cuda, module.__version__ = self._settings.runtime_version, _VERSION

@@ -36,6 +36,7 @@ class Settings:
     runtime_version: str
     real_sizes: bool
     kernel_microseconds: int
+    asked_by_import: str  # what `import torch` itself calls, in Python
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -57,6 +58,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         runtime_version=variables.get("CUDA_STAND_IN_RUNTIME", "12.8"),
         real_sizes=variables.get("CUDA_STAND_IN_SIZES") == "real",
         kernel_microseconds=int(variables.get("CUDA_STAND_IN_KERNEL_MICROSECONDS", "0")),
+        asked_by_import=variables.get("CUDA_STAND_IN_IMPORT", ""),
     )
 
 

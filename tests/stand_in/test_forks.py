@@ -1,0 +1,89 @@
+"""The stand-in refuses CUDA in forks as torch does, and gpudiag uses it nevertheless."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuda_stand_in.forks import HARMLESS, MARKED_WORDS, MARKING, STARTED_WORDS, STARTING
+from tests.stand_in.running import run_program
+
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(300)]
+
+RECORDED = Path(__file__).parents[1] / "corpus" / "forks" / "h100-torch-2.11.txt"
+# The calls of the recording, by the names that it has for them.
+RECORDED_CALLS = {
+    "is_available": "torch.cuda.is_available()",
+    "nvml_count": "torch.cuda._device_count_nvml()",
+    "archflags": "torch._C._cuda_getArchFlags()",
+    "nccl": "torch.cuda.nccl.version()",
+    "none": "torch.version.cuda",
+}
+# Each call in a process of its own, which then forks one that uses CUDA: all of them forks of one that imported torch.
+PROGRAM = """
+import json, os, sys, torch
+answers = {}
+def read(run):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(writing, run().encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return text
+def use():
+    try:
+        torch.zeros(1, device="cuda").item()
+    except Exception as error:
+        return str(error).splitlines()[0]
+    return ""
+def call_and_fork(call):
+    eval(call)
+    return read(use)
+print(json.dumps({call: read(lambda: call_and_fork(call)) for call in json.loads(sys.argv[1])}))
+"""
+
+
+def _words_by_call(calls: list[str]) -> dict[str, str]:
+    ended = run_program("h100x8", sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(calls))
+    assert ended.status == 0, ended.error
+    answers: dict[str, str] = json.loads(ended.output)
+    return answers
+
+
+def test_forks_have_cuda_after_those_calls_alone_after_which_torch_leaves_it_to_them(extension):
+    import torch
+
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    expected = dict.fromkeys(HARMLESS, "")
+    expected |= {call: MARKED_WORDS for calls in MARKING.values() for call in calls}
+    expected |= {
+        start.call: STARTED_WORDS if start.since <= release < start.before else "" for start in STARTING
+    }
+    assert _words_by_call(list(expected)) == expected
+
+
+def test_the_stand_in_says_what_an_h100_said(extension):
+    recorded = dict(line.split(": ", 1) for line in RECORDED.read_text().splitlines())
+    assert recorded.keys() == RECORDED_CALLS.keys()
+    said = _words_by_call(list(RECORDED_CALLS.values()))
+    for name, words in recorded.items():
+        now = said[RECORDED_CALLS[name]]
+        assert now.startswith(words.removeprefix("POISONED ")) if words != "fork ok" else not now, name
+
+
+@pytest.mark.parametrize("asks", ["torch.cuda.is_available()", "torch.get_device_module()"])
+def test_an_import_of_torch_that_asks_for_cuda_costs_no_gpu_its_test(on_gpus, asks):
+    """Some torch's import, or that of a framework, may do so: gpudiag's forks are useless then, and no GPU is to blame."""
+    variables = {"CUDA_STAND_IN_IMPORT": asks}
+    listed = on_gpus("h100x8", "list", "--sources", "torch", "--json", variables=variables).document()
+    assert listed["torch"]["context_starts"] is True, listed["torch"]
+    assert len([view for view in listed["views"] if view["source"] == "torch"]) == 8
+    flags = ("--nproc", "2", "--max-bytes", "64", "--iterations", "3", "--warmup", "1", "--json")
+    ended = on_gpus("h100x8", "nccl-test", *flags, variables=variables)
+    assert ended.status == 0, ended.document()["findings"]
+    assert all(result["verified"] for result in ended.document()["results"])
