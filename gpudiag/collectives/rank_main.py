@@ -1,6 +1,6 @@
 """The entry point of a rank of `gpudiag nccl-test`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from gpudiag.collectives.cases import Sweep
 from gpudiag.collectives.process_group import join_process_group
 from gpudiag.collectives.results import RankFacts
 from gpudiag.collectives.sweep import SweepRunner
-from gpudiag.loaded_cuda import loaded_nccl
+from gpudiag.loaded_cuda import built_nccl, loaded_nccl
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.rank.context import RankContext
@@ -32,12 +32,13 @@ def run(context: RankContext) -> Mapping[str, Any]:
 def _read_facts(device: torch.device) -> RankFacts:
     return RankFacts(
         torch_version=str(torch.__version__),
-        nccl_version=_nccl_version(),
+        nccl_version=_nccl_version(lambda: loaded_nccl(torch)[0]),
+        nccl_built_version=_nccl_version(lambda: built_nccl(torch)),
         device_uuid=read_device_uuid(device),
     )
 
 
-def _nccl_version() -> Reading[str]:
+def _nccl_version(read: Callable[[], str]) -> Reading[str]:
     if not torch.distributed.is_nccl_available():
         return Missing(MissingReason.SOURCE_ABSENT, "this build of torch has no NCCL")
-    return loaded_nccl(torch)[0]
+    return read()

@@ -192,5 +192,6 @@ class RankFacts:
     """The software and the device that one rank runs on."""
 
     torch_version: str
-    nccl_version: Reading[str]
+    nccl_version: Reading[str]  # of the library that torch calls
+    nccl_built_version: Reading[str]  # what torch was built with
     device_uuid: Reading[str]

@@ -264,6 +264,7 @@ class CollectiveMeasurement:
     ranks_share_gpu: bool = False  # several ranks on one GPU: functional, not a speed
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
     localisation: Reading[Localisation] = NOT_ASKED
+    nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.reference.tables import read_table
 
 # --- CUDA
@@ -50,6 +51,17 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 # --- NCCL
+
+
+def describe_nccl(loaded: Reading[str], built: Reading[str], library: Reading[str] = NOT_ASKED) -> str:
+    """`NCCL 2.32.3`, and where torch was built with another: which, and the file that is loaded; empty without NCCL."""
+    if isinstance(loaded, Missing):
+        return ""
+    if isinstance(built, Missing) or built == loaded:
+        return f"NCCL {loaded}"
+    place = "" if isinstance(library, Missing) else f" from {library}"
+    return f"NCCL {loaded}{place} (torch was built with {built})"
+
 
 PREFIX = "NCCL_"
 TORCH_PREFIX = "TORCH_NCCL_"

@@ -9,6 +9,7 @@ from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import CollectiveReport
+from gpudiag.reference.software import describe_nccl
 from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
@@ -246,8 +247,9 @@ def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:
     torch = _text(measurement.torch_version)
-    nccl = _text(measurement.nccl_version) if measurement.backend == "nccl" else ""
-    versions = (f"torch {torch}, " if torch else "") + (f"NCCL {nccl}, " if nccl else "")
+    loaded, built = measurement.nccl_version, measurement.nccl_built_version
+    nccl = describe_nccl(loaded, built) if measurement.backend == "nccl" else ""
+    versions = (f"torch {torch}, " if torch else "") + (f"{nccl}, " if nccl else "")
     return (
         f"On {measurement.host}: {versions}{describe_launcher(measurement.launcher)}, "
         f"{format_seconds(measurement.seconds)}{_verification(measurement)}.{_times(measurement)}"

@@ -4,6 +4,7 @@ from gpudiag.checks.traces import Trace
 from gpudiag.model.device import Device, DeviceView, Disagreement, Snapshot, SourceState, SourceStatus
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.reference.reading_names import name_reading, name_state
+from gpudiag.reference.software import describe_nccl
 from gpudiag.render.devices_text import (
     NO_VALUE,
     describe_index,
@@ -65,7 +66,8 @@ def _build_words(snapshot: Snapshot, source: str) -> str:
         )
         starts = {True: ", a context starts", False: ", no context starts"}
         context = "" if isinstance(facts.context_starts, Missing) else starts[facts.context_starts]
-        return f"torch {facts.version}, {cuda}{context}"
+        nccl = describe_nccl(facts.nccl_version, facts.nccl_built_version, facts.nccl_library)
+        return ", ".join(filter(None, [f"torch {facts.version}", cuda, nccl])) + context
     return ""
 
 

@@ -137,6 +137,11 @@ class CaseCollector:
         """The version of NCCL that the ranks run."""
         return next((facts.nccl_version for facts in self._facts.values()), _NOBODY_TOLD)
 
+    @property
+    def nccl_built_version(self) -> Reading[str]:
+        """The version of NCCL that the ranks' torch was built with."""
+        return next((facts.nccl_built_version for facts in self._facts.values()), _NOBODY_TOLD)
+
     def _add_facts(self, event: RankEvent) -> None:
         self._facts[event.rank] = decode(RankFacts, event.data)
         if len(self._facts) == self._world_size:
@@ -247,6 +252,7 @@ def build_measurement(
         host=run.host,
         torch_version=collector.torch_version,
         nccl_version=collector.nccl_version,
+        nccl_built_version=collector.nccl_built_version,
         device_kind="cuda" if placement.backend == "nccl" else "cpu",
         results=_with_algorithms(collector.results, placement),
         ranks=tuple(collector.with_device(report) for report in run.reports),

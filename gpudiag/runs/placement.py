@@ -197,8 +197,8 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
     if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
         raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and this torch has {_told(version)}",
-            hint="--nproc 1, or a newer torch; --backend gloo runs any number on the CPU",
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_told(version)}",
+            hint="--nproc 1, or a newer NCCL (its wheel, or a newer torch); --backend gloo runs any number on the CPU",
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 

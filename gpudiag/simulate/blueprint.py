@@ -167,6 +167,8 @@ class TorchBuild:
     cuda_runtime_version: str | None = None  # None: a CPU build
     architectures: tuple[str, ...] = ()
     nccl_version: str | None = None
+    nccl_built_version: str | None = None  # None: the same
+    nccl_library: str | None = None
     absent: bool = False
     cuda_error: str | None = None
     hangs: bool = False

@@ -305,6 +305,8 @@ def _torch(snapshot: Snapshot) -> TorchBuild:
         cuda_runtime_version=value_or(facts.cuda_runtime_version, "") or None,
         architectures=value_or(facts.architectures, ()),
         nccl_version=value_or(facts.nccl_version, "") or None,
+        nccl_built_version=value_or(facts.nccl_built_version, "") or None,
+        nccl_library=value_or(facts.nccl_library, "") or None,
     )
     context = facts.context_starts
     if isinstance(context, Missing) and facts.cuda_available is False:

@@ -91,6 +91,11 @@ def _add_build(document: dict[str, Any], blueprint: Blueprint) -> None:
     _put(document, "cuda_runtime_version", build.cuda_runtime_version, "not_supported", _CPU_BUILD)
     _put(document, "architectures", list(build.architectures) or None, "not_supported", _CPU_BUILD)
     _put(document, "nccl_version", build.nccl_version, "not_supported", _CPU_BUILD)
+    built = build.nccl_built_version or build.nccl_version
+    _put(document, "nccl_built_version", built, "not_supported", _CPU_BUILD)
+    _put(
+        document, "nccl_library", build.nccl_library, "not_supported", "a simulated machine has no such file"
+    )
 
 
 def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, Any]]:

@@ -39,7 +39,6 @@ class _Machine:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.marked_by: int | None = None  # the process whose forks torch refuses CUDA
         self._gpus: list[Gpu] | None = None
         self._error: str | None = None
 
@@ -52,15 +51,6 @@ class _Machine:
             except NoGpusError as error:
                 self._gpus, self._error = [], str(error)
         return self._gpus
-
-    def marking(self, binding: Callable[..., Any]) -> Callable[..., Any]:
-        """The binding, which refuses CUDA to what is forked from its first call on."""
-
-        def call(*arguments: Any) -> Any:
-            self.marked_by = self.marked_by or os.getpid()
-            return binding(*arguments)
-
-        return call
 
     def start(self) -> None:
         """What cuInit and the first context do."""
@@ -156,13 +146,23 @@ def fill_cuda(c: Any, settings: Settings) -> None:
         **data_parallel.BINDINGS,
     }
     for name in forks.MARKING:
-        values[name] = machine.marking(values[name])
+        values[name] = _marking(extension, values[name])
     for name, value in values.items():
         if name == "_has_cuda" or not hasattr(c, name):
             setattr(c, name, value)
     c._cuda_getDeviceProperties = machine.properties
     _let_cplusplus_list(machine)
     os.register_at_fork(after_in_child=lambda: extension.forked() if _load.cache_info().currsize else None)
+
+
+def _marking(extension: "_Extension", binding: Callable[..., Any]) -> Callable[..., Any]:
+    """The binding, which lets torch refuse CUDA to what is forked from its first call on."""
+
+    def call(*arguments: Any) -> Any:
+        extension.mark_forks()
+        return binding(*arguments)
+
+    return call
 
 
 def _let_cplusplus_list(machine: _Machine) -> None:
@@ -249,7 +249,7 @@ def _devices(machine: _Machine, extension: Any) -> dict[str, Any]:
 
     return {
         "_cuda_init": machine.start,
-        "_cuda_isInBadFork": lambda: machine.marked_by not in (None, os.getpid()),
+        "_cuda_isInBadFork": extension.is_in_bad_fork,
         "_cuda_getDeviceCount": extension.count_gpus,
         "_cuda_getArchFlags": lambda: _ARCHITECTURES,
         "_cuda_getCompiledVersion": lambda: 12080,

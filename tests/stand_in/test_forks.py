@@ -80,10 +80,23 @@ def test_the_stand_in_says_what_an_h100_said(extension):
 def test_an_import_of_torch_that_asks_for_cuda_costs_no_gpu_its_test(on_gpus, asks):
     """Some torch's import, or that of a framework, may do so: gpudiag's forks are useless then, and no GPU is to blame."""
     variables = {"CUDA_STAND_IN_IMPORT": asks}
-    listed = on_gpus("h100x8", "list", "--sources", "torch", "--json", variables=variables).document()
-    assert listed["torch"]["context_starts"] is True, listed["torch"]
-    assert len([view for view in listed["views"] if view["source"] == "torch"]) == 8
     flags = ("--nproc", "2", "--max-bytes", "64", "--iterations", "3", "--warmup", "1", "--json")
-    ended = on_gpus("h100x8", "nccl-test", *flags, variables=variables)
-    assert ended.status == 0, ended.document()["findings"]
-    assert all(result["verified"] for result in ended.document()["results"])
+    ended = on_gpus("rtx4090x2", "nccl-test", *flags, variables=variables)
+    document = ended.document()
+    assert (ended.status, document["world_size"], document["backend"]) == (0, 2, "nccl"), document["findings"]
+    assert all(result["verified"] for result in document["results"])
+
+
+def test_the_loaded_nccl_decides_what_two_ranks_may_share(on_gpus):
+    """Torch's own number is that of its build."""
+    flags = ("nccl-test", "--nproc", "2", "--max-bytes", "64", "--iterations", "3", "--warmup", "1", "--json")
+    newer = {"CUDA_STAND_IN_NCCL": "2.32.3", "CUDA_STAND_IN_NCCL_BUILT": "2.28.9"}
+    ended = on_gpus("t4x1", *flags, variables=newer)
+    document = ended.document()
+    assert (ended.status, document["ranks_share_gpu"]) == (0, True), document["findings"]
+    assert (document["nccl_version"], document["nccl_built_version"]) == ("2.32.3", "2.28.9")
+    older = {"CUDA_STAND_IN_NCCL": "2.28.9", "CUDA_STAND_IN_NCCL_BUILT": "2.32.3"}
+    ended = on_gpus("t4x1", *flags, variables=older)
+    assert ended.status == 2
+    assert "NCCL 2.30" in ended.error
+    assert "NCCL 2.28.9" in ended.error

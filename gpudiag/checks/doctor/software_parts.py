@@ -4,6 +4,7 @@ from gpudiag.checks.doctor.sight import Sight, unread
 from gpudiag.model.doctor import DoctorPart, PartState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.reference.software import describe_nccl
 
 _LAUNCHERS = ("torchrun", "srun", "mpirun", "accelerate", "deepspeed", "horovodrun")
 _JOB = "the packages of the job's interpreter"
@@ -53,7 +54,11 @@ def _judge_asked(sight: Sight) -> DoctorPart:
 
 
 def judge_nccl(sight: Sight) -> DoctorPart:
-    """NCCL's package, which ranks on GPUs need."""
+    """NCCL, which ranks on GPUs need: the library that torch calls where torch was asked, else NVIDIA's package."""
+    facts = sight.snapshot.torch
+    if sight.torch_asked and not isinstance(facts, Missing) and not isinstance(facts.nccl_version, Missing):
+        words = describe_nccl(facts.nccl_version, facts.nccl_built_version, facts.nccl_library)
+        return DoctorPart("nccl", PartState.WORKS, words.removeprefix("NCCL "))
     build = sight.seen.torch
     if isinstance(build, Missing):
         if build.reason is not MissingReason.SOURCE_ABSENT:
@@ -63,10 +68,10 @@ def judge_nccl(sight: Sight) -> DoctorPart:
         return DoctorPart("nccl", PartState.NOT_HERE, "it comes with a torch for CUDA")
     if isinstance(build.nccl, Missing):
         words = "no package of NCCL was seen: torch may have one built in"
-        return DoctorPart(
-            "nccl", PartState.LIMITED, words, "python -c 'import torch; print(torch.cuda.nccl.version())'"
-        )
-    return DoctorPart("nccl", PartState.WORKS, build.nccl)
+        return DoctorPart("nccl", PartState.LIMITED, words, "gpudiag doctor --deep")
+    return DoctorPart(
+        "nccl", PartState.WORKS, f"the package is {build.nccl}; --deep asks which library is loaded"
+    )
 
 
 def judge_python_stacks(sight: Sight) -> DoctorPart:

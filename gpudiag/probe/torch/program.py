@@ -210,7 +210,7 @@ def _fork(torch: Any, question: str, descriptor: int) -> int:
     try:
         CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            if _loaded_cuda().refuses_cuda(torch):
+            if question != "libraries" and _loaded_cuda().refuses_cuda(torch):
                 _ask_afresh(question, descriptor)
             answer = _answer(torch, question)
             if _loaded_cuda().speaks_of_a_fork(json.dumps(answer)):

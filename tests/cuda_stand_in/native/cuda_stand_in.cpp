@@ -10,6 +10,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Registry.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <pybind11/chrono.h>
@@ -54,6 +55,8 @@ PYBIND11_MODULE(_cuda_stand_in, m) {
     if (cuInit(0) != 0) throw_cuda_error(3, "initialization error");
   });
   m.def("count_gpus", count_gpus);
+  m.def("mark_forks", [] { torch::utils::register_fork_handler_for_device_init(at::kCUDA); });
+  m.def("is_in_bad_fork", [] { return torch::utils::is_device_in_bad_fork(at::kCUDA); });
   m.def("set_strict", [](bool s) { g_strict = s; });
   m.def("set_kernel_microseconds", [](int64_t n) { g_kernel_microseconds = n; });
   m.def("open_context", [](int d) { open_context(d); });

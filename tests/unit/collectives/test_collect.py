@@ -74,9 +74,10 @@ def test_a_barrier_that_is_none_becomes_an_incident_of_the_rank_that_left_early(
 
 def test_versions_and_devices_come_from_what_ranks_say_of_themselves() -> None:
     collector = CaseCollector(CASES, 2)
-    collector.add(event(1, "facts", RankFacts("2.13.0", "2.29.7", "GPU-5")))
+    collector.add(event(1, "facts", RankFacts("2.13.0", "2.32.3", "2.29.7", "GPU-5")))
     report = RankReport(1, 1, "a1", 4241, "measure", 0)
-    assert (collector.torch_version, collector.nccl_version) == ("2.13.0", "2.29.7")
+    assert (collector.torch_version, collector.nccl_version) == ("2.13.0", "2.32.3")
+    assert collector.nccl_built_version == "2.29.7"
     assert collector.with_device(report).device_uuid == "GPU-5"
     assert collector.with_device(RankReport(0, 0, "a1", 4240, "init", -9)).device_uuid != "GPU-5"
 
