@@ -273,6 +273,16 @@ def test_what_may_be_there_is_imported_once_and_what_is_not_costs_nothing(launch
     assert imported_in not in {result["here"] for result in run.results.values()}
 
 
+def test_ranks_are_interpreters_of_their_own_where_an_import_left_forks_without_cuda(
+    launches: Launches,
+) -> None:
+    run = launches.run("imported_in", world_size=2, preload=("tests.ranks.marked_torch", "tests.ranks.once"))
+    assert not run.incidents
+    results = run.results.values()
+    assert len({result["here"] for result in results}) == 2
+    assert all(result["imported_in"] == result["here"] for result in results)
+
+
 def test_an_interpreter_without_torch_is_refused(launches: Launches, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = str(tmp_path / "bare" / "bin" / "python")
