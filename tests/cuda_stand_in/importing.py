@@ -17,7 +17,7 @@ from tests.cuda_stand_in.settings import NOTICE, Settings, read_settings
 # torch's version says it too, so that each document of a run does.
 _VERSION = "2.13.0+cu128.stand.in"
 
-# Sizes that a processor can do.
+# Sizes that a processor can do, and the time that it takes.
 _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gpudiag.bandwidth.compute": {
@@ -36,6 +36,7 @@ _SMALL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "gpudiag.bandwidth.patterns": {"_BLOCK_BYTES_ON_GPU": 16 << 20},
         "gpudiag.collectives.localise_main": {"_NCCL_LARGE_BYTES": 1 << 20, "_SMALL_BYTES": 1 << 12},
         "gpudiag.collectives.sweep": {"_BURST_BYTES": {"cpu": 4 << 20, "cuda": 4 << 20}},
+        "gpudiag.probe.torch.answer": {"DEADLINE_SECONDS": 180.0},  # of a processor that others use too
         "gpudiag.runs.placement": {"_GPU_MAX_BYTES": 1 << 18},
         "gpudiag.runs.preflight_measures": {"_GPU_MAX_BYTES": 1 << 20},
     }

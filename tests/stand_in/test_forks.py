@@ -100,3 +100,36 @@ def test_the_loaded_nccl_decides_what_two_ranks_may_share(on_gpus):
     assert ended.status == 2
     assert "NCCL 2.30" in ended.error
     assert "NCCL 2.28.9" in ended.error
+
+
+# What the template imports before it forks ranks for GPUs.
+IMPORTED = (
+    "torch._dynamo",
+    "gpudiag.collectives.rank_main",
+    "gpudiag.collectives.localise_main",
+    "gpudiag.bandwidth.rank_main",
+    "gpudiag.training.rank_main",
+    "gpudiag.training.script_main",
+    "gpudiag.training.strategies.fsdp2",
+)
+
+
+def test_nothing_that_ranks_import_before_the_fork_asks_for_cuda(extension):
+    """It would cost each rank an import of torch."""
+    program = f"""
+import importlib, os, torch
+from gpudiag.loaded_cuda import driver_has_started, refuses_cuda
+from gpudiag.ranks.rank.job import read_settings
+wrong = []
+for name in {IMPORTED!r}:
+    importlib.import_module(name)
+    if driver_has_started():
+        wrong.append((name, "starts"))
+read_settings()
+pid = os.fork()
+if not pid:
+    os._exit(refuses_cuda(torch))
+print(wrong, os.waitpid(pid, 0)[1], driver_has_started())
+"""
+    ended = run_program("h100x8", sys.executable, "-c", program)
+    assert ended.output.split("\n")[0] == "[] 0 False", (ended.output, ended.error)
