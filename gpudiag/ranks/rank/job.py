@@ -11,6 +11,9 @@ from gpudiag.ranks.inject import Fault
 
 # --- what the agent gives
 
+# The longest message between an agent and its fork server.
+MESSAGE_BYTES = 1 << 17
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
@@ -36,7 +39,7 @@ class Job:
     try_preload: tuple[str, ...]  # the same, but a module may be absent: each rank finds out for itself
     faults: tuple[Fault, ...]
     run_directory: str
-    agent_pid: int
+    parent_pid: int  # of the template: its agent, or the fork server
 
 
 # --- what all ranks need alike
