@@ -1,20 +1,23 @@
 """The fork servers of one command: torch is imported once for each interpreter that the command uses."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.ranks.agents.fork_server import ForkServer
 
+# DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
+TRAINING_MODULES = ("torch._dynamo",)
 _QUESTION = "gpudiag.probe.torch.program:main"
 
 
 class ForkServers:
     """Use it as a context manager around all that a command runs on ranks; at its end nothing that was forked is left."""
 
-    def __init__(self) -> None:
-        """None is started yet."""
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        """None is started yet; `preload` are parts of torch that ranks will need, imported while torch is asked."""
+        self._preload = preload
         self._servers: dict[str | None, ForkServer] = {}
 
     def __enter__(self) -> "ForkServers":
@@ -52,7 +55,7 @@ class ForkServers:
             return start_torch(environment, python)
         answer, answer_end = os.pipe()
         noise, noise_end = os.pipe()
-        question = server.fork_question(_QUESTION, answer_end, noise_end)
+        question = server.fork_question(_QUESTION, answer_end, noise_end, self._preload)
         os.close(answer_end)
         os.close(noise_end)
         return GuardedChild(server.pid, answer, noise, group=True, json=True, end=question.release)

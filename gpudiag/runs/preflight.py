@@ -32,7 +32,7 @@ from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
-from gpudiag.runs.fork_servers import ForkServers
+from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.placement import Placement, place_tests
 from gpudiag.store.baselines import samples_of
@@ -187,7 +187,7 @@ class Preflight:
         self._emitter = PreflightEvents(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
         self._noted = start_known_gpus()
-        self._servers = ForkServers()
+        self._servers = ForkServers(TRAINING_MODULES if "training" in measured else ())
         self._report: Report | None = None
 
     def __enter__(self) -> "Preflight":

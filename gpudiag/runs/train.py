@@ -44,7 +44,7 @@ from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
-from gpudiag.runs.fork_servers import ForkServers
+from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.interpreters import absent_modules, lack_on_cpu, lack_on_gpus, require_torch
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import build_context, build_rank_report
@@ -54,8 +54,7 @@ from gpudiag.training.job import TrainingFault, TrainingJob
 
 _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
-# DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
-_PRELOAD = (*TORCH, "torch._dynamo")
+_PRELOAD = (*TORCH, *TRAINING_MODULES)
 # What each rank of a framework would import by itself, even late in its start. On CPUs only: if the import
 # asked for GPUs, CUDA would be initialized in the process that is forked. Each rank initializes them itself.
 _TRY_PRELOAD = MappingProxyType(

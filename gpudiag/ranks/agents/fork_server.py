@@ -107,7 +107,7 @@ class ForkServer:
     """A process that imports torch once and forks templates and questions; `close` ends all of them."""
 
     def __init__(self, python: str | None = None, variables: Mapping[str, str] | None = None) -> None:
-        """Start it in `python` (default: this interpreter), and return once it responds or cannot; see `is_usable`.
+        """Start it in `python` (default: this interpreter), and return at once; see `is_usable`.
 
         It imports torch meanwhile: what is asked for before that is done is forked afterwards.
         """
@@ -137,9 +137,7 @@ class ForkServer:
                 env={"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
             )
         self._greeted = False
-        self._wait(lambda: self._greeted, time.monotonic() + _HELLO_SECONDS)
-        if not self._greeted:
-            self.close()
+        self._greeted_until = time.monotonic() + _HELLO_SECONDS
 
     def __enter__(self) -> "ForkServer":
         """The server."""
@@ -158,8 +156,9 @@ class ForkServer:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can still be asked for a fork."""
-        self._receive()
+        """Whether it can still be asked for a fork; this waits until a new one responds, or has had the time to."""
+        if not self._wait(lambda: self._greeted, self._greeted_until):
+            self.close()
         return not self._lost
 
     def fork_template(
@@ -180,9 +179,14 @@ class ForkServer:
                 preload=list(preload),
             )
 
-    def fork_question(self, entry: str, answer: int, output: int) -> "ForkedProcess":
-        """A process that runs `module:function`; it writes its answer to descriptor 3, which is `answer` there."""
-        return self._fork("question", (answer, output), entry=entry, variables={}, preload=[])
+    def fork_question(
+        self, entry: str, answer: int, output: int, preload: Sequence[str] = ()
+    ) -> "ForkedProcess":
+        """A process that runs `module:function`; it writes its answer to descriptor 3, which is `answer` there.
+
+        While it is working, the server imports the parts of torch in `preload`, which a later template needs.
+        """
+        return self._fork("question", (answer, output), entry=entry, variables={}, preload=list(preload))
 
     def close(self) -> None:
         """Kill the server, and with it all that it has forked; a second call does nothing."""

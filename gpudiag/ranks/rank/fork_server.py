@@ -99,9 +99,10 @@ class _ForkServer:
         return True
 
     def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        if self._has_torch:
+        is_template = message["kind"] == "template"
+        if is_template:
             self._import_more(message["preload"])
-        become = self._become_template if message["kind"] == "template" else self._become_question
+        become = self._become_template if is_template else self._become_question
         gc.freeze()
         try:
             pid = os.fork()
@@ -112,10 +113,12 @@ class _ForkServer:
             self._become(become, message, descriptors)
         self._forks[message["number"]] = pid
         self._send("forked", number=message["number"], pid=pid)
+        if not is_template:
+            self._import_more(message["preload"])
 
     def _import_more(self, names: Sequence[str]) -> None:
-        """Import further parts of torch that a template needs; it meets any error itself."""
-        for name in names:
+        """Import further parts of torch that templates need; they meet any error themselves."""
+        for name in names if self._has_torch else ():
             if name.partition(".")[0] == "torch":
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
