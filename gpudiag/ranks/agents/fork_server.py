@@ -7,11 +7,9 @@ the question what torch sees; what it forks is nobody's child here, so it says h
 import contextlib
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from gpudiag.ranks import process
+from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
 _BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
@@ -111,11 +110,10 @@ class ForkServer:
 
         It imports torch meanwhile: what is asked for before that is done is forked afterwards.
         """
-        self.python = python
         self._replies: dict[int, dict[str, Any]] = {}  # what is known of each fork, by its number
         self._numbers = 0
         self._lost = False
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115 - closed with the server
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._process: subprocess.Popen[bytes] | None = None
@@ -225,7 +223,7 @@ class ForkServer:
         return ForkedProcess(self, number)
 
     def reply(self, number: int) -> Mapping[str, Any]:
-        """What the server has said of that fork so far: `pid`, `exit`, `released`, `reason`."""
+        """What the server has said of that fork so far: `pid`, `exit`, `released`, or the `reason` why there is none."""
         self._receive()
         return self._replies[number]
 
@@ -240,8 +238,9 @@ class ForkServer:
             self._lost = True
 
     def await_reply(self, number: int, field: str, deadline: float) -> bool:
-        """Whether the server says that of the fork by then (`time.monotonic`); False at once where it is gone."""
-        return self._wait(lambda: field in self._replies[number], deadline)
+        """Whether the server says that of the fork by then (`time.monotonic`); False at once where it cannot."""
+        self._wait(lambda: not {field, "reason"}.isdisjoint(self._replies[number]), deadline)
+        return field in self._replies[number]
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         while True:
@@ -251,7 +250,7 @@ class ForkServer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            select.select([self._socket], [], [], left)
+            wait_readable((self._socket.fileno(),), left)
 
     def _receive(self) -> None:
         while not self._lost:
@@ -301,6 +300,8 @@ class ForkedProcess:
     def end(self, deadline: float) -> None:
         """Give it time to reap its ranks, then have its process group killed and reaped."""
         self._server.await_reply(self._number, "exit", min(deadline, time.monotonic() + _PATIENCE_SECONDS))
+        if "reason" in self._server.reply(self._number):
+            return
         self._server.release(self._number)
         if not self._server.await_reply(self._number, "released", deadline) and self._server.is_usable:
             # The server itself does not respond: kill by hand what it cannot have reaped, and then the server.
@@ -310,5 +311,8 @@ class ForkedProcess:
             self._server.close()
 
     def error_text(self) -> str:
-        """What the server wrote, where it ended before its fork was asked for anything."""
+        """Why there was no fork; or what the server wrote, where it ended."""
+        reason: str = self._server.reply(self._number).get("reason", "")
+        if reason:
+            return f"fork: {reason}"
         return "" if self._server.is_usable else self._server.error_text()

@@ -49,6 +49,7 @@ class _ForkServer:
         self._owner = owner
         self._pid = os.getpid()
         self._has_torch = False
+        self._wakeup, self._on_signal = socket.socketpair()
         self._forks: dict[int, int] = {}  # number -> pid, of those not yet reaped
         self._ended: set[int] = set()  # numbers whose end was reported
         self._released: set[int] = set()  # numbers to reap as soon as that is possible
@@ -57,16 +58,15 @@ class _ForkServer:
         """Import torch, then fork what is asked for, until the owner is gone."""
         self._send("hello")
         self._import_torch()
-        wakeup, on_signal = socket.socketpair()
-        for end in (wakeup, on_signal):
+        for end in (self._wakeup, self._on_signal):
             end.setblocking(False)
-        signal.set_wakeup_fd(on_signal.fileno())
+        signal.set_wakeup_fd(self._on_signal.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
-            readable, _, _ = select.select([wakeup, self._owner], [], [])
-            if wakeup in readable:
+            readable, _, _ = select.select([self._wakeup, self._owner], [], [])
+            if self._wakeup in readable:
                 with contextlib.suppress(BlockingIOError):
-                    wakeup.recv(4096)
+                    self._wakeup.recv(4096)
             self._report_ends()
             if self._owner in readable and not self._answer():
                 break
@@ -133,7 +133,8 @@ class _ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._owner.close()
+            for ours in (self._owner, self._wakeup, self._on_signal):
+                ours.close()
             os.setsid()  # a group of its own, by which it is killed with all that it started
             die_with_parent(self._pid)
             os.environ.update(message["variables"])
