@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import os
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 from tests.cuda_stand_in import data_parallel
 from tests.cuda_stand_in.gpus import Gpu, NoGpusError, list_gpus
-from tests.cuda_stand_in.settings import Settings
+from tests.cuda_stand_in.settings import Settings, note
 
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -53,6 +54,8 @@ class _Machine:
         """What cuInit and the first context do."""
         if not self.gpus:
             raise RuntimeError(self._error or "No CUDA GPUs are available")
+        note(self.settings, "cuda")
+        time.sleep(self.settings.start_seconds)
         extension = _Extension(self.settings.library)
         extension.set_kernel_microseconds(self.settings.kernel_microseconds)
         for gpu in self.gpus:

@@ -103,7 +103,7 @@ def run_ranks(
             try_preload=tuple(try_preload),
             faults=tuple(faults),
             run_directory=str(directory.path),
-            parent_pid=os.getpid() if server is None else server.pid,
+            agent_pid=os.getpid() if server is None else server.pid,
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)

@@ -2,8 +2,8 @@
 
 It never touches CUDA. The command's process holds the other end of a socket of whole messages (JSON, with file
 descriptors beside it): it asks for a fork, is told its pid and its end, and has it reaped. When that socket closes, or its
-owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be imported, each fork becomes
-a fresh interpreter instead, which then says why in its own words.
+owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be imported, or has started
+CUDA by that, each fork becomes a fresh interpreter instead, which says in its own words what is wrong.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpudiag.ranks.process import die_with_parent, kill_group, name_process
+from gpudiag.ranks.process import die_with_parent, kill_group, name_process, uses_gpu
 from gpudiag.ranks.rank import template
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
@@ -49,6 +49,7 @@ class _ForkServer:
         self._owner = owner
         self._pid = os.getpid()
         self._has_torch = False
+        self._shares = False  # whether forks use this interpreter: no fork could use a driver of CUDA that was started here
         self._wakeup, self._on_signal = socket.socketpair()
         self._forks: dict[int, int] = {}  # number -> pid, of those not yet reaped
         self._ended: set[int] = set()  # numbers whose end was reported
@@ -96,6 +97,8 @@ class _ForkServer:
             self._fork(message, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+        if message["kind"] == "question":
+            self._import_more(message["preload"])  # while it is answered; its pipes are closed here
         return True
 
     def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
@@ -103,6 +106,7 @@ class _ForkServer:
         if is_template:
             self._import_more(message["preload"])
         become = self._become_template if is_template else self._become_question
+        self._shares = self._has_torch and not uses_gpu(self._pid)
         gc.freeze()
         try:
             pid = os.fork()
@@ -113,8 +117,6 @@ class _ForkServer:
             self._become(become, message, descriptors)
         self._forks[message["number"]] = pid
         self._send("forked", number=message["number"], pid=pid)
-        if not is_template:
-            self._import_more(message["preload"])
 
     def _import_more(self, names: Sequence[str]) -> None:
         """Import further parts of torch that templates need; they meet any error themselves."""
@@ -150,7 +152,7 @@ class _ForkServer:
         arguments = [message["job"], str(agent), str(board)]
         for descriptor in (agent, board):
             os.set_inheritable(descriptor, True)
-        if not self._has_torch:
+        if not self._shares:
             os.execv(sys.executable, [sys.executable, str(_BOOT), *arguments])  # noqa: S606 - no shell is the point
         template.main(arguments)
 
@@ -160,7 +162,8 @@ class _ForkServer:
         os.dup2(answer, 3)
         _write_to(output)
         module, _, function = message["entry"].partition(":")
-        if not self._has_torch:
+        sys.argv = [module]
+        if not self._shares:
             spec = importlib.util.find_spec(module)
             program = str(spec.origin if spec else module)
             os.execv(sys.executable, [sys.executable, program])  # noqa: S606

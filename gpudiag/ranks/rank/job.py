@@ -39,7 +39,7 @@ class Job:
     try_preload: tuple[str, ...]  # the same, but a module may be absent: each rank finds out for itself
     faults: tuple[Fault, ...]
     run_directory: str
-    parent_pid: int  # of the template: its agent, or the fork server
+    agent_pid: int  # the template's parent: its agent, or the agent's fork server
 
 
 # --- what all ranks need alike

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     """Run the job; arguments: its file, and the descriptors of the socket and the board."""
     job_path, socket_descriptor, board_descriptor = arguments
     job: Job = codec.decode(Job, json.loads(Path(job_path).read_text()))
-    die_with_parent(job.parent_pid)
+    die_with_parent(job.agent_pid)
     name_process("gpudiag-template")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's business
     board = PositionBoard(int(board_descriptor), len(job.ranks))
