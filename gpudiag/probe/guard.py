@@ -88,8 +88,21 @@ class GuardedChild:
     more. `seconds` is the time that the probe took: a fork's by its own clock, a program's by ours.
     """
 
-    def __init__(self, pid: int, result_fd: int, noise_fd: int | None, *, group: bool, json: bool) -> None:
-        """Watch a child that was just started; `group`: it leads a process group of its own."""
+    def __init__(
+        self,
+        pid: int,
+        result_fd: int,
+        noise_fd: int | None,
+        *,
+        group: bool,
+        json: bool,
+        end: Callable[[], int | None] | None = None,
+    ) -> None:
+        """Watch a child that was just started; `group`: it leads a process group of its own.
+
+        `end` ends one that is another process's child: it kills what is left of it, and returns its exit status or
+        minus the signal, None if that is not known, almost at once.
+        """
         self.pid = pid
         self.messages: list[Any] = []
         self.ending: str | None = None
@@ -98,6 +111,7 @@ class GuardedChild:
         self.started_at = monotonic()
         self._outlives = False  # it has asked not to be killed
         self._group = group
+        self._end_other = end
         self._pop = pop_json if json else pop_marshal
         self._received = {result_fd: bytearray()}
         self._result_fd = result_fd
@@ -159,15 +173,19 @@ class GuardedChild:
 
     def _close(self, ending: str, *, seconds: float | None = None, detail: str = "") -> None:
         noise = self._drain_noise()
-        if (ending != "finished" or self._group) and not self._outlives:
+        code: int | None = None
+        if self._end_other is not None:
+            code = self._end_other()
+        elif (ending != "finished" or self._group) and not self._outlives:
             _kill(self.pid, group=self._group)
         for fd in self._received:
             os.close(fd)
         self._received.clear()
         self.ending = ending
         self.seconds = monotonic() - self.started_at if seconds is None else seconds
-        status = _reap(self.pid, wait=not self._outlives)
-        self.detail = detail or (noise if ending != "crashed" else " ".join((_how(status), noise)).strip())
+        if self._end_other is None:
+            code = _reap(self.pid, wait=not self._outlives)
+        self.detail = detail or (noise if ending != "crashed" else " ".join((_how(code), noise)).strip())
 
     def _drain_noise(self) -> str:
         """What the program printed, as far as it can be read without waiting."""
@@ -360,7 +378,7 @@ def _kill(pid: int, *, group: bool) -> None:
 
 
 def _reap(pid: int, *, wait: bool) -> int | None:
-    """The wait status of a child that is ending, or None where it is not reapable in time."""
+    """The exit status of a child that is ending, or minus its signal; None where it is not reapable in time."""
     until = monotonic() + (_REAP_SECONDS if wait else 0.0)
     while True:
         try:
@@ -368,7 +386,7 @@ def _reap(pid: int, *, wait: bool) -> int | None:
         except ChildProcessError:  # someone else reaped it
             return None
         if reaped:
-            return status
+            return os.waitstatus_to_exitcode(status)
         if monotonic() > until:
             _unreaped.append(pid)
             return None
@@ -385,11 +403,10 @@ def _reap_left_behind() -> None:
             _unreaped.remove(pid)
 
 
-def _how(status: int | None) -> str:
+def _how(code: int | None) -> str:
     """How a process ended, in words."""
-    if status is None:
+    if code is None:
         return "its process ended"
-    code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process exited with status {code}"
     return f"its process was killed by {signal.Signals(-code).name}"

@@ -24,7 +24,7 @@ from gpudiag.probe.sources import (
     lacks_identity,
     rows_of_pci,
 )
-from gpudiag.probe.start import SIMULATED, StartedProbes, start_probes
+from gpudiag.probe.start import SIMULATED, StartedProbes, TorchStarter, start_probes
 from gpudiag.probe.torch import answer as torch_answer
 from gpudiag.probe.torch.answer import CPU_BUILD, TorchAnswer
 from gpudiag.probe.visibility import explain_given, was_given_any
@@ -136,6 +136,7 @@ def take_snapshot(
     started: StartedProbes | None = None,
     patient: bool = True,
     now: datetime | None = None,
+    ask_torch: TorchStarter | None = None,
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
 
@@ -144,12 +145,21 @@ def take_snapshot(
     within a second of the longest of them. `started` are probes that `start_probes` started earlier for the
     same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
     only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
-    `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`).
+    `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`). `ask_torch`
+    starts the child that asks torch; by default a program of its own.
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
     log_seconds = deadline_seconds if kernel_log else None
-    asked = _Asked(started, sources, environment, python, host_state=host_state, log_seconds=log_seconds)
+    asked = _Asked(
+        started,
+        sources,
+        environment,
+        python,
+        ask_torch or torch_answer.start_torch,
+        host_state=host_state,
+        log_seconds=log_seconds,
+    )
     asked.wait(deadline_seconds, patient=patient)
     machine, host_status = machine_of(started.host, environment)
     machine = asked.with_host_state(machine)
@@ -228,6 +238,7 @@ class _Asked:
         sources: Collection[str],
         environment: Mapping[str, str],
         python: str | None,
+        ask_torch: TorchStarter,
         *,
         host_state: bool,
         log_seconds: float | None,
@@ -249,7 +260,7 @@ class _Asked:
         if "gputil" in sources:
             self._gputil = gputil_answer.start_gputil(environment)
         if self._torch_wanted and self._torch_file is None:
-            self._torch = torch_answer.start_torch(environment, python)
+            self._torch = ask_torch(environment, python)
 
     def wait(self, deadline_seconds: float, *, patient: bool) -> None:
         """Wait for every child, each until its own deadline."""

@@ -6,12 +6,15 @@ The quickest command forks these children first and imports the rest of itself w
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from gpudiag.probe.guard import GuardedChild, start_guarded
 
 SIMULATED = "GPUDIAG_SIMULATED"  # the scenario's name; set by `gpudiag simulate`
 _HOST_ROOT = "GPUDIAG_HOST_ROOT"
+
+# Starts the child that asks torch, in that environment and interpreter; None is this one.
+TorchStarter = Callable[[Mapping[str, str], "str | None"], GuardedChild]
 
 
 class StartedProbes:

@@ -32,6 +32,7 @@ from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
+from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.placement import Placement, why_no_peers
 from gpudiag.units import GIB, MIB
 
@@ -211,8 +212,9 @@ def measure_active(
     python: str | None = None,
     faults: Sequence[Fault] = (),
     listener: Callable[[RankEvent], None] | None = None,
+    servers: ForkServers | None = None,
 ) -> ActiveMeasurement:
-    """What the ranks measured, and what happened to them.
+    """What the ranks measured, and what happened to them; one of `servers` forks them, where given.
 
     Raises:
         UsageError: `python` cannot run ranks, or has no torch.
@@ -242,6 +244,7 @@ def measure_active(
             on_event=add,
             python=python,
             variables=placement.variables,
+            server=None if servers is None else servers.server(python),
         )
     finally:
         points = telemetry.finish() if telemetry is not None else ()

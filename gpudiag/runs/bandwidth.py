@@ -20,6 +20,7 @@ from gpudiag.model.run import RunEvent
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.active import describe_cost, measure_active
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
+from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.gate import complete_results, judge_results
 from gpudiag.runs.placement import Placement, place_tests, why_no_peers
 from gpudiag.store.baselines import samples_of
@@ -66,6 +67,7 @@ class BandwidthRun:
         self._python = python
         self._emitter = PreflightEvents(("active",), listener)
         self._keeper = HistoryKeeper(store, own_machine_key())
+        self._servers = ForkServers()
         self._report: Report | None = None
 
     def __enter__(self) -> "BandwidthRun":
@@ -76,16 +78,26 @@ class BandwidthRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the child processes."""
+        self._servers.close()
         self._keeper.close()
 
     def run(self) -> Report:
         """Run, and return the report; it names what could not be measured, with the reason."""
         self._emitter.enter(LOOK)
-        snapshot = take_snapshot(("nvml", "torch"), _LOOK_SECONDS, python=self._python, kernel_log=True)
+        snapshot = take_snapshot(
+            ("nvml", "torch"),
+            _LOOK_SECONDS,
+            python=self._python,
+            kernel_log=True,
+            ask_torch=self._servers.ask_torch,
+        )
         history, warning = self._keeper.read(_READ_SECONDS)
         if warning:
             self._warn(f"{warning}; gpudiag continues without it")
-        measures = Measures(active=self._measure(snapshot))
+        try:
+            measures = Measures(active=self._measure(snapshot))
+        finally:
+            self._servers.close()
         self._emitter.enter(JUDGE)
         good = history if isinstance(history, Missing) else history.good
         context = Context(
@@ -123,7 +135,12 @@ class BandwidthRun:
         self._say(describe_cost(plan, place))
         try:
             return measure_active(
-                plan, place, _LEVEL, python=self._python, listener=self._emitter.listen_to_tests(plan.tests)
+                plan,
+                place,
+                _LEVEL,
+                python=self._python,
+                listener=self._emitter.listen_to_tests(plan.tests),
+                servers=self._servers,
             )
         except GpudiagError as error:
             hint = f": {error.hint}" if error.hint else ""

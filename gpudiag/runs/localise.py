@@ -11,6 +11,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, IncidentKind, Localisation, Node
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind
@@ -83,8 +84,11 @@ def localise(
     faults: Sequence[Fault] = (),
     python: str | None = None,
     notice: Callable[[str], None] | None = None,
+    server: ForkServer | None = None,
 ) -> tuple[Reading[Localisation], RankRun]:
     """What fresh ranks of the same agents found, or why they found nothing; with the run of these ranks.
+
+    The server, if there is one, forks them.
 
     Only `slow` of the faults concerns exchanges. Every process of a launch that ran `run` must call this.
 
@@ -103,6 +107,7 @@ def localise(
         notice=notice,
         variables=placement.variables,
         python=python,
+        server=server,
     )
     if 0 in again.results:
         return decode(Localisation, again.results[0]), again

@@ -15,6 +15,7 @@ from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.model.run import EventKind, RunEvent
+from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
@@ -22,6 +23,7 @@ from gpudiag.ranks.launchers import Launcher
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
+from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.interpreters import require_torch
 from gpudiag.runs.localise import add_localisation, is_localisation_due, localise, why_not_localised
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
@@ -122,7 +124,17 @@ def run_nccl_test(
         LaunchError: the ranks could not be started.
     """
     require_torch("nccl-test", python)
-    setup = _set_up(plan, environment, place_ranks(plan, environment, python=python), python)
+    with ForkServers() as servers:
+        placement = place_ranks(plan, environment, python=python, ask_torch=servers.ask_torch)
+        return _run_placed(_set_up(plan, environment, placement, python, servers), listener, store, notice)
+
+
+def _run_placed(
+    setup: "_Setup",
+    listener: Callable[[RunEvent], None] | None,
+    store: str | None,
+    notice: Callable[[str], None] | None,
+) -> NcclTestRun:
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
@@ -144,16 +156,18 @@ def run_nccl_test(
 
 
 def measure_collectives(
-    plan: NcclTestPlan, here: Placement, python: str | None = None
+    plan: NcclTestPlan, here: Placement, python: str | None = None, servers: ForkServers | None = None
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
+
+    One of `servers` forks the ranks, where given.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
         LaunchError: the ranks could not be started.
     """
     require_torch("nccl-test", python)
-    setup = _set_up(plan, None, here, python)
+    setup = _set_up(plan, None, here, python, servers)
     watch = start_watch(gpus=here.backend == "nccl")
     run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True))
     return build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
@@ -169,6 +183,11 @@ class _Setup:
     sweep: Sweep
     faults: tuple[Fault, ...]
     python: str | None
+    servers: ForkServers | None
+
+    def server(self, *, more: bool) -> ForkServer | None:
+        """What forks the ranks' template, if anything does; `more`: other ranks follow these."""
+        return None if self.servers is None else self.servers.server(self.python, start=more)
 
     @property
     def launcher(self) -> Launcher:
@@ -187,13 +206,17 @@ class _Setup:
 
 
 def _set_up(
-    plan: NcclTestPlan, environment: RankEnvironment | None, placement: Placement, python: str | None
+    plan: NcclTestPlan,
+    environment: RankEnvironment | None,
+    placement: Placement,
+    python: str | None,
+    servers: ForkServers | None,
 ) -> _Setup:
     sweep = plan_sweep(
         plan, placement.backend, placement.world_size, placement.max_bytes, float8=placement.float8
     )
     faults = tuple(parse_fault(text, placement.world_size, of_pairs=plan.localise) for text in plan.inject)
-    return _Setup(plan, environment, placement, sweep, faults, python)
+    return _Setup(plan, environment, placement, sweep, faults, python, servers)
 
 
 def _measure(
@@ -255,6 +278,7 @@ def _localise(
         faults=setup.faults,
         python=setup.python,
         notice=notice,
+        server=setup.server(more=False),
     )
     return add_localisation(run, found, again), found
 
@@ -283,4 +307,5 @@ def _run(
         notice=notice,
         variables=placement.variables,
         python=setup.python,
+        server=setup.server(more=plan.localise or goes_on is None),  # a preflight goes on with other tests
     )

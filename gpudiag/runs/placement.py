@@ -21,6 +21,7 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.probe.start import TorchStarter
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.runs.instant import judge_snapshot
@@ -345,10 +346,11 @@ def place_ranks(
     *,
     python: str | None = None,
     take: SnapshotTaker | None = None,
+    ask_torch: TorchStarter | None = None,
 ) -> Placement:
     """Where the plan runs on this machine; GPUs are examined unless the plan says gloo.
 
-    `python` is the interpreter whose torch the ranks run.
+    `python` is the interpreter whose torch the ranks run; `ask_torch` starts the child that asks it.
 
     Raises:
         UsageError: more ranks are asked for than there are GPUs, or than the launcher started.
@@ -356,7 +358,7 @@ def place_ranks(
         SourceFailedError: there is a trace of a GPU, and torch cannot use it; with the cause.
     """
     wanted = _wanted_ranks(plan, environment)
-    take = take or partial(_probe_machine, python)
+    take = take or partial(_probe_machine, python, ask_torch)
     if plan.backend == "gloo":
         return _on_cpu(plan, environment, wanted, take((), _SNAPSHOT_SECONDS))
     snapshot = take(("nvml",), _SNAPSHOT_SECONDS)
@@ -372,11 +374,13 @@ def place_ranks(
     return _on_gpus(plan, environment, wanted, snapshot)
 
 
-def _probe_machine(python: str | None, sources: Sequence[str], deadline_seconds: float) -> Snapshot:
+def _probe_machine(
+    python: str | None, ask_torch: TorchStarter | None, sources: Sequence[str], deadline_seconds: float
+) -> Snapshot:
     """The snapshot that the probes take; they are imported only if GPUs are examined."""
     from gpudiag.probe.inventory import take_snapshot
 
-    return take_snapshot(sources, deadline_seconds, python=python)
+    return take_snapshot(sources, deadline_seconds, python=python, ask_torch=ask_torch)
 
 
 def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> int | None:

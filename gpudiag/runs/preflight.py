@@ -32,6 +32,7 @@ from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import StartedProbes, start_probes
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
+from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.placement import Placement, place_tests
 from gpudiag.store.baselines import samples_of
@@ -186,6 +187,7 @@ class Preflight:
         self._emitter = PreflightEvents(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
         self._noted = start_known_gpus()
+        self._servers = ForkServers(TRAINING_MODULES if "training" in measured else ())
         self._report: Report | None = None
 
     def __enter__(self) -> "Preflight":
@@ -196,6 +198,7 @@ class Preflight:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the child processes."""
+        self._servers.close()
         self._keeper.close()
         self._noted.give_up()
 
@@ -211,7 +214,10 @@ class Preflight:
         history, warning = self._keeper.read(patience)
         if warning:
             self._warn(f"{warning}; gpudiag continues without it")
-        measures = self._measure(first)
+        try:
+            measures = self._measure(first)
+        finally:
+            self._servers.close()  # before the second look: nothing of ours is on a GPU then
         self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
         baseline = self._baseline(history, snapshot.host)
@@ -274,6 +280,7 @@ class Preflight:
             host_state=True,  # also where no check wants it: later runs hold its counters against theirs
             kernel_log=wants(checks, "kernel_log", "xids"),
             started=started,
+            ask_torch=self._servers.ask_torch if ranks else None,  # the ranks are forked from what it starts
         )
 
     def _measure(self, snapshot: Snapshot) -> Measures:
@@ -303,14 +310,14 @@ class Preflight:
 
         self._emitter.enter("collective")
         self._say(describe_collective_cost(place))
-        return measure_collective(place, self._surroundings.python)
+        return measure_collective(place, self._surroundings.python, self._servers)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
         self._emitter.enter("training")
         self._say(describe_training_cost(place, self._level))
-        return measure_training(place, self._level, self._surroundings.python)
+        return measure_training(place, self._level, self._surroundings.python, self._servers)
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
         from gpudiag.runs.active import describe_cost, measure_active, plan_active
@@ -333,6 +340,7 @@ class Preflight:
             self._level,
             python=self._surroundings.python,
             listener=self._emitter.listen_to_tests(plan.tests),
+            servers=self._servers,
         )
 
     def _pair(

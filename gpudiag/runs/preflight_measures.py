@@ -6,6 +6,7 @@ from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
+from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.nccl_test import measure_collectives
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import measure_strategies
@@ -40,8 +41,10 @@ def collective_limit(place: Placement) -> float:
     return _GPU_BASE_SECONDS + _GPU_SECONDS * place.world_size if on_gpu else _CPU_SECONDS
 
 
-def measure_collective(place: Placement, python: str | None) -> CollectiveMeasurement:
-    """The verified all-reduce.
+def measure_collective(
+    place: Placement, python: str | None, servers: ForkServers | None = None
+) -> CollectiveMeasurement:
+    """The verified all-reduce, on ranks that a server forks.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -59,7 +62,7 @@ def measure_collective(place: Placement, python: str | None) -> CollectiveMeasur
         timeout_seconds=collective_limit(place),
         rendezvous_timeout_seconds=collective_limit(place),
     )
-    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python)
+    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers)
 
 
 def _gpu_bytes(place: Placement) -> int:
@@ -87,7 +90,9 @@ def training_limit(place: Placement, level: str) -> float:
     return _CPU_QUICK_SECONDS if level == _QUICK else _SECONDS
 
 
-def measure_training(place: Placement, level: str, python: str | None) -> tuple[StrategyMeasurement, ...]:
+def measure_training(
+    place: Placement, level: str, python: str | None, servers: ForkServers | None = None
+) -> tuple[StrategyMeasurement, ...]:
     """What the ranks of each strategy reported; at level quick, of DDP alone.
 
     Raises:
@@ -101,4 +106,4 @@ def measure_training(place: Placement, level: str, python: str | None) -> tuple[
         timeout_seconds=training_limit(place, level),
         rendezvous_timeout_seconds=training_limit(place, level),
     )
-    return measure_strategies(plan, place, python=python, fresh_groups=not quick)
+    return measure_strategies(plan, place, python=python, servers=servers, fresh_groups=not quick)

@@ -34,6 +34,7 @@ from gpudiag.model.training import (
     TrainingPlan,
     TrainingReport,
 )
+from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.diagnosis.evidence import format_ranks
 from gpudiag.ranks.environment import RankEnvironment
@@ -43,6 +44,7 @@ from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, RENDEZVOUS, Budgets
 from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
+from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.interpreters import absent_modules, lack_on_cpu, lack_on_gpus, require_torch
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import build_context, build_rank_report
@@ -52,8 +54,7 @@ from gpudiag.training.job import TrainingFault, TrainingJob
 
 _ENTRY = "gpudiag.training.rank_main:run"
 _MIRRORED_ENTRY = "gpudiag.training.mirrored_main:run"
-# DDP and the optimizers of torch load it, a second of work: once, before the ranks are forked.
-_PRELOAD = (*TORCH, "torch._dynamo")
+_PRELOAD = (*TORCH, *TRAINING_MODULES)
 # What each rank of a framework would import by itself, even late in its start. On CPUs only: if the import
 # asked for GPUs, CUDA would be initialized in the process that is forked. Each rank initializes them itself.
 _TRY_PRELOAD = MappingProxyType(
@@ -278,12 +279,19 @@ class _Place:
     placement: Placement
     world_size: int
     pythons: Mapping[str, str]
+    servers: ForkServers | None = None
     emitter: TrainingEvents = field(default_factory=lambda: TrainingEvents(0, None))
     notice: Callable[[str], None] | None = None
 
     def python_for(self, facts: StrategyFacts) -> str | None:
         """The interpreter of a strategy's ranks; None for this one."""
         return self.pythons.get(facts.framework, self.pythons.get(""))
+
+    def server_for(self, facts: StrategyFacts, *, more: bool) -> ForkServer | None:
+        """What forks the template of a strategy's ranks; None where it imports for itself. `more`: others follow."""
+        if self.servers is None or facts.name == "mirrored":  # the ranks of that one are without torch
+            return None
+        return self.servers.server(self.python_for(facts), start=more)
 
     @property
     def device_kind(self) -> str:
@@ -315,23 +323,31 @@ def run_training(
     if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
         require_torch("train")
     wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
-    placement = here or place_ranks(wanted, environment, python=pythons.get(""))
-    told = environment is None or environment.rank == 0
-    world_size = placement.world_size
-    emitter = TrainingEvents(len(plan.strategy), listener if told else None)
-    where = _Place(environment, placement, world_size, pythons, emitter, notice)
+    with ForkServers() as servers:
+        placement = here or place_ranks(
+            wanted, environment, python=pythons.get(""), ask_torch=servers.ask_torch
+        )
+        told = environment is None or environment.rank == 0
+        emitter = TrainingEvents(len(plan.strategy), listener if told else None)
+        where = _Place(environment, placement, placement.world_size, pythons, servers, emitter, notice)
+        return _run_strategies(plan, where, told=told)
+
+
+def _run_strategies(plan: TrainingPlan, place: _Place, *, told: bool) -> TrainingRun:
+    """The result of every strategy, on ranks of its own; `told`: this process gets events as they happen."""
+    environment, placement, emitter = place.environment, place.placement, place.emitter
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
     if unmet is not None:
-        refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), world_size)
+        refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), place.world_size)
         emitter.emit_report(refusal)
         return TrainingRun(refusal, told)
     # Under a launcher, the last rank that led reports to the user: a leader that hangs is replaced.
     results, reporter = [], told
     for number, strategy in enumerate(plan.strategy):
-        result, reporter = _run_strategy(plan, strategy, where, number, reporter)
+        result, reporter = _run_strategy(plan, strategy, place, number, reporter)
         results.append(result)
         emitter.emit_result(result)
-    hosts = 1 if environment is None else -(-world_size // environment.local_world_size)
+    hosts = 1 if environment is None else -(-place.world_size // environment.local_world_size)
     report = build_report(tuple(results), placement, hosts)
     emitter.emit_report(report)
     return TrainingRun(report, reporter)
@@ -400,17 +416,22 @@ def _run_strategy(
 
 
 def measure_strategies(
-    plan: TrainingPlan, here: Placement, *, python: str | None = None, fresh_groups: bool = True
+    plan: TrainingPlan,
+    here: Placement,
+    *,
+    python: str | None = None,
+    servers: ForkServers | None = None,
+    fresh_groups: bool = True,
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    Without `fresh_groups` the ranks keep their first process group, if the strategy can. A strategy whose ranks could not
+    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process group, if the strategy can. A strategy whose ranks could not
     be started costs the others nothing: that is what happened to it.
 
     Raises:
         LaunchError: ranks could not be started, under any strategy.
     """
-    place = _Place(None, here, here.world_size, {} if python is None else {"": python})
+    place = _Place(None, here, here.world_size, {} if python is None else {"": python}, servers)
     able = [facts for name, facts in strategy_facts().items() if name in plan.strategy]
     able = [facts for facts in able if _why_not(plan, facts, place) is None]
     measured: list[StrategyMeasurement] = []
@@ -502,6 +523,7 @@ def _run(
         on_event=place.emitter.add,
         notice=place.notice,
         python=place.python_for(facts),
+        server=place.server_for(facts, more=len(plan.strategy) > 1),
         variables={**place.placement.variables, **({"DS_ACCELERATOR": "cpu"} if on_cpu else {})},
         preload=() if mirrored else _PRELOAD,
         try_preload=(*late, *(_PRELOAD_FSDP2 if facts.name == "fsdp2" else ())),

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from tests.cuda_stand_in import data_parallel, forks
 from tests.cuda_stand_in.gpus import Gpu, NoGpusError, list_gpus
-from tests.cuda_stand_in.settings import Settings
+from tests.cuda_stand_in.settings import Settings, note
 
 _KEPT: list[Any] = []  # what C++ calls, for as long as the process lives
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"
@@ -58,6 +59,8 @@ class _Machine:
         extension.start_driver()
         if not self.gpus:
             raise RuntimeError(self._error or "No CUDA GPUs are available")
+        note(self.settings, "cuda")
+        time.sleep(self.settings.start_seconds)
         extension.set_kernel_microseconds(self.settings.kernel_microseconds)
         for gpu in self.gpus:
             faults = [fault for fault in self.settings.faults if fault.gpu == gpu.place]

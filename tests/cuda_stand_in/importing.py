@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from tests.cuda_stand_in import bindings
-from tests.cuda_stand_in.settings import NOTICE, Settings, read_settings
+from tests.cuda_stand_in.settings import NOTICE, Settings, note, read_settings
 
 # torch's version says it too, so that each document of a run does.
 _VERSION = "2.13.0+cu128.stand.in"
@@ -52,7 +52,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._after: dict[str, Callable[[Any], None]] = {
             "torch": self._end_import,
             "torch.version": self._set_version,
-            "torch.cuda": bindings.add_properties,
+            "torch.cuda": self._complete_cuda,
             "gpudiag.cli.main": _describe_so_at_the_end,
         }
         if not settings.real_sizes:
@@ -91,6 +91,12 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def _set_version(self, module: Any) -> None:
         module.cuda, module.__version__ = self._settings.runtime_version, _VERSION
+
+    def _complete_cuda(self, module: Any) -> None:
+        note(
+            self._settings, "torch"
+        )  # the command's process looks at torch's version too, and never comes here
+        bindings.add_properties(module)
 
 
 def install() -> None:

@@ -37,6 +37,8 @@ class Settings:
     real_sizes: bool
     kernel_microseconds: int
     asked_by_import: str  # what `import torch` itself calls, in Python
+    start_seconds: float  # that CUDA's start takes in a process
+    log: str | None  # the file that gets a line for each import of torch and each start of CUDA
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -59,7 +61,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         real_sizes=variables.get("CUDA_STAND_IN_SIZES") == "real",
         kernel_microseconds=int(variables.get("CUDA_STAND_IN_KERNEL_MICROSECONDS", "0")),
         asked_by_import=variables.get("CUDA_STAND_IN_IMPORT", ""),
+        start_seconds=float(variables.get("CUDA_STAND_IN_START_SECONDS", "0")),
+        log=variables.get("CUDA_STAND_IN_LOG"),
     )
+
+
+def note(settings: Settings, what: str) -> None:
+    """Add what this process does to the log, if there is one: the words and the pid."""
+    if settings.log is not None:
+        with open(settings.log, "a") as log:
+            log.write(f"{what} {os.getpid()}\n")
 
 
 def parse_faults(text: str) -> tuple[GpuFault, ...]:

@@ -3,11 +3,13 @@
 import contextlib
 import datetime
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpudiag.ranks.process import read_process
 from gpudiag.ranks.rank.context import RankContext
 
 ITERATIONS = 4
@@ -274,3 +276,84 @@ def report_environment(context: RankContext) -> dict[str, Any]:
     """What libraries would read to tell the ranks apart."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
     return {name: os.environ.get(name) for name in names}
+
+
+def report_pid(context: RankContext) -> dict[str, Any]:
+    """Say that the rank is there, and end."""
+    context.progress.enter_stage("measure")
+    context.progress.emit({"pid": os.getpid()})
+    return {}
+
+
+def report_state(context: RankContext) -> dict[str, Any]:
+    """What one test could leave to the next one in this process, and who this process's ancestors are."""
+    import sys
+
+    context.progress.enter_stage("measure")
+    context.progress.emit({"pid": os.getpid()})
+    torch = sys.modules.get("torch")
+    template = read_process(os.getppid())
+    return {
+        "pid": os.getpid(),
+        "template": os.getppid(),
+        "server": None if template is None else template.parent_pid,
+        "torch_at_start": torch is not None,
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("OMP_NUM_THREADS", "LINES", "COLUMNS")
+        },
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "folder": os.getcwd(),
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "signals": [
+            str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+        ],
+        "modules": sorted(name for name in sys.modules if "planted" in name),
+        "torch": None
+        if torch is None
+        else [
+            str(torch.get_default_dtype()),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+            torch.backends.cudnn.benchmark,
+            torch.initial_seed(),
+            torch.rand(1).item(),
+            torch.distributed.is_initialized(),
+        ],
+    }
+
+
+def change_everything(context: RankContext) -> dict[str, Any]:
+    """Leave this process as different as a test can, its process group open."""
+    import socket
+    import sys
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    context.progress.enter_stage("measure")
+    os.environ["GPUDIAG_PLANTED"] = "1"
+    os.environ.pop("PATH", None)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.chdir("/")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    planted.append(socket.socket())
+    sys.modules["planted_module"] = sys
+    torch.manual_seed(7)
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(3)
+    torch.backends.cudnn.benchmark = True
+    dist.init_process_group(
+        "gloo", init_method=context.init_method, rank=context.rank, world_size=context.world_size
+    )
+    dist.all_reduce(torch.zeros(1))
+    return {}
+
+
+planted: list[Any] = []

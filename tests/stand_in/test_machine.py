@@ -31,8 +31,14 @@ def test_each_mig_instance_is_found_by_its_uuid_and_is_the_one_that_nvml_lists(o
         assert view["memory_total_bytes"] == wanted["memory_total_bytes"]
 
 
-def test_copies_and_products_are_measured_and_verified_on_two_gpus(on_gpus):
-    two = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_STAND_IN_FAULTS": "no_peer:1"}
+def test_copies_and_products_are_measured_and_verified_on_two_gpus(on_gpus, tmp_path):
+    log = tmp_path / "log"
+    two = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "CUDA_STAND_IN_FAULTS": "no_peer:1",
+        "CUDA_STAND_IN_LOG": str(log),
+        "CUDA_STAND_IN_START_SECONDS": "0.5",
+    }
     ended = on_gpus("h100x8", "bandwidth", "--json", variables=two)
     document = ended.document()
     assert ended.status == 0, [result for result in document["results"] if result["outcome"] != "pass"]
@@ -44,3 +50,9 @@ def test_copies_and_products_are_measured_and_verified_on_two_gpus(on_gpus):
     }
     assert all(result["wrong_bytes"] == 0 for result in active["bandwidth"])
     assert not any(result["direct"] for result in active["bandwidth"] if result["test"] == "peer_copy")
+    # One process imported torch for the question what it sees and for the ranks; it never started CUDA itself.
+    events = [line.split() for line in log.read_text().splitlines()]
+    (importer,) = [pid for what, pid in events if what == "torch"]
+    started = [pid for what, pid in events if what == "cuda"]
+    assert importer not in started
+    assert len(set(started)) == len(started) == 5  # the count of GPUs, each GPU, and two ranks

@@ -12,6 +12,7 @@ from typing import Any
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
+from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
@@ -55,6 +56,7 @@ def run_ranks(
     preload: Sequence[str] = TORCH,
     try_preload: Sequence[str] = (),
     explanations: Callable[[], Sequence[str]] | None = None,
+    server: ForkServer | None = None,
 ) -> RankRun:
     """Run `entry` (`module:function`, see `context`) on every rank; return what became of each.
 
@@ -67,7 +69,8 @@ def run_ranks(
     each event that an entry emits, `is_over` is polled (True ends the run), and `goes_on` says of the finished run
     whether all processes are to run something more: `RankRun.goes_on` of each. `notice` is called with a
     sentence in any process that has waited for ranks on other machines for 5 s. `explanations` is called if
-    this agent's only rank ends badly, for what a library printed about it.
+    this agent's only rank ends badly, for what a library printed about it. `server` has imported torch for `python`:
+    it forks the ranks' template; where it is gone, the template imports for itself.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
@@ -78,6 +81,8 @@ def run_ranks(
     """
     if python is None:
         _refuse_absent_modules(preload)
+    if server is not None and not server.is_usable:
+        server = None
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
         require_address(environment.master, budgets.seconds_for(RENDEZVOUS), notice=notice)
@@ -98,14 +103,15 @@ def run_ranks(
             try_preload=tuple(try_preload),
             faults=tuple(faults),
             run_directory=str(directory.path),
-            agent_pid=os.getpid(),
+            agent_pid=os.getpid() if server is None else server.pid,
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)
         assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice)
         try:
             with _membership(environment, discovery, directory, notice) as membership:
-                _start(assignment.local, python, {**_rank_variables(environment), **(variables or {})})
+                given = {**_rank_variables(environment), **(variables or {})}
+                _start(assignment.local, python, given, server)
                 run = _run_alone(assignment) if membership is None else membership.run(assignment)
         finally:
             assignment.local.end()
@@ -197,9 +203,11 @@ def _longest_wait_seconds(budgets: Budgets) -> float:
     return max(budgets.run_seconds or 0.0, *budgets.stage_seconds.values())
 
 
-def _start(local: LocalRanks, python: str | None, variables: Mapping[str, str]) -> None:
+def _start(
+    local: LocalRanks, python: str | None, variables: Mapping[str, str], server: ForkServer | None
+) -> None:
     try:
-        local.start(python, variables)
+        local.start(python, variables, server)
     except OSError as error:
         if python is None:
             few = error.errno in (errno.EMFILE, errno.ENFILE)

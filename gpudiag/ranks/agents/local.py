@@ -6,8 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
 from gpudiag.ranks import process
+from gpudiag.ranks.agents.fork_server import ForkServer, OwnTemplate, TemplateProcess
 from gpudiag.ranks.agents.network import find_listener
 from gpudiag.ranks.agents.run_directory import RunDirectory
 from gpudiag.ranks.diagnosis import evidence
@@ -307,9 +306,6 @@ def limited_group(line: str, pid: int) -> str | None:
     return match["group"] if match and int(match["pid"]) == pid else None
 
 
-_BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
-
-
 class LocalRanks:
     """The template process and its ranks; `poll` looks at each of them once, `end` kills them all."""
 
@@ -336,7 +332,7 @@ class LocalRanks:
         self._socket, self._template_socket = socket.socketpair()
         self._socket.setblocking(False)
         self._received = b""
-        self._template: subprocess.Popen[bytes] | None = None
+        self._template: TemplateProcess | None = None
         self._template_ended = False
         self._ended = False
         self._looked_at = time.monotonic()
@@ -355,25 +351,26 @@ class LocalRanks:
         """The descriptors to wait for; none once the template has closed its socket."""
         return [] if self._ended or self._template_ended else [self._socket.fileno()]
 
-    def start(self, python: str | None = None, variables: Mapping[str, str] | None = None) -> None:
-        """Start the template in `python` (default: this interpreter), adding `variables` to our environment.
+    def start(
+        self,
+        python: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
+        """Start the template, with `variables` added to its environment: forked by the server, or in `python`.
 
         Raises:
             OSError: the interpreter cannot be executed.
         """
         job_path = self._directory.path / "job.json"
         job_path.write_text(json.dumps(codec.encode(self._job)))
+        output = self._directory.path / "template.stderr"
         descriptors = (self._template_socket.fileno(), self._board.descriptor)
-        with (self._directory.path / "template.stderr").open("wb") as output:
-            self._template = subprocess.Popen(
-                [python or sys.executable, str(_BOOT), str(job_path), *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=descriptors,
-                start_new_session=True,  # the terminal's signals go to the agent alone
-                env={**os.environ, **(variables or {})},
-            )
+        given = variables or {}
+        if server is None:
+            self._template = OwnTemplate(python, job_path, output, descriptors, given)
+        else:
+            self._template = server.fork_template(job_path, output, descriptors, given, self._job.preload)
         self._template_socket.close()
 
     def poll(self) -> list[tuple[int, dict[str, Any]]]:
@@ -441,8 +438,10 @@ class LocalRanks:
 
     def stderr_tail(self, rank: int | None = None) -> str:
         """What a rank, or by default the template, wrote to stderr, shortened; empty if nothing."""
-        path = self._directory.path / "template.stderr" if rank is None else self._directory.stderr_path(rank)
-        return read_last_words(path)
+        if rank is not None:
+            return read_last_words(self._directory.stderr_path(rank))
+        own = read_last_words(self._directory.path / "template.stderr")
+        return own or ("" if self._template is None else self._template.error_text())
 
     def end(self) -> tuple[int, ...]:
         """Kill all processes that are left; return the pids of ranks that did not die in time.
@@ -460,7 +459,7 @@ class LocalRanks:
         self._template_socket.close()
         deadline = time.monotonic() + end_seconds(contexts)
         if self._template is not None:
-            self._end_template(self._template, deadline)
+            self._template.end(deadline)
         for record in self.records:
             record.events.close()
         self._board.close()
@@ -468,18 +467,6 @@ class LocalRanks:
         while (alive := tuple(filter(process.is_alive, pids))) and time.monotonic() < deadline:
             time.sleep(0.005)
         return alive
-
-    def _end_template(self, template: subprocess.Popen[bytes], deadline: float) -> None:
-        """Give the template time to reap its ranks, then kill its process group, then reap it.
-
-        In that order: the kernel cannot reuse the group's id before the template is reaped.
-        """
-        patience = min(deadline, time.monotonic() + 1.0)
-        while not _has_ended(template.pid) and time.monotonic() < patience:
-            time.sleep(0.002)
-        process.kill_group(template.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            template.wait(max(0.1, deadline - time.monotonic()))
 
     def _read_messages(self) -> None:
         ended = False
@@ -498,7 +485,7 @@ class LocalRanks:
         if self._template_ended:
             return
         self._template_ended = True
-        status = None if self._template is None else _exit_of(self._template.pid)
+        status = None if self._template is None else self._template.exit_status()
         if all(record.pid is None for record in self.records) and self.start_failure is None:
             self.start_failure = StartFailure("ended", {"exit": status})
         for record in self.records:
@@ -536,23 +523,3 @@ def taken_port(message: str) -> int | None:
 def watched_seconds(gap_seconds: float) -> float:
     """Seconds of the gap between two looks that count as watched: one look's if this process was paused."""
     return gap_seconds if gap_seconds <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether our child has ended, without reaping it."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # already reaped
-        return True
-
-
-def _exit_of(pid: int) -> int | None:
-    """The exit status, or minus the signal, of our child that closed its socket, without reaping it."""
-    deadline = time.monotonic() + _END_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
-            result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if result is not None:
-                return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-        time.sleep(0.002)
-    return None

@@ -1,4 +1,4 @@
-"""Start the template in any interpreter, even one where gpudiag is not installed.
+"""Start the template, or with --fork-server that, in any interpreter, even one where gpudiag is not installed.
 
 Run as a file, by the interpreter whose torch is to be tested. Only the package `gpudiag` itself is
 made importable: putting the folder that holds it on sys.path would mix two sets of installed packages.
@@ -39,6 +39,11 @@ if __name__ == "__main__":
         _refuse_old_python(sys.argv[2])
     else:
         _lend_gpudiag(own_folder.rpartition("/ranks/")[0])
-        from gpudiag.ranks.rank.template import main
+        if sys.argv[1] == "--fork-server":
+            from gpudiag.ranks.rank.fork_server import main
 
-        main(sys.argv[1:])
+            main(sys.argv[2:])
+        else:
+            from gpudiag.ranks.rank.template import main
+
+            main(sys.argv[1:])

@@ -12,6 +12,9 @@ from gpudiag.ranks.inject import Fault
 
 # --- what the agent gives
 
+# The longest message between an agent and its fork server.
+MESSAGE_BYTES = 1 << 17
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
@@ -37,7 +40,7 @@ class Job:
     try_preload: tuple[str, ...]  # the same, but a module may be absent: each rank finds out for itself
     faults: tuple[Fault, ...]
     run_directory: str
-    agent_pid: int
+    agent_pid: int  # the template's parent: its agent, or the agent's fork server
 
 
 # --- what all ranks need alike
