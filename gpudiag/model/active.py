@@ -66,12 +66,16 @@ class BandwidthResult:
     peer_uuid: Reading[str] = NOT_ASKED
     direct: Reading[bool] = NOT_ASKED  # from GPU to GPU, and not through the host's memory
     numa_node: Reading[int] = NOT_ASKED  # whose processors the rank was bound to, before it pinned memory
+    began_seconds: Reading[float] = NOT_ASKED  # as in ComputeResult
+    ended_seconds: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeResult:
     """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data.
 
+    The median is of bursts without a pause between them, from the moment when the GPU has been under load for
+    some time: what it sustains. The best is of all bursts, those before that too.
     `began_seconds` and `ended_seconds` are on the clock of the telemetry's `at_seconds`.
     """
 
@@ -163,6 +167,18 @@ class Untested:
 
 
 @dataclass(frozen=True, slots=True)
+class NotTested:
+    """A test that a rank left out because its GPU, or its host, has too little free memory for it."""
+
+    test: str
+    rank: int
+    device_uuid: Reading[str]
+    reason: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveMeasurement:
     """Everything that the active tests of one run measured, and what happened to their ranks."""
 
@@ -183,6 +199,8 @@ class ActiveMeasurement:
     untested: tuple[Untested, ...]
     seconds: float
     timed_out: bool = False
+    not_tested: tuple[NotTested, ...] = ()
+    shared: tuple[Untested, ...] = ()  # tested, though others used them: what they do costs speed
 
 
 def metric_of(result: BandwidthResult | ComputeResult) -> str:
