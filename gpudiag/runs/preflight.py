@@ -221,6 +221,7 @@ class Preflight:
             expected_gpus=_or_missing(self._plan.expect_gpus),
             at_least_gpus=_or_missing(self._plan.at_least_gpus),
             expected_driver=_or_missing(self._plan.expect_driver),
+            least_free_memory=_or_missing(self._plan.least_free_memory),
             earlier=earlier,
             baseline=baseline,
             # The store may be slow or broken; the listing's own note of the GPUs is not.
