@@ -6,6 +6,7 @@ verifies, and holds speeds against the past by `performance.drift`. The function
 
 from dataclasses import replace
 
+from gpudiag.checks.gpu.holders import describe_beside, own_pids
 from gpudiag.checks.ranks.active import collective_all_reduce
 from gpudiag.checks.ranks.collective import (
     COLLECTIVE_NOT_VERIFIED,
@@ -40,6 +41,9 @@ def collective_speed(context: Context) -> Judgement:
     """A finding per operation whose speed can be compared; the snapshot has the GPUs that took part."""
     measured = context.measures.collective
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    beside = describe_beside(context.snapshot, context.snapshot.devices, own_pids(context.measures))
+    if beside:
+        return does_not_apply(f"the speed is not judged, because others use the GPU: {beside}")
     history = () if isinstance(context.history, Missing) else context.history.baselines
     earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
     found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any, TypeVar
 
+from gpudiag.checks.gpu.holders import computing_on, describe_holders
+from gpudiag.checks.subjects import name_device
 from gpudiag.model.active import (
     DETERMINISM,
     DEVICE_TO_HOST,
@@ -25,8 +27,10 @@ from gpudiag.model.active import (
     PatternResult,
     SustainedResult,
     TelemetryPoint,
+    Untested,
 )
 from gpudiag.model.codec import decode, encode, read_sheet
+from gpudiag.model.device import Snapshot
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
@@ -250,6 +254,20 @@ def measure_active(
     finally:
         points = telemetry.finish() if telemetry is not None else ()
     return _measurement(run, plan, placement, points, started)
+
+
+def with_neighbours(
+    measured: ActiveMeasurement, snapshot: Snapshot, own: frozenset[int]
+) -> ActiveMeasurement:
+    """The measurement, with the GPUs marked that others compute on now, behind the tests; `own` are the ranks."""
+    known = {one.device_uuid for one in measured.shared}
+    tested = {rank.device_uuid for rank in (*measured.bandwidth, *measured.compute)}
+    came = []
+    for device in snapshot.devices:
+        if device.id.uuid in tested - known and computing_on(device, own):
+            reason = f"it is in use since the tests began: {describe_holders(device, snapshot.taken_at, own)}"
+            came.append(Untested(device.id.uuid, name_device(device), reason, in_use=True))
+    return replace(measured, shared=(*measured.shared, *came))
 
 
 def _measurement(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.gpu.holders import own_pids
 from gpudiag.checks.host.network import judge_interfaces, network_loopback
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check, Level
@@ -214,6 +215,11 @@ class Preflight:
         measures = self._measure(first)
         self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
+        if not isinstance(measures.active, Missing):
+            from gpudiag.runs.active import with_neighbours
+
+            active = with_neighbours(measures.active, snapshot, own_pids(measures))
+            measures = replace(measures, active=active)
         baseline = self._baseline(history, snapshot.host)
         context = Context(
             snapshot,

@@ -4,13 +4,13 @@ A GPU in use is not a broken one: what is said of it names the process, its user
 end it, wait for it, or take another GPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.gpu.availability import given_to_job, names_instance
+from gpudiag.checks.gpu.availability import given_to_job, names_instance, signs_of_use
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
@@ -49,6 +49,20 @@ def describe_holders(device: Device, now: datetime, own: frozenset[int] = frozen
     more = len(holders) - 1
     others = f", and {more} more process{'es' * (more > 1)}" if more else ""
     return f"{describe_holder(holders[0], now)}{others}"
+
+
+def describe_beside(snapshot: Snapshot, devices: Iterable[Device], own: frozenset[int]) -> str:
+    """Which of the GPUs others compute on, and who they are; empty where nobody does.
+
+    In a container, which may not see the processes of others, load and memory in use show them.
+    """
+    beside = []
+    for device in devices:
+        signs = signs_of_use(device) if snapshot.machine.container is not None else []
+        who = describe_holders(device, snapshot.taken_at, own) or ", ".join(signs)
+        if who:
+            beside.append(f"{name_device(device)}: {who}")
+    return "; ".join(beside)
 
 
 def describe_holder(process: GpuProcess, now: datetime) -> str:
