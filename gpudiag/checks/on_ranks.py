@@ -19,6 +19,7 @@ from gpudiag.checks.ranks.collective import (
 from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS
 from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp
+from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.context import Context
 from gpudiag.model.reading import Missing
 
@@ -43,7 +44,7 @@ def collective_speed(context: Context) -> Judgement:
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
     beside = describe_beside(context.snapshot, context.snapshot.devices, own_pids(context.measures))
     if beside:
-        return does_not_apply(f"the speed is not judged, because others use the GPU: {beside}")
+        return does_not_apply(f"{NOT_TESTED} for speed, because others use it: {beside}")
     history = () if isinstance(context.history, Missing) else context.history.baselines
     earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
     found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)

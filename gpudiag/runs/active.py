@@ -261,7 +261,7 @@ def with_neighbours(
 ) -> ActiveMeasurement:
     """The measurement, with the GPUs marked that others compute on now, behind the tests; `own` are the ranks."""
     known = {one.device_uuid for one in measured.shared}
-    tested = {rank.device_uuid for rank in (*measured.bandwidth, *measured.compute)}
+    tested = {copy.device_uuid for copy in measured.bandwidth} | {one.device_uuid for one in measured.compute}
     came = []
     for device in snapshot.devices:
         if device.id.uuid in tested - known and computing_on(device, own):

@@ -15,7 +15,7 @@ from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import pip_command
-from gpudiag.model.active import Untested
+from gpudiag.model.active import NOT_TESTED, Untested
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
@@ -338,7 +338,7 @@ def place_tests(
         hint = " (--force tests GPUs in use)" if busy else ""
         full = any(gpu.lacks_memory and gpu.unfit is None for gpu in judged)
         reason = MissingReason.NOT_ASKED if busy or full else MissingReason.ERROR
-        return Missing(reason, f"no GPU is free to be tested: {words}{hint}")
+        return Missing(reason, f"{NOT_TESTED}, because no GPU is free: {words}{hint}")
     return Placement(
         "nccl",
         len(chosen),

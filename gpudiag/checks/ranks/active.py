@@ -9,7 +9,7 @@ from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, witho
 from gpudiag.checks.ranks.measured_speeds import device_of
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
 from gpudiag.checks.subjects import name_device
-from gpudiag.model.active import COPIES, ActiveMeasurement
+from gpudiag.model.active import COPIES, NOT_TESTED, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
@@ -99,10 +99,10 @@ def active_coverage(context: Context) -> Judgement:
     tests = list(dict.fromkeys(one.test for one in measured.not_tested))
     left_out += filter(None, (why_not_tested(context, (test,)) for test in tests))
     if left_out:
-        return _skip(f"not tested: {'; '.join(left_out)}")
+        return _skip(f"{NOT_TESTED}: {'; '.join(left_out)}")
     if measured.shared:
         beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
-        return _skip(f"tested for wrong data, not for speed, because others use it: {beside}")
+        return _skip(f"{NOT_TESTED} for speed, because others use it: {beside}")
     return judged() if measured.done else could_not_look("no active test was completed on every rank")
 
 
@@ -128,7 +128,7 @@ def bandwidth_data(context: Context) -> Judgement:
     if not worst and (not compared or len(compared) < planned):
         return could_not_look("not every rank's copies were compared")
     if not worst and not measured.bandwidth:
-        return _skip(f"not tested: {why_not_tested(context, COPIES)}")
+        return _skip(f"{NOT_TESTED}: {why_not_tested(context, COPIES)}")
     findings = (
         COPY_CORRUPTED.finding(
             RankSubject(rank, measured.host),

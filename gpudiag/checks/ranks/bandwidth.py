@@ -40,6 +40,7 @@ from gpudiag.model.active import (
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
     MEMORY_COPY,
+    NOT_TESTED,
     PEER_COPY,
     BandwidthResult,
     metric_of,
@@ -159,7 +160,7 @@ def bandwidth_peer(context: Context) -> Judgement:
     if len([one for one in results if one.rank not in without]) < (others + 1 - len(without)) * others:
         return could_not_look("not every pair of GPUs gave a result")
     if not results:
-        return does_not_apply(f"not tested: {why_not_tested(context, (PEER_COPY,))}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (PEER_COPY,))}")
     results = [one for one in results if not is_shared(measured, one.device_uuid, one.peer_uuid)]
     if not results:
         return does_not_apply(why_shared(measured))
@@ -187,7 +188,7 @@ def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, ki
         if not has_all(context, test, [result.rank for result in results if result.test == test]):
             return could_not_look("not every GPU gave a result")
     if not results:
-        return does_not_apply(f"not tested: {why_not_tested(context, tests)}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, tests)}")
     results = [result for result in results if not is_shared(measured, result.device_uuid)]
     if not results:
         return does_not_apply(why_shared(measured))

@@ -36,6 +36,7 @@ from gpudiag.model.active import (
     DETERMINISM,
     MATMUL,
     MEMORY_PATTERNS,
+    NOT_TESTED,
     SUSTAINED,
     ComputeResult,
     DeterminismResult,
@@ -144,7 +145,7 @@ def compute_matmul(context: Context) -> Judgement:
     if not has_all(context, MATMUL, [result.rank for result in measured.compute]):
         return could_not_look("not every GPU gave a result")
     if not measured.compute:
-        return does_not_apply(f"not tested: {why_not_tested(context, (MATMUL,))}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MATMUL,))}")
     results = [one for one in measured.compute if not is_shared(measured, one.device_uuid)]
     if not results:
         return does_not_apply(why_shared(measured))
@@ -178,7 +179,7 @@ def compute_determinism(context: Context) -> Judgement:
     if not findings and not has_all(context, DETERMINISM, [one.rank for one in measured.determinism]):
         return could_not_look("not every rank gave its results")
     if not measured.determinism:
-        return does_not_apply(f"not tested: {why_not_tested(context, (DETERMINISM,))}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (DETERMINISM,))}")
     return judged(*findings)
 
 
@@ -200,7 +201,7 @@ def memory_patterns(context: Context) -> Judgement:
     if not has_all(context, MEMORY_PATTERNS, [one.rank for one in measured.patterns]):
         return could_not_look("not every rank tested its memory")
     if not measured.patterns:
-        return does_not_apply(f"not tested: {why_not_tested(context, (MEMORY_PATTERNS,))}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MEMORY_PATTERNS,))}")
     short = [result for result in measured.patterns if result.tested_bytes < result.wanted_bytes]
     if short:
         first = short[0]
@@ -226,7 +227,7 @@ def compute_sustained(context: Context) -> Judgement:
     if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
         return could_not_look("not every GPU was under load to the end")
     if not measured.sustained:
-        return does_not_apply(f"not tested: {why_not_tested(context, (SUSTAINED,))}")
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
     results = [one for one in measured.sustained if not is_shared(measured, one.device_uuid)]
     if not results:
         return does_not_apply(why_shared(measured))

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Protocol, TypeVar
 
 from gpudiag.checks.subjects import device_subject, name_device
-from gpudiag.model.active import MATMUL, ActiveMeasurement, BandwidthResult, ComputeResult
+from gpudiag.model.active import MATMUL, NOT_TESTED, ActiveMeasurement, BandwidthResult, ComputeResult
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, RankSubject, Subject
@@ -274,7 +274,7 @@ def is_long_enough(result: BandwidthResult) -> bool:
 def why_shared(measured: ActiveMeasurement) -> str:
     """Why no speed is judged where others use the GPUs: which GPU, and who."""
     beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
-    return f"speed was not tested, because others use the GPU: {beside}"
+    return f"{NOT_TESTED} for speed, because others use it: {beside}"
 
 
 def subject_of(context: Context, rank: int, uuid: Reading[str]) -> tuple[Subject, str]:

@@ -20,6 +20,7 @@ from gpudiag.checks.registry import (
 from gpudiag.checks.software.settings import hides_every_gpu
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import traces_for
+from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, FabricState, Snapshot, TorchFacts
 from gpudiag.model.evidence import Evidence, SourceSubject
@@ -203,7 +204,7 @@ def cuda_context(context: Context) -> Judgement:
         )
     )
     if kind.code == _NO_MEMORY and full:
-        return does_not_apply(f"not tested, for another process has the memory: {'; '.join(full)}")
+        return does_not_apply(f"{NOT_TESTED}, because others hold the memory: {'; '.join(full)}")
     where = f" on {', '.join(map(name_device, without))}" if without else ""
     subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
     message = f"no CUDA context starts{where}: {starts.detail.splitlines()[0][:160]}"
