@@ -165,9 +165,9 @@ class _Memory:
 @check(
     "memory.free",
     title="enough memory is free on every GPU that the job is to use",
-    needs=("gpus",),
+    needs=("gpus", "host_state"),  # a listing shows a busy GPU as busy, and judges none by it
     reports=(MEMORY_HELD, BELOW_MINIMUM),
-    readings=("memory_used_bytes", "memory_free_bytes", "processes"),
+    readings=("memory_used_bytes", "memory_free_bytes", "processes", "user"),
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all of it is free on idle GPUs)",
 )
 def memory_free(context: Context) -> Judgement:
@@ -272,10 +272,15 @@ def _finding(
     evidence += [
         Evidence("pid", process.pid, source="NVML") for process in computing_on(device, own)[:_MOST_PIDS]
     ]
-    pids = [process for process in computing_on(device, own) if process.visible]
-    remedy = kind.remedy
-    if len(pids) == 1:
-        remedy = f"{remedy} (`ps -o user,etime,args -p {pids[0].pid}`)".replace(". (", " (") + "."
-    elif not who and _is_coherent(device):
+    seen = [process for process in computing_on(device, own) if process.visible]
+    remedy = f"Look at it: `ps -o user,etime,args -p {seen[0].pid}`. {kind.remedy}" if seen else kind.remedy
+    if not who and _is_coherent(device):
         remedy = _PAGE_CACHE
-    return kind.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy)
+    owner = Owner.JOB if seen and _are_own_users(snapshot, seen) else None
+    return kind.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy, owner=owner)
+
+
+def _are_own_users(snapshot: Snapshot, processes: Iterable[GpuProcess]) -> bool:
+    """Whether all of them are of the user who runs gpudiag, who need ask nobody."""
+    state = snapshot.machine.state
+    return not isinstance(state, Missing) and all(process.user == state.user for process in processes)
