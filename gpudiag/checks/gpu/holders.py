@@ -78,11 +78,14 @@ def describe_holder(process: GpuProcess, now: datetime) -> str:
 
 
 def why_no_context(snapshot: Snapshot, device: Device) -> str | None:
-    """How little memory of a GPU is free for a CUDA context, and who holds the rest; None if it would do, or is not known."""
-    free = device.memory_free_bytes
-    if isinstance(free, Missing) or free >= limits.CONTEXT_BYTES or device.mig_mode == "enabled":
+    """How little memory of a GPU is free for a CUDA context, and who holds the rest; None if nobody does, or it is not known."""
+    free, who = device.memory_free_bytes, describe_holders(device, snapshot.taken_at)
+    if (
+        isinstance(free, Missing)
+        or device.mig_mode == "enabled"
+        or (free >= limits.CONTEXT_BYTES and not who)
+    ):
         return None
-    who = describe_holders(device, snapshot.taken_at)
     return f"{name_device(device)} has {format_size(free)} free{': ' if who else ''}{who}"
 
 
