@@ -62,7 +62,7 @@ def buffer_bytes(bench: Bench, wanted_bytes: int, buffers: int, *, beyond_cache:
         return wanted_bytes
     least = min(wanted_bytes, max(MIB, beyond_cache_bytes(bench) if beyond_cache else 0))
     free = free_bytes(bench.device)
-    fitting = (free - WORKSPACE_BYTES) // buffers
+    fitting = (free - WORKSPACE_BYTES) // buffers // MIB * MIB
     if fitting < least:
         behind = f" ({buffers} buffers beyond its cache)" if beyond_cache else f" ({buffers} buffers)"
         raise TooLittleMemoryError(behind, least * buffers + WORKSPACE_BYTES, free)

@@ -79,7 +79,7 @@ def _product(result: ComputeResult, snapshot: Snapshot, active: ActiveMeasuremen
         format_seconds(result.time_p50_seconds),
         significant(result.flops_per_second / 1e12),
         significant(_best(result.flops_per_second, result) / 1e12),
-        _meanwhile(result, active),
+        describe_meanwhile(result, active),
     ]
 
 
@@ -88,7 +88,7 @@ def _best(at_median: float, result: BandwidthResult | ComputeResult) -> float:
     return at_median * result.time_p50_seconds / result.time_best_seconds
 
 
-def _meanwhile(result: ComputeResult, active: ActiveMeasurement) -> str:
+def describe_meanwhile(result: BandwidthResult | ComputeResult, active: ActiveMeasurement) -> str:
     """What the GPU did: `1500 MHz 720 W power cap`; empty where NVML was not read."""
     seen = seen_meanwhile(active, result)
     if seen is None:
