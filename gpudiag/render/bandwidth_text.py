@@ -26,7 +26,7 @@ _PRODUCTS = (
     Column("p50", right=True),
     Column("TFLOP/s", right=True),
     Column("best", right=True),
-    Column("MEANWHILE"),
+    Column("DURING"),
 )
 
 

@@ -67,7 +67,7 @@ def _speeds(speeds: Sequence[Speed]) -> Iterable[str]:
     yield "spread is its highest round less its lowest, over its median: a ratio within it says nothing. Both put the GPU"
     yield "under the same load for as long; 0.98 and more is as it should be. Best: the best burst, before power limits."
     yield ""
-    yield from _table("| | gpudiag | best | bare loop | ratio | the loop's spread | the GPU meanwhile |")
+    yield from _table("| | gpudiag | best | bare loop | ratio | the loop's spread | the GPU during it |")
     for speed in speeds:
         scale, unit = (1e12, "TFLOP/s") if speed.unit == "FLOP/s" else (1e9, "GB/s")
         ours, best, theirs = (

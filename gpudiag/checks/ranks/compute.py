@@ -269,14 +269,14 @@ def _meanwhile(context: Context, result: ComputeResult) -> Iterator[Evidence]:
     seen = seen_meanwhile(active_of(context), result)
     if seen is None:
         return
-    source = "NVML, median meanwhile"
+    source = "NVML, median during the run"
     if not isinstance(seen.power_draw_watts, Missing):
         yield Evidence("power_draw_watts", seen.power_draw_watts, "W", source=source)
     if not isinstance(seen.sm_clock_mhz, Missing):
         yield Evidence("sm_clock_mhz", seen.sm_clock_mhz, "MHz", source=source)
     if not isinstance(seen.clocks_event_reasons, Missing):
         reasons = ", ".join(seen.clocks_event_reasons) or "none"
-        yield Evidence("clocks_event_reasons", reasons, source="NVML, meanwhile")
+        yield Evidence("clocks_event_reasons", reasons, source="NVML, during the run")
 
 
 def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterator[Finding]:

@@ -76,7 +76,7 @@ RANK_OUT_OF_GPU_MEMORY = FindingKind(
     category=Category.SW_OTHER,
     owner=Owner.JOB,
     meaning="A rank found too little free memory on its GPU, so it was not tested there; the GPU need not be at fault.",
-    remedy="See who holds the GPU's memory (`gpudiag list`); wait for that process, or ask for less (--max-bytes).",
+    remedy="Find who holds the GPU's memory (`gpudiag list`); wait for that process, or ask for less (--max-bytes).",
     basis=_RANK_DIED_BASIS,
 )
 RANK_SILENT = FindingKind(

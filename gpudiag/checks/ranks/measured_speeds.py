@@ -30,6 +30,7 @@ from gpudiag.reference.speeds import (
     speed_limits,
     sustained_speed,
 )
+from gpudiag.reference.vocabulary import REASON_MEANINGS
 
 WORDS_PER_CLOCK = 2  # memory moves a word on both edges of its clock
 HERTZ_PER_MHZ = 1_000_000
@@ -176,7 +177,7 @@ def seen_meanwhile(measured: ActiveMeasurement, result: BandwidthResult | Comput
 
 # NVML's clock event reasons, in our words.
 _POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))
-_CHOSEN_CLOCKS = frozenset(("applications_clocks_setting", "sync_boost", "display_clocks_setting"))
+_CHOSEN_CLOCKS = frozenset(word for word, means in REASON_MEANINGS.items() if means in ("setting", "peers"))
 
 
 def matrix_opinions(device: Device, dtype: str, size: int, seen: Meanwhile | None) -> tuple[Opinion, ...]:
