@@ -1,9 +1,11 @@
 """Copies: within one device's memory, between it and the host, and from GPU to GPU."""
 
+from functools import partial
+
 import torch
 
 from gpudiag.bandwidth.bench import Bench, Timing, differing_bytes, random_bytes
-from gpudiag.bandwidth.memory import attempt, buffer_bytes, require_long_enough
+from gpudiag.bandwidth.memory import attempt, buffer_bytes, require_free, require_long_enough
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, BandwidthResult
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import GIB, MIB
@@ -58,9 +60,9 @@ def measure_peer_copy(bench: Bench) -> None:
     def work() -> None:
         for peer in range(bench.world_size):
             if peer != bench.rank:
-                _copy_to_peer(bench, peer)
+                attempt(bench, PEER_COPY, partial(_copy_to_peer, bench, peer))
 
-    bench.in_turn(PEER_COPY, lambda: attempt(bench, PEER_COPY, work))
+    bench.in_turn(PEER_COPY, work)
 
 
 def _measure_host_copies(bench: Bench, test: str) -> None:
@@ -97,6 +99,7 @@ def _measure_host_copies(bench: Bench, test: str) -> None:
 
 def _copy_to_peer(bench: Bench, peer: int) -> None:
     other = torch.device("cuda", peer)
+    require_free(bench, _PEER_COPY_BUFFERS * _PEER_COPY_BYTES, f" on the GPU of rank {peer}", other)
     size = buffer_bytes(bench, _PEER_COPY_BYTES, _PEER_COPY_BUFFERS, beyond_cache=False)
     source = random_bytes(size, bench.device, seed=bench.rank)
     target = torch.empty(size, dtype=torch.uint8, device=other)

@@ -42,13 +42,13 @@ def free_bytes(device: torch.device) -> int:
     return int(free)
 
 
-def require_free(bench: Bench, needed_bytes: int, why: str = "") -> None:
-    """Return if a GPU has that much free memory; a rank on a processor has what the plan gave it.
+def require_free(bench: Bench, needed_bytes: int, why: str = "", device: torch.device | None = None) -> None:
+    """Return if the rank's GPU, or `device`, has that much free memory; a rank on a processor has what the plan gave it.
 
     Raises:
         TooLittleMemoryError: it has not.
     """
-    if bench.is_cuda and (free := free_bytes(bench.device)) < needed_bytes:
+    if bench.is_cuda and (free := free_bytes(device or bench.device)) < needed_bytes:
         raise TooLittleMemoryError(why, needed_bytes, free)
 
 

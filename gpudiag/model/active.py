@@ -166,6 +166,7 @@ class Untested:
     name: str  # GPU 5 (5d:00.0)
     reason: str
     in_use: bool = False  # nothing else keeps it from being tested
+    full: bool = False  # others leave too little of its memory for a rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ class GpuFitness:
     def as_untested(self) -> Untested:
         """The GPU as one that no test runs on, with the reason."""
         why_not = self.unfit or self.lacks_memory
-        return Untested(self.device.id.uuid, self.name, why_not or self.in_use or "", in_use=why_not is None)
+        full = self.unfit is None and self.lacks_memory is not None
+        return Untested(self.device.id.uuid, self.name, why_not or self.in_use or "", why_not is None, full)
 
 
 def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> Missing | None:

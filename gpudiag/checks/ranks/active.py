@@ -92,17 +92,22 @@ def active_ranks(context: Context) -> Judgement:
 def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, or tested beside others, and why; ERROR where no test was finished."""
     measured = active_of(context)
+    hint = " (--force tests GPUs in use)"
     left_out = [
-        f"{one.name}: {one.reason}{' (--force tests GPUs in use)' if one.in_use else ''}"
+        f"{one.name}: {one.reason}{hint if one.in_use else ''}"
         for one in measured.untested
+        if one.in_use or one.full
     ]
     tests = list(dict.fromkeys(one.test for one in measured.not_tested))
     left_out += filter(None, (why_not_tested(context, (test,)) for test in tests))
+    others = [f"{one.name}: {one.reason}" for one in measured.untested if not (one.in_use or one.full)]
     if left_out:
-        return _skip(f"{NOT_TESTED}: {'; '.join(left_out)}")
+        return _skip(f"{NOT_TESTED}: {'; '.join((*left_out, *others))}")
     if measured.shared:
         beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
         return _skip(f"{NOT_TESTED} for speed, because others use it: {beside}")
+    if others:
+        return _skip(f"left out: {'; '.join(others)}")
     return judged() if measured.done else could_not_look("no active test was completed on every rank")
 
 
