@@ -60,7 +60,7 @@ def measure_peer_copy(bench: Bench) -> None:
     def work() -> None:
         for peer in range(bench.world_size):
             if peer != bench.rank:
-                attempt(bench, PEER_COPY, partial(_copy_to_peer, bench, peer))
+                attempt(bench, PEER_COPY, partial(_copy_to_peer, bench, peer), torch.device("cuda", peer))
 
     bench.in_turn(PEER_COPY, work)
 

@@ -88,10 +88,11 @@ def require_long_enough(bench: Bench, call_seconds: float, size_bytes: int, want
         raise TooLittleMemoryError(why, needed, size_bytes)
 
 
-def attempt(bench: Bench, test: str, call: Callable[[], None]) -> None:
+def attempt(bench: Bench, test: str, call: Callable[[], None], device: torch.device | None = None) -> None:
     """Run `call`; where memory runs out in it, emit that the test was left out, and why.
 
-    Whatever else `call` raises is raised: also that memory ran out though a GPU has more than 4 GiB free.
+    Whatever else `call` raises is raised: also that memory ran out though the rank's GPU, or `device`, has more
+    than 4 GiB free.
     """
     try:
         return call()
@@ -100,7 +101,7 @@ def attempt(bench: Bench, test: str, call: Callable[[], None]) -> None:
     except RuntimeError as error:
         if not bench.is_cuda or not _NO_MEMORY.search(str(error)):
             raise
-        left_out = TooLittleMemoryError("", 4 * GIB, free_bytes(bench.device))
+        left_out = TooLittleMemoryError("", 4 * GIB, free_bytes(device or bench.device))
         if left_out.free_bytes >= left_out.needed_bytes:
             raise
         left_out.args = (f"memory ran out in it, {format_size(left_out.free_bytes)} are free now",)

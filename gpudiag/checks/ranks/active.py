@@ -99,7 +99,7 @@ def active_coverage(context: Context) -> Judgement:
         if one.in_use or one.full
     ]
     tests = list(dict.fromkeys(one.test for one in measured.not_tested))
-    left_out += filter(None, (why_not_tested(context, (test,)) for test in tests))
+    left_out += filter(None, (why_not_tested(context, tests),))
     others = [f"{one.name}: {one.reason}" for one in measured.untested if not (one.in_use or one.full)]
     if left_out:
         return _skip(f"{NOT_TESTED}: {'; '.join((*left_out, *others))}")
