@@ -4,8 +4,10 @@ So a rank that hangs in a step can be told from those that wait for it. The proc
 CPU tensors, whatever the ranks work on: it carries nothing but barriers.
 """
 
+import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -63,15 +65,24 @@ class LockStep:
 # --- what a test is given
 
 WARMUP_ITERATIONS = 3
+# Calls between two of CUDA's events last about as long as this: an event costs some microseconds of the GPU's time.
+_BURST_SECONDS = 0.02
+_MOST_IN_BURST = 256  # the queue of a stream holds some 1,000 kernels, and so two bursts
+_BURSTS_QUEUED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long each iteration of one operation took."""
+    """How long each iteration of one operation took, and when: `began_seconds` and `ended_seconds` of `time.monotonic`.
+
+    The median is over that time; the best is of what ran before it too, while the GPU settled.
+    """
 
     iterations: int
     p50_seconds: float
     best_seconds: float
+    began_seconds: float
+    ended_seconds: float
 
 
 class Bench:
@@ -132,25 +143,63 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
     def time(
-        self, call: Callable[[], Any], *, at_least_seconds: float, at_least: int = 5, burst: int = 1
+        self,
+        call: Callable[[], Any],
+        *,
+        at_least_seconds: float,
+        settle_seconds: float = 0.0,
+        at_least: int = 5,
     ) -> Timing:
         """The timing of `call`, repeated for at least that long and that often, after a warm-up.
 
-        `burst` calls are queued between two clock readings: where one takes less than a millisecond, its
-        launch and the wait for it would count.
+        A GPU is under load for `settle_seconds` more before that time begins: one whose power is limited takes some
+        tenths of a second to slow down to what it sustains.
         """
         for _ in range(WARMUP_ITERATIONS):
             call()
         self.synchronize()
+        if self.is_cuda:
+            return self._time_on_gpu(call, at_least_seconds, settle_seconds, at_least)
         seconds: list[float] = []
-        until = time.perf_counter() + at_least_seconds
-        while len(seconds) < at_least or time.perf_counter() < until:
+        began = time.monotonic()
+        while len(seconds) < at_least or time.monotonic() < began + at_least_seconds:
             before = time.perf_counter()
-            for _ in range(burst):
-                call()
-            self.synchronize()
-            seconds.append((time.perf_counter() - before) / burst)
-        return Timing(len(seconds) * burst, statistics.median(seconds), min(seconds))
+            call()
+            seconds.append(time.perf_counter() - before)
+        return Timing(len(seconds), statistics.median(seconds), min(seconds), began, time.monotonic())
+
+    def _time_on_gpu(
+        self, call: Callable[[], Any], at_least_seconds: float, settle_seconds: float, at_least: int
+    ) -> Timing:
+        """By CUDA's events around bursts of calls, of which the next one always waits in the queue.
+
+        So the GPU never waits for this process between two calls, as it would where each is waited for.
+        """
+        events = deque([_record()])
+        call()
+        events.append(_record())
+        once = _seconds_of_first(events)
+        burst = min(_MOST_IN_BURST, max(1, round(_BURST_SECONDS / max(once, 1e-6))))
+        events = deque([_record()])  # the GPU has waited for this process since the other
+        settling: list[float] = []
+        seconds: list[float] = []
+        started = time.monotonic()
+        began = started if settle_seconds == 0 else math.inf
+        ended = started
+        while len(seconds) < at_least or ended < began + at_least_seconds:
+            while len(events) <= _BURSTS_QUEUED:
+                for _ in range(burst):
+                    call()
+                events.append(_record())
+            lasted = _seconds_of_first(events) / burst
+            ended = time.monotonic()
+            (settling if began > ended else seconds).append(lasted)
+            if began > ended and ended >= started + settle_seconds:
+                began = ended
+        self.synchronize()
+        return Timing(
+            len(seconds) * burst, statistics.median(seconds), min((*settling, *seconds)), began, ended
+        )
 
     def corrupt(self, tensor: torch.Tensor) -> None:
         """Flip one bit in the middle of `tensor` where an injected fault asks for it now."""
@@ -167,6 +216,20 @@ class Bench:
     def seconds(self, on_gpu: float, on_cpu: float) -> float:
         """The seconds to measure on this kind of device."""
         return on_gpu if self.is_cuda else on_cpu
+
+
+def _record() -> torch.cuda.Event:
+    """An event in the current stream of this rank's GPU."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _seconds_of_first(events: "deque[torch.cuda.Event]") -> float:
+    """Seconds between the first two events, once the GPU has reached them; the first is taken away."""
+    first = events.popleft()
+    events[0].synchronize()
+    return float(first.elapsed_time(events[0])) / 1000
 
 
 def random_bytes(size_bytes: int, device: torch.device, seed: int = 1) -> torch.Tensor:

@@ -11,12 +11,14 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as functional
 
 from gpudiag.bandwidth.bench import Bench
+from gpudiag.bandwidth.memory import WORKSPACE_BYTES, attempt, require_free
 from gpudiag.model.active import (
     DETERMINISM,
     MATMUL,
@@ -31,8 +33,13 @@ from gpudiag.model.active import (
 
 _MATMUL_GPU_SIZE = 8192
 _MATMUL_CPU_SIZE = 1024
-_SECONDS_ON_GPU = 2.0
+# An H100 and an H200 at 700 W start at 1,980 MHz and come down to some 1,450 in the first seven tenths of a second of
+# float16 products (NVML's clocks in bandwidth runs of 2026-11-26): what is measured begins behind that.
+_SETTLE_SECONDS_ON_GPU = 0.75
+_SECONDS_ON_GPU = 1.5
 _SECONDS_ON_CPU = 0.3
+# Two operands and a result in float32, which narrower types are made from.
+_MATRICES, _MATRIX_ELEMENT_BYTES = 3, 4
 # One point of a sustained load: short enough for a curve, long enough not to measure the launch.
 _POINT_SECONDS_ON_GPU = 2.0
 _POINT_SECONDS_ON_CPU = 0.5
@@ -42,32 +49,54 @@ _BURST = 8  # products between two clock readings: waiting after each would leav
 def measure_matmul(bench: Bench) -> None:
     """Time products of each dtype of the plan, on every device at once."""
     for dtype in bench.plan.dtypes:
-        bench.together(f"{MATMUL} {dtype}", partial(_time_dtype, bench, dtype))
+        time_dtype = partial(attempt, bench, MATMUL, partial(_time_dtype, bench, dtype))
+        bench.together(f"{MATMUL} {dtype}", time_dtype)
 
 
 def measure_sustained(bench: Bench) -> None:
     """Time products without a pause for the plan's seconds, in its last dtype, the heaviest load."""
     dtype = bench.plan.dtypes[-1]
-    size, left, right = _operands(bench, dtype)
-    out = torch.empty_like(left)
+    load: list[_Load] = []  # none where there is no room for it
+    attempt(bench, SUSTAINED, lambda: load.append(_Load.of(bench, dtype)))
     bench.group.barrier()
     started = time.perf_counter()
     points: list[SustainedPoint] = []
-    for _ in range(_count_points(bench)):  # the same number on every rank, or they would fall out of step
+    # The same number on every rank, or they would fall out of step; one without a load waits as long.
+    for _ in range(_count_points(bench)):
         elapsed = time.perf_counter() - started
-        flops = bench.step(SUSTAINED, lambda: _burn(bench, size, left, right, out))
+        flops = bench.step(SUSTAINED, lambda: _burn(bench, load[0]) if load else _wait(bench))
         points.append(SustainedPoint(elapsed, flops))
     seconds = time.perf_counter() - started
-    bench.emit("sustained", SustainedResult(bench.rank, bench.device_uuid, dtype, seconds, tuple(points)))
+    if load:
+        bench.emit("sustained", SustainedResult(bench.rank, bench.device_uuid, dtype, seconds, tuple(points)))
     bench.group.barrier()
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a sustained load multiplies."""
+
+    size: int
+    left: torch.Tensor
+    right: torch.Tensor
+    out: torch.Tensor
+
+    @classmethod
+    def of(cls, bench: Bench, dtype: str) -> "_Load":
+        """The matrices, on the rank's device."""
+        size, left, right = _operands(bench, dtype)
+        return cls(size, left, right, torch.empty_like(left))
 
 
 def _time_dtype(bench: Bench, dtype: str) -> None:
     size, left, right = _operands(bench, dtype)
     out = torch.empty_like(left)
     seconds = bench.seconds(_SECONDS_ON_GPU, _SECONDS_ON_CPU)
-    began = time.monotonic()  # the clock of all processes here: another one reads the sensors
-    timing = bench.time(lambda: torch.matmul(left, right, out=out), at_least_seconds=seconds)
+    timing = bench.time(
+        lambda: torch.matmul(left, right, out=out),
+        at_least_seconds=seconds,
+        settle_seconds=_SETTLE_SECONDS_ON_GPU,
+    )
     result = ComputeResult(
         rank=bench.rank,
         device_uuid=bench.device_uuid,
@@ -77,8 +106,8 @@ def _time_dtype(bench: Bench, dtype: str) -> None:
         time_p50_seconds=timing.p50_seconds,
         time_best_seconds=timing.best_seconds,
         flops_per_second=_flops(size) / timing.p50_seconds,
-        began_seconds=began,
-        ended_seconds=time.monotonic(),
+        began_seconds=timing.began_seconds,
+        ended_seconds=timing.ended_seconds,
     )
     bench.emit("compute", result)
 
@@ -88,22 +117,34 @@ def _count_points(bench: Bench) -> int:
     return max(2, round(bench.plan.sustained_seconds / point_seconds))
 
 
-def _burn(bench: Bench, size: int, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> float:
+def _burn(bench: Bench, load: _Load) -> float:
     """Operations per second over one stretch of the load."""
     started = time.perf_counter()
     until = started + bench.seconds(_POINT_SECONDS_ON_GPU, _POINT_SECONDS_ON_CPU)
     count = 0
     while time.perf_counter() < until:
         for _ in range(_BURST):
-            torch.matmul(left, right, out=out)
+            torch.matmul(load.left, load.right, out=load.out)
         bench.synchronize()
         count += _BURST
-    return count * _flops(size) / (time.perf_counter() - started)
+    return count * _flops(load.size) / (time.perf_counter() - started)
+
+
+def _wait(bench: Bench) -> float:
+    """No operations, for as long as the others are under load."""
+    time.sleep(bench.seconds(_POINT_SECONDS_ON_GPU, _POINT_SECONDS_ON_CPU))
+    return 0.0
 
 
 def _operands(bench: Bench, dtype: str) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """Normally distributed random matrices: zeros would need less power, and so run faster."""
+    """Normally distributed random matrices: zeros would need less power, and so run faster.
+
+    Raises:
+        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for them.
+    """
     size = _MATMUL_GPU_SIZE if bench.is_cuda else _MATMUL_CPU_SIZE
+    needed = _MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
+    require_free(bench, needed, f" for products of {size} x {size}")
     generator = torch.Generator(bench.device).manual_seed(7)
     left, right = (
         torch.randn(size, size, device=bench.device, generator=generator).to(getattr(torch, dtype))
@@ -123,6 +164,8 @@ _DEPTH = 8
 _CHAIN_GPU_SIZE = 2048
 _CHAIN_CPU_SIZE = 256
 _HEADS = 8
+# Attention in float32 without a fused kernel keeps a square of scores for each head, twice.
+_CHAIN_MATRICES = 4 + 2 * _HEADS
 _LEAST_REPEATS = 3  # two that differ do not say which is wrong; three do
 _DIGEST_BYTES = 8
 
@@ -131,9 +174,8 @@ def measure_determinism(bench: Bench) -> None:
     """Emit the digests of every chain in every dtype of the plan, each repeated for the plan's seconds."""
     for dtype in bench.plan.dtypes:
         for name, chain in CHAINS.items():
-            step = f"{DETERMINISM} {name} {dtype}"
-            result = bench.step(step, partial(_repeat, bench, name, chain, dtype))
-            bench.emit("determinism", result)
+            repeat = partial(attempt, bench, DETERMINISM, partial(_repeat, bench, name, chain, dtype))
+            bench.step(f"{DETERMINISM} {name} {dtype}", repeat)
         bench.group.barrier()
 
 
@@ -169,10 +211,15 @@ CHAINS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _repeat(
-    bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tensor], dtype: str
-) -> DeterminismResult:
+def _repeat(bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tensor], dtype: str) -> None:
+    """Emit the digests of that chain.
+
+    Raises:
+        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other bits.
+    """
     size = _CHAIN_GPU_SIZE if bench.is_cuda else _CHAIN_CPU_SIZE
+    needed = _CHAIN_MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
+    require_free(bench, needed, f" for chains of {size} x {size}")
     # Made on the CPU: its generator gives the same numbers everywhere.
     generator = torch.Generator().manual_seed(_SEED)
     data = torch.randn(size, size, generator=generator).to(getattr(torch, dtype)).to(bench.device)
@@ -184,7 +231,7 @@ def _repeat(
         bench.corrupt(result)
         digests[_digest(result)] += 1
     digest, count = digests.most_common(1)[0]
-    return DeterminismResult(
+    result_of_chain = DeterminismResult(
         rank=bench.rank,
         device_uuid=bench.device_uuid,
         device_name=torch.cuda.get_device_name(bench.device) if bench.is_cuda else "cpu",
@@ -194,6 +241,7 @@ def _repeat(
         digest=digest,
         deviating=digests.total() - count,
     )
+    bench.emit("determinism", result_of_chain)
 
 
 def _digest(result: torch.Tensor) -> str:

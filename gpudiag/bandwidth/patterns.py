@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from gpudiag.bandwidth.bench import Bench
+from gpudiag.bandwidth.memory import TooLittleMemoryError, attempt, beyond_cache_bytes, free_bytes
 from gpudiag.model.active import MEMORY_PATTERNS, PatternResult
 from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.units import GIB, MIB
@@ -16,6 +17,8 @@ _WORD_BYTES = 8
 _BLOCK_BYTES_ON_GPU = GIB
 _BLOCK_BYTES_ON_CPU = 64 * MIB
 _PASSES = 2
+_BLOCKS_AT_WORK = 4  # indices, a pattern, and what it is worked out in
+_LEAST_BLOCKS = 16  # of free memory: so that those at work take little of it
 
 Pattern = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -57,6 +60,14 @@ PATTERNS: Mapping[str, Pattern] = {
 
 
 @dataclass(slots=True)
+class _Memory:
+    """What is tested, and how much it was to be."""
+
+    wanted_bytes: int = 0
+    blocks: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Wrong:
     """What came back wrong so far."""
 
@@ -68,56 +79,67 @@ class _Wrong:
 
 def measure_memory_patterns(bench: Bench) -> None:
     """Write and read back every pattern, and emit a PatternResult."""
-    wanted = _wanted_bytes(bench)
-    blocks = bench.step(f"{MEMORY_PATTERNS} allocate", lambda: _allocate(bench, wanted))
+    memory = _Memory()
+    allocate = partial(attempt, bench, MEMORY_PATTERNS, partial(_allocate, bench, memory))
+    bench.step(f"{MEMORY_PATTERNS} allocate", allocate)
     wrong = _Wrong()
     for turn in range(_PASSES):
         for name, pattern in PATTERNS.items():
-            test = partial(_test, bench, blocks, name, pattern, turn, wrong)
-            bench.step(f"{MEMORY_PATTERNS} {name}", test)
-    result = PatternResult(
-        rank=bench.rank,
-        device_uuid=bench.device_uuid,
-        wanted_bytes=wanted,
-        tested_bytes=sum(block.nbytes for block in blocks),
-        patterns=tuple(PATTERNS),
-        wrong_words=wrong.words,
-        first_pattern=wrong.first_pattern,
-        first_offset_bytes=wrong.first_offset_bytes,
-        flipped_bits=f"{wrong.flipped:#018x}" if wrong.words else NOT_ASKED,
-    )
-    bench.emit("patterns", result)
-    blocks.clear()
+            test = partial(_test, bench, memory, name, pattern, turn, wrong)
+            bench.step(f"{MEMORY_PATTERNS} {name}", partial(attempt, bench, MEMORY_PATTERNS, test))
+    if memory.blocks:
+        result = PatternResult(
+            rank=bench.rank,
+            device_uuid=bench.device_uuid,
+            wanted_bytes=memory.wanted_bytes,
+            tested_bytes=sum(block.nbytes for block in memory.blocks),
+            patterns=tuple(PATTERNS),
+            wrong_words=wrong.words,
+            first_pattern=wrong.first_pattern,
+            first_offset_bytes=wrong.first_offset_bytes,
+            flipped_bits=f"{wrong.flipped:#018x}" if wrong.words else NOT_ASKED,
+        )
+        bench.emit("patterns", result)
+    memory.blocks.clear()
     if bench.is_cuda:
         torch.cuda.empty_cache()
     bench.group.barrier()
 
 
-def _wanted_bytes(bench: Bench) -> int:
-    if bench.plan.pattern_bytes is not None:
-        wanted = bench.plan.pattern_bytes
-    else:
-        torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info(bench.device)
-        # A pattern is computed in blocks beside the memory that it is written to.
-        wanted = int(free * _SHARE_OF_FREE_MEMORY) - 4 * _BLOCK_BYTES_ON_GPU
-    return max(_WORD_BYTES, wanted // _WORD_BYTES * _WORD_BYTES)
+def _allocate(bench: Bench, memory: _Memory) -> None:
+    """Fill `memory`: with what the plan wants, or most of a GPU's free memory; with less where the device refuses it.
 
-
-def _allocate(bench: Bench, wanted: int) -> list[torch.Tensor]:
-    """Blocks of `wanted` bytes in all, or less where the device refuses; the result says how much."""
+    Raises:
+        TooLittleMemoryError: the memory that is free on a GPU is little more than its cache.
+    """
     block_bytes = _BLOCK_BYTES_ON_GPU if bench.is_cuda else _BLOCK_BYTES_ON_CPU
-    blocks: list[torch.Tensor] = []
-    while (left := wanted - sum(block.nbytes for block in blocks)) > 0:
+    wanted = bench.plan.pattern_bytes
+    if wanted is None:
+        # A pattern is worked out in blocks beside the memory that it is written to.
+        free = free_bytes(bench.device)
+        block_bytes = min(block_bytes, free // _LEAST_BLOCKS)
+        wanted = int(free * _SHARE_OF_FREE_MEMORY) - _BLOCKS_AT_WORK * block_bytes
+        if wanted < (least := beyond_cache_bytes(bench)):
+            raise TooLittleMemoryError(" to be beyond its cache", free + least - wanted, free)
+    memory.wanted_bytes = max(_WORD_BYTES, wanted // _WORD_BYTES * _WORD_BYTES)
+    while (left := memory.wanted_bytes - sum(block.nbytes for block in memory.blocks)) > 0:
         try:
             words = min(left, block_bytes) // _WORD_BYTES
-            blocks.append(torch.empty(words, dtype=torch.int64, device=bench.device))
+            memory.blocks.append(torch.empty(words, dtype=torch.int64, device=bench.device))
         except (torch.OutOfMemoryError, RuntimeError):  # the CPU's allocator raises the latter
             break
-    return blocks
 
 
-def _test(
+def _test(bench: Bench, memory: _Memory, name: str, pattern: Pattern, turn: int, wrong: _Wrong) -> None:
+    """Write the pattern to all blocks, and read it back; where memory runs out meanwhile, none of them is tested."""
+    try:
+        _write_and_read(bench, memory.blocks, name, pattern, turn, wrong)
+    except RuntimeError:
+        memory.blocks.clear()
+        raise
+
+
+def _write_and_read(
     bench: Bench, blocks: list[torch.Tensor], name: str, pattern: Pattern, turn: int, wrong: _Wrong
 ) -> None:
     start = 0

@@ -6,6 +6,7 @@ verifies, and holds speeds against the past by `performance.drift`. The function
 
 from dataclasses import replace
 
+from gpudiag.checks.gpu.holders import describe_beside, own_pids
 from gpudiag.checks.ranks.active import collective_all_reduce
 from gpudiag.checks.ranks.collective import (
     COLLECTIVE_NOT_VERIFIED,
@@ -18,6 +19,7 @@ from gpudiag.checks.ranks.collective import (
 from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS
 from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp
+from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.context import Context
 from gpudiag.model.reading import Missing
 
@@ -40,6 +42,9 @@ def collective_speed(context: Context) -> Judgement:
     """A finding per operation whose speed can be compared; the snapshot has the GPUs that took part."""
     measured = context.measures.collective
     assert not isinstance(measured, Missing)  # noqa: S101 - the need saw to it
+    beside = describe_beside(context.snapshot, context.snapshot.devices, own_pids(context.measures))
+    if beside:
+        return does_not_apply(f"{NOT_TESTED} for speed, because others use it: {beside}")
     history = () if isinstance(context.history, Missing) else context.history.baselines
     earlier = {baseline.metric: baseline for baseline in history if baseline.device_uuid is None}
     found = judge_collective_speed(measured, context.snapshot.devices, context.environment, earlier)

@@ -28,6 +28,8 @@ ACTIVE_TESTS = (
     MEMORY_PATTERNS,
     SUSTAINED,
 )
+# How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no pass either.
+NOT_TESTED = "not tested"
 COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
 
@@ -66,12 +68,16 @@ class BandwidthResult:
     peer_uuid: Reading[str] = NOT_ASKED
     direct: Reading[bool] = NOT_ASKED  # from GPU to GPU, and not through the host's memory
     numa_node: Reading[int] = NOT_ASKED  # whose processors the rank was bound to, before it pinned memory
+    began_seconds: Reading[float] = NOT_ASKED  # as in ComputeResult
+    ended_seconds: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeResult:
     """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data.
 
+    The median is of bursts without a pause between them, from the moment when the GPU has been under load for
+    some time: what it sustains. The best is of all bursts, those before that too.
     `began_seconds` and `ended_seconds` are on the clock of the telemetry's `at_seconds`.
     """
 
@@ -160,6 +166,19 @@ class Untested:
     name: str  # GPU 5 (5d:00.0)
     reason: str
     in_use: bool = False  # nothing else keeps it from being tested
+    full: bool = False  # others leave too little of its memory for a rank
+
+
+@dataclass(frozen=True, slots=True)
+class NotTested:
+    """A test that a rank left out because its GPU, or its host, has too little free memory for it."""
+
+    test: str
+    rank: int
+    device_uuid: Reading[str]
+    reason: str
+    needed_bytes: int
+    free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +202,8 @@ class ActiveMeasurement:
     untested: tuple[Untested, ...]
     seconds: float
     timed_out: bool = False
+    not_tested: tuple[NotTested, ...] = ()
+    shared: tuple[Untested, ...] = ()  # tested, though others used them: what they do costs speed
 
 
 def metric_of(result: BandwidthResult | ComputeResult) -> str:

@@ -7,6 +7,7 @@ from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.measure import Measures
+from gpudiag.model.plan import FreeMemory
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 
@@ -28,6 +29,7 @@ class Context:
     expected_gpus: Reading[int] = NOT_ASKED  # given by --expect-gpus
     at_least_gpus: Reading[int] = NOT_ASKED  # by --at-least-gpus
     expected_driver: Reading[str] = NOT_ASKED  # by --expect-driver
+    least_free_memory: Reading[FreeMemory] = NOT_ASKED  # by --min-free-memory
     earlier: Reading[Snapshot] = NOT_ASKED
     baseline: Reading[Snapshot] = NOT_ASKED
     known_gpus: Reading[KnownGpus] = NOT_ASKED

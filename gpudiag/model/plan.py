@@ -8,6 +8,7 @@ from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MATMUL, MEMORY_
 from gpudiag.model.finding import Finding, Outcome, Owner
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.option import ALL, Plan, option
+from gpudiag.units import format_size, parse_size_bytes
 
 # --- nccl-test
 
@@ -230,12 +231,53 @@ def is_driver_version(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """How much memory of a GPU is to be free: a share of what is not the driver's own, or bytes."""
+
+    share: float = 0.0
+    size_bytes: int = 0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no memory at all need be free."""
+        return self.share == self.size_bytes == 0
+
+    def of(self, total_bytes: int) -> int:
+        """The bytes that are to be free of so many."""
+        return self.size_bytes or round(self.share * total_bytes)
+
+    def __str__(self) -> str:
+        """As people write it: `90 %`, `70 GiB`."""
+        return format_size(self.size_bytes) if self.size_bytes else f"{100 * self.share:g} %"
+
+
+def parse_free_memory(text: str) -> FreeMemory:
+    """The memory that is to be free, of `90%`, `70G` or a number of bytes; `0` asks for none.
+
+    Raises:
+        UsageError: it is none of these; the message names --min-free-memory.
+    """
+    words = text.strip()
+    try:
+        if not words.endswith("%"):
+            return FreeMemory(size_bytes=parse_size_bytes(words))
+        percent = float(words[:-1])
+    except (UsageError, ValueError):
+        percent = -1.0
+    if not 0 <= percent <= 100:  # false for nan too
+        shown = text[:MAX_VERSION_CHARACTERS]
+        hint = "write it as 90% of each GPU, or as bytes: 70G"
+        raise UsageError(f"--min-free-memory {shown} is not an amount of memory", hint=hint)
+    return FreeMemory(share=percent / 100)
+
+
+@dataclass(frozen=True, slots=True)
 class PreflightPlan(Plan):
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
     `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node may
     have one more, for its display. `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
-    `duration_seconds` is how long the load of level long lasts; None: as long as the device needs.
+    `min_free_memory` is what must be free of each GPU that the job is to use. `duration_seconds` is how long the load of level long lasts; None: as long as the device needs.
 
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.
@@ -277,6 +319,13 @@ class PreflightPlan(Plan):
     strict: bool = option(
         False, "--strict", "Exit 1 on WARN too, and 3 if a check could not read what it needs."
     )
+    min_free_memory: str | None = option(
+        None,
+        "--min-free-memory",
+        "FAIL if a GPU of the job has less free memory: a percentage such as 90%, or a size such as 70G; 0 never warns.",
+        "AMOUNT",
+        default_words="WARN below 90%",
+    )
     force: bool = option(False, "--force", "Test also GPUs that others use.")
     duration_seconds: float | None = option(
         None,
@@ -297,6 +346,8 @@ class PreflightPlan(Plan):
                 f"--expect-driver {self.expect_driver[:MAX_VERSION_CHARACTERS]} is not a driver version",
                 hint="write it as 580.105.08, or 580 for the whole branch",
             )
+        if self.min_free_memory is not None:
+            parse_free_memory(self.min_free_memory)
         both = [name for name in self.only if name in self.skip]
         if both:
             raise UsageError(f"--only and --skip both name {both[0]}", hint="leave it out of one of the two")
@@ -315,6 +366,11 @@ class PreflightPlan(Plan):
                 f"--duration is for the load of level long, and --level {self.level} has no load",
                 hint="ask for --level long",
             )
+
+    @property
+    def least_free_memory(self) -> FreeMemory | None:
+        """What --min-free-memory asks for; None where it was not given."""
+        return None if self.min_free_memory is None else parse_free_memory(self.min_free_memory)
 
     def fails_on(self, finding: Finding) -> bool:
         """Whether that finding fails the gate."""

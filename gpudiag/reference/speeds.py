@@ -6,6 +6,7 @@ from functools import cache
 from gpudiag.reference.tables import read_table
 
 _TABLE = "interconnects.toml"
+SUSTAINED = "sustained"  # a kind of PublishedSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +20,24 @@ class SpeedLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class LeastSize:
+    """The smallest that a measured speed says something of: seconds of one call, and times the cache of a GPU."""
+
+    call_seconds: float
+    cache_times: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedSpeed:
-    """A floor or a figure that others published for one test on one kind of machine.
+    """A floor or a figure that others published for one test on one kind of machine, or that gpudiag measured there.
 
     `value` and `ideal`, what the device's own readings allow, are bytes or operations per second.
     """
 
     test: str
     setup: str
-    kind: str  # floor or measured
+    kind: str  # floor or measured; sustained: by gpudiag itself, the lowest of its runs there
     value: float
     ideal: float
     source: str
@@ -36,6 +46,15 @@ class PublishedSpeed:
     algorithm: str = ""  # NCCL's, where the figure is for a particular one: ring or NVLS
     dtype: str = ""
     power_capped: bool = False
+    size: int = 0  # of a matrix product, where the figure is for a particular one
+    power_limit_watts: float = 0.0  # of the board that it was measured on
+    confirmed: str = ""  # by whom: the date, gpudiag, driver and torch
+
+
+@cache
+def least_size() -> LeastSize:
+    """The smallest that a speed may be measured on."""
+    return LeastSize(**read_table("speeds.toml")["least"])
 
 
 @cache
@@ -49,6 +68,19 @@ def published_speeds() -> tuple[PublishedSpeed, ...]:
     """Every published floor and figure."""
     entries = read_table("speeds.toml")["published"]
     return tuple(PublishedSpeed(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries)
+
+
+def sustained_speed(test: str, model: str, dtype: str = "", size: int = 0) -> PublishedSpeed | None:
+    """What gpudiag itself has measured on a healthy GPU of that model; None where it has not."""
+    return next(
+        (
+            speed
+            for speed in published_speeds()
+            if (speed.kind, speed.test, speed.dtype, speed.size) == (SUSTAINED, test, dtype, size)
+            and model in speed.models
+        ),
+        None,
+    )
 
 
 def pcie_bytes_per_second(generation: int, width: int) -> float:

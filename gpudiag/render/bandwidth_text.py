@@ -1,9 +1,11 @@
 """A bandwidth run as text: a line for each copy and matrix product, then the report about them."""
 
+from gpudiag.checks.ranks.measured_speeds import seen_meanwhile
 from gpudiag.model.active import ActiveMeasurement, BandwidthResult, ComputeResult
 from gpudiag.model.device import Snapshot
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import Report
+from gpudiag.reference.vocabulary import SHORT_REASONS
 from gpudiag.render.report_text import render_report_text
 from gpudiag.render.style import PLAIN, Column, Style, render_table
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
@@ -14,6 +16,7 @@ _COPIES = (
     Column("SIZE", right=True),
     Column("p50", right=True),
     Column("GB/s", right=True),
+    Column("best", right=True),
     Column("wrong", right=True),
 )
 _PRODUCTS = (
@@ -22,6 +25,8 @@ _PRODUCTS = (
     Column("N x N", right=True),
     Column("p50", right=True),
     Column("TFLOP/s", right=True),
+    Column("best", right=True),
+    Column("DURING"),
 )
 
 
@@ -42,8 +47,9 @@ def _tables(active: ActiveMeasurement, snapshot: Snapshot, style: Style) -> list
     copies = [_copy(result, snapshot) for result in ordered]
     dtypes = list(dict.fromkeys(result.dtype for result in active.compute))
     in_order = sorted(active.compute, key=lambda result: (dtypes.index(result.dtype), result.rank))
-    products = [_product(result, snapshot) for result in in_order]
-    for columns, rows in ((_COPIES, copies), (_PRODUCTS, products)):
+    products = [_product(result, snapshot, active) for result in in_order]
+    told = len(_PRODUCTS) if any(row[-1] for row in products) else -1  # of a CPU nothing is read meanwhile
+    for columns, rows in ((_COPIES, copies), (_PRODUCTS[:told], [row[:told] for row in products])):
         if rows:
             heading, *body = render_table(columns, rows)
             lines += ["", style.paint(heading, "bold"), *body]
@@ -60,18 +66,41 @@ def _copy(result: BandwidthResult, snapshot: Snapshot) -> list[str]:
         format_size(result.size_bytes),
         format_seconds(result.time_p50_seconds),
         significant(result.bytes_per_second / BYTES_PER_GB),
+        significant(_best(result.bytes_per_second, result) / BYTES_PER_GB),
         str(result.wrong_bytes),
     ]
 
 
-def _product(result: ComputeResult, snapshot: Snapshot) -> list[str]:
+def _product(result: ComputeResult, snapshot: Snapshot, active: ActiveMeasurement) -> list[str]:
     return [
         result.dtype,
         _place(snapshot, result.rank, result.device_uuid),
         str(result.size),
         format_seconds(result.time_p50_seconds),
         significant(result.flops_per_second / 1e12),
+        significant(_best(result.flops_per_second, result) / 1e12),
+        describe_meanwhile(result, active),
     ]
+
+
+def _best(at_median: float, result: BandwidthResult | ComputeResult) -> float:
+    """The speed of the best burst: far above the median where the GPU slowed down to what it sustains."""
+    return at_median * result.time_p50_seconds / result.time_best_seconds
+
+
+def describe_meanwhile(result: BandwidthResult | ComputeResult, active: ActiveMeasurement) -> str:
+    """What the GPU did: `1500 MHz 720 W power cap`; empty where NVML was not read."""
+    seen = seen_meanwhile(active, result)
+    if seen is None:
+        return ""
+    words = []
+    if not isinstance(seen.sm_clock_mhz, Missing):
+        words.append(f"{seen.sm_clock_mhz:.0f} MHz")
+    if not isinstance(seen.power_draw_watts, Missing):
+        words.append(f"{seen.power_draw_watts:.0f} W")
+    if not isinstance(seen.clocks_event_reasons, Missing):
+        words += dict.fromkeys(SHORT_REASONS.get(reason, reason) for reason in seen.clocks_event_reasons)
+    return " ".join(words)
 
 
 def _place(snapshot: Snapshot, rank: int, uuid: Reading[str]) -> str:

@@ -18,6 +18,7 @@ from gpudiag.render.devices_text import (
 )
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 from gpudiag.render.told_once import Told, tell_once
+from gpudiag.units import format_size
 
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
@@ -111,15 +112,22 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
     """The lines of busy and free GPUs, and of what was not tested."""
     if not _works(snapshot):
         return []
-    users: dict[str, list[str]] = {}
+    users: dict[str, list[Device]] = {}
     for device in snapshot.devices:
         if not isinstance(device.processes, Missing) and computing(device.processes):
             user = describe_processes(computing(device.processes), snapshot.taken_at)
-            users.setdefault(user, []).append(describe_index(device))
-    busy = "; ".join(f"{_ranges(indices)} ({user})" for user, indices in users.items()) or "none"
+            users.setdefault(user, []).append(device)
+    busy = "; ".join(_busy(user, devices) for user, devices in users.items()) or "none"
     free = [candidate.label for candidate in candidates if candidate.free]
     text = f"Busy {busy}. Free {' '.join(free) or 'none'}. Not tested: speed, data, network"
     return wrapped(text, first="  ", indent="    ")
+
+
+def _busy(user: str, devices: list[Device]) -> str:
+    """`0-3 (ann train.py 6h, 12.5 GiB left)`: who uses the GPUs, and the least memory that is left on one of them."""
+    left = [one.memory_free_bytes for one in devices if not isinstance(one.memory_free_bytes, Missing)]
+    some = f", {format_size(min(left))} left" if left else ""
+    return f"{_ranges([describe_index(device) for device in devices])} ({user}{some})"
 
 
 def _ranges(indices: list[str]) -> str:

@@ -3,6 +3,7 @@
 from itertools import zip_longest
 
 from gpudiag.checks.needs import NVML_REASONS
+from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.history import UNREAD
 from gpudiag.model.report import Report
@@ -18,6 +19,7 @@ from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 20  # shown whole; `--verbose` has all
+_COVERAGE = "active.coverage"  # the check that says it of all tests
 _MAX_ERRORS_NAMED = 6  # where more share one reason, their number is enough; `--verbose` names them all
 
 
@@ -106,12 +108,20 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
         lines += wrapped(f"{_counted(left_out, 'check')} gave no result because of that.", indent="  ")
     unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
     lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
+    lines += _not_tested(covered.skipped)
     lines += _reasons("skipped", covered.forbidden, most_named=_MAX_ERRORS_NAMED)
     skipped = sum(len(checks) for checks in covered.skipped.values())
     if skipped:
         was = "was" if skipped == 1 else "were"
         lines += wrapped(f"{_counted(skipped, 'check')} {was} skipped: --verbose says why.", indent="  ")
     return lines
+
+
+def _not_tested(skipped: dict[str, tuple[str, ...]]) -> list[str]:
+    """Which GPUs no test ran on because others use them, once: a PASS of the rest is none of theirs."""
+    reasons = [reason for reason in skipped if reason.startswith(NOT_TESTED)]
+    whole = [reason for reason in reasons if _COVERAGE in skipped[reason]] or reasons[:1]
+    return [line for reason in whole for line in wrapped(f"{reason[0].upper()}{reason[1:]}", indent="  ")]
 
 
 def _reasons(word: str, reasons: dict[str, tuple[str, ...]], most_named: int | None) -> list[str]:

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
+from gpudiag.checks.gpu.holders import computing_on, describe_holders
+from gpudiag.checks.subjects import name_device
 from gpudiag.model.active import (
     DETERMINISM,
     DEVICE_TO_HOST,
@@ -21,11 +23,14 @@ from gpudiag.model.active import (
     BandwidthResult,
     ComputeResult,
     DeterminismResult,
+    NotTested,
     PatternResult,
     SustainedResult,
     TelemetryPoint,
+    Untested,
 )
 from gpudiag.model.codec import decode, encode, read_sheet
+from gpudiag.model.device import Snapshot
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
@@ -51,7 +56,8 @@ _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
 _CPU_PATTERN_BYTES = 64 * MIB  # of one rank at most: a processor's memory takes long to go through
 _STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
-_TELEMETRY_SECONDS = {"quick": 0.5, "standard": 1.0, "long": 5.0}
+# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of an hour.
+_TELEMETRY_SECONDS = {"quick": 0.2, "standard": 0.2, "long": 1.0}
 
 
 class TelemetryReader:
@@ -119,12 +125,14 @@ def _watch_gpu(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
+_Timed = TypeVar("_Timed", BandwidthResult, ComputeResult)
 _RESULTS: Mapping[str, type] = {
     "bandwidth": BandwidthResult,
     "compute": ComputeResult,
     "determinism": DeterminismResult,
     "patterns": PatternResult,
     "sustained": SustainedResult,
+    "not_tested": NotTested,
 }
 
 
@@ -251,6 +259,20 @@ def measure_active(
     return _measurement(run, plan, placement, points, started)
 
 
+def with_neighbours(
+    measured: ActiveMeasurement, snapshot: Snapshot, own: frozenset[int]
+) -> ActiveMeasurement:
+    """The measurement, with the GPUs marked that others compute on now, behind the tests; `own` are the ranks."""
+    known = {one.device_uuid for one in measured.shared}
+    tested = {copy.device_uuid for copy in measured.bandwidth} | {one.device_uuid for one in measured.compute}
+    came = []
+    for device in snapshot.devices:
+        if device.id.uuid in tested - known and computing_on(device, own):
+            reason = f"it is in use since the tests began: {describe_holders(device, snapshot.taken_at, own)}"
+            came.append(Untested(device.id.uuid, name_device(device), reason, in_use=True))
+    return replace(measured, shared=(*measured.shared, *came))
+
+
 def _measurement(
     run: RankRun,
     plan: ActivePlan,
@@ -266,7 +288,8 @@ def _measurement(
             results[kind].append(decode(_RESULTS[kind], event.data))
         elif kind == "done":
             finished[event.data["test"]].add(event.rank)
-    results["compute"] = [_counted_from(started, result) for result in results["compute"]]
+    for timed in ("bandwidth", "compute"):
+        results[timed] = [_counted_from(started, result) for result in results[timed]]
     versions = (result.get("torch_version") for result in run.results.values())
     nobody = Missing(MissingReason.ERROR, "no rank finished")
     return ActiveMeasurement(
@@ -280,13 +303,14 @@ def _measurement(
         ranks=run.reports,
         incidents=run.incidents,
         untested=placement.untested,
+        shared=placement.shared,
         seconds=run.seconds,
         timed_out=run.timed_out,
         **{kind: tuple(found) for kind, found in results.items()},
     )
 
 
-def _counted_from(started: float, result: ComputeResult) -> ComputeResult:
+def _counted_from(started: float, result: _Timed) -> _Timed:
     """The result with its times, which a rank gives by `time.monotonic`, on the telemetry's clock."""
     times = {
         name: value - started

@@ -1,10 +1,12 @@
 """The recipe of `gpudiag bandwidth`: find free GPUs, time copies and matrix products, judge, store."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.gpu.holders import own_pids
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check
 from gpudiag.checks.runner import run_checks
@@ -18,7 +20,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.model.run import RunEvent
 from gpudiag.probe.inventory import take_snapshot
-from gpudiag.runs.active import describe_cost, measure_active
+from gpudiag.runs.active import describe_cost, measure_active, with_neighbours
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
 from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.gate import complete_results, judge_results
@@ -98,6 +100,10 @@ class BandwidthRun:
             measures = Measures(active=self._measure(snapshot))
         finally:
             self._servers.close()
+        if not isinstance(measures.active, Missing) and measures.active.device_kind == "cuda":
+            behind = take_snapshot(("nvml",), _LOOK_SECONDS)
+            active = with_neighbours(measures.active, behind, own_pids(measures))
+            measures = replace(measures, active=active)
         self._emitter.enter(JUDGE)
         good = history if isinstance(history, Missing) else history.good
         context = Context(

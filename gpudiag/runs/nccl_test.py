@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
+from gpudiag.checks.gpu.holders import describe_beside, own_pids
 from gpudiag.checks.ranks.collective import samples_of
 from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.finding import Finding, worst_first
 from gpudiag.model.history import History
-from gpudiag.model.measure import CollectiveMeasurement, Localisation
+from gpudiag.model.measure import CollectiveMeasurement, Localisation, Measures
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport
@@ -46,6 +47,7 @@ class EarlierResults:
     def __init__(self, placement: Placement, store: str | None) -> None:
         """Start reading, if there is something to compare with."""
         self._snapshot = placement.snapshot
+        self._devices = placement.devices
         self._started = monotonic()
         self._warning = ""
         self._keeper: HistoryKeeper | None = None
@@ -66,7 +68,10 @@ class EarlierResults:
         """Store the results of a run; return what went wrong in one line, empty if nothing did."""
         if self._keeper is None or self._snapshot is None:
             return ""
-        samples = samples_of(report.measurement)
+        own = own_pids(Measures(collective=report.measurement))
+        # What was measured beside others is no speed of this machine.
+        beside = describe_beside(self._snapshot, self._devices, own)
+        samples = () if beside else samples_of(report.measurement)
         return self._keeper.write(
             RunFacts(self._snapshot, KIND, report.outcome.value, samples, keep_snapshot=False)
         )

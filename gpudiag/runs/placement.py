@@ -6,14 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gpudiag.checks.gpu.availability import why_not_free
+from gpudiag.checks.gpu.holders import describe_holders
 from gpudiag.checks.gpu.settings import describe_exclusive
 from gpudiag.checks.host.network import judge_interfaces
+from gpudiag.checks.limits import CONTEXT_BYTES
 from gpudiag.checks.runner import run_checks
 from gpudiag.checks.software.torch_build import cuda_context
 from gpudiag.checks.traces import gpu_traces, pci_gpus
 from gpudiag.errors import SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import pip_command
-from gpudiag.model.active import Untested
+from gpudiag.model.active import NOT_TESTED, Untested
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
@@ -32,6 +34,8 @@ from gpudiag.units import GIB, MIB, format_size
 # Of NCCL, of torch (before, it refuses to reduce them on GPUs of 9.0), and of GPUs.
 _FLOAT8_NCCL, _FLOAT8_TORCH, _FLOAT8_CAPABILITY = (2, 24), (2, 8), (9, 0)
 UNNAMED = "its UUID is not known"
+_OUT_OF_MEMORY = "out of memory"  # cudaErrorMemoryAllocation, in CUDA's words
+_NO_CONTEXT = "no CUDA context starts on it"
 _SHARING_SINCE = (2, 30)  # of NCCL: several ranks may share a GPU
 
 
@@ -43,6 +47,7 @@ class GpuFitness:
     view: DeviceView | None  # torch's; of a MIG instance, where it shows one
     unfit: str | None  # why no rank can run there
     in_use: str | None  # who or what a test would disturb
+    lacks_memory: str | None = None  # how much is free, how much ranks need, and who holds the rest
 
     @property
     def name(self) -> str:
@@ -65,14 +70,15 @@ class GpuFitness:
 
     def as_untested(self) -> Untested:
         """The GPU as one that no test runs on, with the reason."""
-        in_use = self.unfit is None
-        return Untested(self.device.id.uuid, self.name, self.unfit or self.in_use or "", in_use)
+        why_not = self.unfit or self.lacks_memory
+        full = self.unfit is None and self.lacks_memory is not None
+        return Untested(self.device.id.uuid, self.name, why_not or self.in_use or "", why_not is None, full)
 
 
 def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> Missing | None:
     """Why ranks can use none of the GPUs found here; None if torch starts a context on at least one.
 
-    NOT_SUPPORTED if they are simulated, ERROR otherwise.
+    None too where contexts lack nothing but memory. NOT_SUPPORTED if they are simulated, ERROR otherwise.
     """
     if snapshot.simulated is not None:
         words = f"the GPUs of {snapshot.simulated} are simulated: they answer NVML and cannot compute"
@@ -86,6 +92,8 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
         return None
     else:
         cause = torch.context_starts.detail if isinstance(torch.context_starts, Missing) else ""
+    if _OUT_OF_MEMORY in cause and any(gpu.lacks_memory for gpu in judge_gpus(snapshot, ())):
+        return None  # each GPU says who holds its memory
     trace = gpu_traces(snapshot, expected_gpus)[0].text
     words = f"a GPU is here ({trace}), and torch cannot use it: {cause or 'no CUDA context starts'}"
     return Missing(MissingReason.ERROR, words)
@@ -101,8 +109,14 @@ def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitn
     for device in snapshot.devices:
         view = _torch_view(snapshot, device)
         unfit = _why_unfit(device, view, findings)
+        holders = describe_holders(device, snapshot.taken_at)
         in_use = ", ".join(why_not_free(snapshot, device)) or None
-        judged.append(GpuFitness(device, view, unfit, in_use))
+        if in_use is not None and holders:
+            in_use = f"{in_use}: {holders}"
+        lacks = _why_no_memory(device, view, holders)
+        if unfit == _NO_CONTEXT and lacks is not None:
+            unfit = None  # memory is what the context lacks
+        judged.append(GpuFitness(device, view, unfit, in_use, lacks))
     if _must_hide(snapshot, [gpu for gpu in judged if gpu.unfit is None]):
         judged = [
             replace(gpu, unfit=UNNAMED) if gpu.unfit is None and gpu.cuda_name is None else gpu
@@ -111,12 +125,24 @@ def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitn
     return tuple(sorted(judged, key=_cuda_order))
 
 
-def free_bytes(gpu: GpuFitness) -> Reading[int]:
+def free_bytes(device: Device, view: DeviceView | None) -> Reading[int]:
     """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
-    view = gpu.view
-    if view is None or (isinstance(view.memory_free_bytes, Missing) and gpu.device.mig_mode != "enabled"):
-        return gpu.device.memory_free_bytes
+    if view is None or (isinstance(view.memory_free_bytes, Missing) and device.mig_mode != "enabled"):
+        return device.memory_free_bytes
     return view.memory_free_bytes  # the whole GPU's says nothing of an instance's
+
+
+def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str | None:
+    """Why no rank has room on that GPU, which is in use then and not broken; None if one has, or it is not known."""
+    free = free_bytes(device, view)
+    # Until a context starts, its own memory is free too.
+    needed = _CONNECTION_BYTES if view is not None and _starts(view) else _CONNECTION_BYTES + _CONTEXT_BYTES
+    if isinstance(free, Missing) or free >= needed:
+        return None
+    total = device.memory_total_bytes
+    of_all = "" if isinstance(total, Missing) or device.mig_mode == "enabled" else f" of {format_size(total)}"
+    by = f": {holders}" if holders else ""
+    return f"{format_size(free)}{of_all} of its memory are free, and a rank with NCCL needs {format_size(needed)}{by}"
 
 
 def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str, str]:
@@ -139,7 +165,7 @@ def _why_unfit(device: Device, view: DeviceView | None, findings: Sequence[Findi
             return f"it is faulty ({finding.code})"
     if view is None:
         return "torch does not see it"
-    return None if _starts(view) else "no CUDA context starts on it"
+    return None if _starts(view) else _NO_CONTEXT
 
 
 def _is_of(finding: Finding, device: Device) -> bool:
@@ -237,9 +263,9 @@ _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
 # largest size; out of place the latter are two.
 _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 
-# GPU memory of a rank besides its buffers: NCCL's connections, and the CUDA context of each rank but the
-# first, whose own existed when torch read the free memory. Margins by design, of the order of both.
-_CONNECTION_BYTES, _CONTEXT_BYTES = GIB, GIB // 2
+# GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the CUDA
+# context of each rank but the first, whose own existed when torch read the free memory.
+_CONNECTION_BYTES, _CONTEXT_BYTES = GIB, CONTEXT_BYTES
 
 # torch's answer takes a process, an import and a CUDA context.
 _SNAPSHOT_SECONDS = 20.0
@@ -262,6 +288,9 @@ class Placement:
     snapshot: Snapshot | None = None
     devices: tuple[Device, ...] = ()  # the GPUs of this host that take part
     untested: tuple[Untested, ...] = ()  # for tests: the GPUs that are left out, and why
+    shared: tuple[
+        Untested, ...
+    ] = ()  # for tests: the GPUs that are tested though others use them, and who does
     ranks_share_gpu: bool = False
     without_gpu: bool = False  # on the CPU because there is no GPU, not because the user chose it
     float8: bool = False  # NCCL reduces 8-bit floats on these GPUs
@@ -302,14 +331,16 @@ def place_tests(
     if broken is not None:
         return broken
     judged = [_for_tests(gpu) for gpu in judge_gpus(snapshot, findings)]
-    chosen = [gpu for gpu in judged if gpu.unfit is None and (force or gpu.in_use is None)]
+    able = [gpu for gpu in judged if gpu.unfit is None and gpu.lacks_memory is None]
+    chosen = [gpu for gpu in able if force or gpu.in_use is None]
     left = tuple(gpu.as_untested() for gpu in judged if gpu not in chosen)
     if not chosen:
         busy = any(one.in_use for one in left)
         words = "; ".join(f"{one.name}: {one.reason}" for one in left) or "no GPU can be used"
         hint = " (--force tests GPUs in use)" if busy else ""
-        reason = MissingReason.NOT_ASKED if busy else MissingReason.ERROR
-        return Missing(reason, f"no GPU is free to be tested: {words}{hint}")
+        full = any(gpu.lacks_memory and gpu.unfit is None for gpu in judged)
+        reason = MissingReason.NOT_ASKED if busy or full else MissingReason.ERROR
+        return Missing(reason, f"{NOT_TESTED}, because no GPU is free: {words}{hint}")
     return Placement(
         "nccl",
         len(chosen),
@@ -317,6 +348,7 @@ def place_tests(
         snapshot=snapshot,
         devices=tuple(gpu.device for gpu in chosen),
         untested=left,
+        shared=tuple(gpu.as_untested() for gpu in chosen if gpu.in_use is not None),
     )
 
 
@@ -432,12 +464,13 @@ def _on_gpus(
             f"none of the GPUs here can be used ({why})",
             hint="see `gpudiag` and `gpudiag list --sources all`",
         )
+    usable = _with_memory(usable, wanted if environment is None else environment.local_world_size)
     world_size = wanted or len(usable)
     here = environment.local_world_size if environment is not None else world_size
     shown_one = environment is not None and may_have_own_gpus(snapshot, here, usable)
     shared = here > len(usable) and not shown_one
     on_each = 1 if shown_one else -(-here // len(usable))
-    _refuse_too_large(usable, plan, on_each)
+    _refuse_too_large(snapshot, usable, plan, on_each)
     asked = plan.max_bytes
     return Placement(
         backend="nccl",
@@ -468,27 +501,50 @@ def _largest_for(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -
     return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
 
 
-def _refuse_too_large(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -> None:
+def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFitness]:
+    """Those of the GPUs on which a rank has room; `ranks` None: on all of them.
+
+    Raises:
+        SourceFailedError: too few of them have, because others hold their memory; with who does.
+    """
+    able = [gpu for gpu in usable if gpu.lacks_memory is None]
+    if len(able) >= (len(usable) if ranks is None else min(ranks, len(usable))):
+        return able
+    full = [f"{gpu.name}: {gpu.lacks_memory}" for gpu in usable if gpu.lacks_memory is not None]
+    others = f", or run on the others: --nproc {len(able)}" if able else ""
+    raise SourceFailedError(
+        "; ".join(full),
+        hint=f"wait for the process that holds the memory, or end it if it was left behind{others}",
+    )
+
+
+def _refuse_too_large(
+    snapshot: Snapshot, usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int
+) -> None:
     """Return if the largest size asked for fits on every GPU, with that many ranks on each.
 
     Raises:
-        UsageError: it does not fit; the message says what would.
+        UsageError: it does not fit; the message says what would, and who holds the memory.
     """
     asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
     possible = min(_fitting_on(usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)
-    if asked > possible:
-        needed = format_size(asked * _buffers_per_rank(plan) * ranks)
-        raise UsageError(
-            f"{format_size(asked)} need {needed} of each GPU, more than {_ASKED_MEMORY_SHARE:.0%} of the "
-            "memory that is free there",
-            hint=f"--max-bytes {possible} fits",
-        )
+    if asked <= possible:
+        return
+    needed = format_size(asked * _buffers_per_rank(plan) * ranks)
+    held = [(gpu.name, describe_holders(gpu.device, snapshot.taken_at)) for gpu in usable]
+    who = "".join(f"; {name}: {words}" for name, words in held if words)
+    flag = "--min-bytes" if plan.min_bytes > possible else "--max-bytes"
+    raise UsageError(
+        f"{format_size(asked)} need {needed} of each GPU, more than {_ASKED_MEMORY_SHARE:.0%} of the "
+        f"memory that is free there{who}",
+        hint=f"{flag} {possible} fits",
+    )
 
 
 def _fitting_on(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int, share: float) -> list[int]:
     """The largest size on each GPU whose free memory is known, with that many ranks on it."""
     beside = ranks * _CONNECTION_BYTES + (ranks - 1) * _CONTEXT_BYTES
-    free = [free_bytes(gpu) for gpu in usable]
+    free = [free_bytes(gpu.device, gpu.view) for gpu in usable]
     left = [max(0, size - beside) for size in free if not isinstance(size, Missing)]
     return [size for one in left if (size := _fitting_bytes(plan, one, ranks, share)) is not None]
 

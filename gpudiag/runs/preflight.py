@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.gpu.holders import own_pids
 from gpudiag.checks.host.network import judge_interfaces, network_loopback
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check, Level
@@ -220,6 +221,11 @@ class Preflight:
             self._servers.close()  # before the second look: nothing of ours is on a GPU then
         self._emitter.enter(JUDGE)
         snapshot, earlier = self._pair(first, history, measured=measures != Measures())
+        if not isinstance(measures.active, Missing):
+            from gpudiag.runs.active import with_neighbours
+
+            active = with_neighbours(measures.active, snapshot, own_pids(measures))
+            measures = replace(measures, active=active)
         baseline = self._baseline(history, snapshot.host)
         context = Context(
             snapshot,
@@ -227,6 +233,7 @@ class Preflight:
             expected_gpus=_or_missing(self._plan.expect_gpus),
             at_least_gpus=_or_missing(self._plan.at_least_gpus),
             expected_driver=_or_missing(self._plan.expect_driver),
+            least_free_memory=_or_missing(self._plan.least_free_memory),
             earlier=earlier,
             baseline=baseline,
             # The store may be slow or broken; the listing's own note of the GPUs is not.

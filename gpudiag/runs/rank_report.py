@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpudiag.checks.builtin import BUILTIN
+from gpudiag.checks.gpu.holders import memory_free
 from gpudiag.checks.ranks.movements import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
@@ -68,7 +69,8 @@ def _take_snapshot() -> Snapshot:
 
 
 def _judge(context: Context) -> tuple[Finding, ...]:
-    results = run_checks(context, BUILTIN)
+    # Ranks that have just ended may still be listed with their memory.
+    results = run_checks(context, (check for check in BUILTIN if check is not memory_free))
     faults = (Outcome.FAIL, Outcome.WARN)
     return tuple(finding for finding in findings_worst_first(results) if finding.outcome in faults)
 

@@ -25,8 +25,10 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
     if isinstance(active, Missing):
         return
     on_gpu = active.device_kind == "cuda"
+    # What was measured beside others is no speed of the GPU, and would be one that later runs are held against.
+    shared = {one.device_uuid for one in active.shared}
     for copy in active.bandwidth:
-        if not copy.wrong_bytes:
+        if not copy.wrong_bytes and not shared & {copy.device_uuid, copy.peer_uuid}:
             yield Sample(
                 _metric(metric_of(copy), on_gpu),
                 copy.bytes_per_second,
@@ -35,10 +37,11 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
                 on_gpu,
             )
     for product in active.compute:
-        yield Sample(
-            _metric(metric_of(product), on_gpu), product.flops_per_second, "FLOP/s",
-            _uuid(product.device_uuid), on_gpu,
-        )  # fmt: skip
+        if product.device_uuid not in shared:
+            yield Sample(
+                _metric(metric_of(product), on_gpu), product.flops_per_second, "FLOP/s",
+                _uuid(product.device_uuid), on_gpu,
+            )  # fmt: skip
 
 
 def _collective_samples(measures: Measures) -> Iterator[Sample]:

@@ -12,6 +12,7 @@ from gpudiag.model.device import (
     SourceStatus,
     ThrottleSeconds,
 )
+from gpudiag.model.plan import FreeMemory
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import name_state
 from tests.scenarios.situations import Case, gpu, gpus, machine, now, part, top, without_gpu
@@ -87,6 +88,14 @@ def banks(**counts: int) -> RowRemapHistogram:
     )
 
 
+def holding(held_bytes: int, *processes: GpuProcess) -> dict[str, object]:
+    """The readings of an H100 on which processes hold that much."""
+    return {
+        "memory_used_bytes": held_bytes, "memory_free_bytes": 81080 * MIB - held_bytes, "processes": processes,
+    }  # fmt: skip
+
+
+GIB_HELD, FEW_HELD = 66 * 1024 * MIB, 7 * 1024 * MIB
 BUSY = gpus(utilization_percent=98, clocks_event_reasons=(), sm_clock_mhz=1800, power_draw_watts=650.0)
 STUCK = {"utilization_percent": 99, "memory_utilization_percent": 1, "power_draw_watts": 120.0}
 
@@ -356,6 +365,20 @@ USE = (
     Case(
         "memory.leftover", "memory.leftover",
         now(gpu(3, memory_used_bytes=900 * MIB)), now(gpu(3, memory_used_bytes=900 * MIB, processes=(process(),))),
+    ),
+    Case(
+        "memory.free", "memory.held",
+        now(gpu(4, **holding(GIB_HELD, process()))), now(gpu(4, **holding(FEW_HELD, process()))),
+        base="h100x8-slurm4",
+    ),
+    Case(
+        "memory.free", "memory.held",
+        now(gpus(**holding(GIB_HELD, process()))), now(gpu(3, **holding(GIB_HELD, process()))),  # others are free
+    ),
+    Case(
+        "memory.free", "memory.below_minimum",
+        now(gpu(3, **holding(FEW_HELD, process())), expected={"least_free_memory": FreeMemory(share=0.99)}),
+        now(gpu(3, **holding(FEW_HELD, process())), expected={"least_free_memory": FreeMemory(share=0.9)}),
     ),
 )  # fmt: skip
 

@@ -64,18 +64,19 @@ def _speeds(speeds: Sequence[Speed]) -> Iterable[str]:
     yield "## Speeds beside a bare torch loop"
     yield ""
     yield "One GPU, the same sizes, one run after the other. Ratio: gpudiag's median over the loop's median. The loop's"
-    yield "spread is its highest round less its lowest, over its median: a ratio within it says nothing."
+    yield "spread is its highest round less its lowest, over its median: a ratio within it says nothing. Both put the GPU"
+    yield "under the same load for as long; 0.98 and more is as it should be. Best: the best burst, before power limits."
     yield ""
-    yield from _table("| | gpudiag | bare loop | ratio | the loop's spread |")
+    yield from _table("| | gpudiag | best | bare loop | ratio | the loop's spread | the GPU during it |")
     for speed in speeds:
         scale, unit = (1e12, "TFLOP/s") if speed.unit == "FLOP/s" else (1e9, "GB/s")
-        ours, theirs = (
+        ours, best, theirs = (
             ", ".join(f"{value / scale:.4g}" for value in values) + f" {unit}" if values else "not measured"
-            for values in (speed.gpudiag, speed.loop)
+            for values in (speed.gpudiag, speed.best, speed.loop)
         )
         ratio = "" if speed.ratio is None else f"{speed.ratio:.3f}"
         spread = "" if speed.loop_spread is None else f"{100 * speed.loop_spread:.1f} %"
-        yield _row(speed.name, ours, theirs, ratio, spread)
+        yield _row(speed.name, ours, best, theirs, ratio, spread, speed.meanwhile)
     yield ""
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from gpudiag.model.codec import loads
 from gpudiag.model.finding import Outcome
+from gpudiag.render.bandwidth_text import describe_meanwhile
 from tools.confirm_on_gpu.machine import gpus_of
 from tools.confirm_on_gpu.report import CheckSeen, ReadingSeen, Speed
 from tools.confirm_on_gpu.step import Output, Told
@@ -177,11 +179,33 @@ def read_shared(output: Output, snapshot: Document) -> Told:
 def read_bandwidth(output: Output, snapshot: Document) -> Told:
     """The speeds of gpudiag's own tests on one GPU."""
     document = document_of(output)
-    speeds = tuple(Speed(name, unit, (value,), ()) for name, (unit, value, _) in speeds_of(document).items())
+    measured = loads(json.dumps(document)).measures.active
+    timed = {
+        name: result for result in (*measured.bandwidth, *measured.compute) if (name := _name_of(result))
+    }
+    speeds = tuple(
+        Speed(
+            name,
+            unit,
+            (value,),
+            (),
+            best=(value * timed[name].time_p50_seconds / timed[name].time_best_seconds,),
+            meanwhile=describe_meanwhile(timed[name], measured),
+        )
+        for name, (unit, value, _) in speeds_of(document).items()
+    )
     findings = [finding for result in document["results"] for finding in result["findings"]]
     wrong = sum(row["wrong_bytes"] for row in document["measures"]["active"]["bandwidth"])
     words = f"{len(speeds)} speeds, {wrong} wrong bytes"
     return Told(Outcome(document["verdict"]), _with_findings(words, findings), speeds=speeds)
+
+
+def _name_of(result: Any) -> str:
+    """The name of its speed, as `speeds_of` has it; empty for one that has none."""
+    dtype = getattr(result, "dtype", None)
+    if dtype is not None:
+        return f"matmul.{dtype}"
+    return "" if result.concurrent or isinstance(result.peer, int) else str(result.test)
 
 
 def speeds_of(document: Document) -> dict[str, tuple[str, float, int]]:

@@ -28,7 +28,8 @@ class StepSeen:
 class Speed:
     """One speed, as gpudiag measured it and as a bare torch loop did in the same run.
 
-    Bytes or floating-point operations per second; `ratio` is gpudiag's median over the loop's, None until both are
+    Bytes or floating-point operations per second, each run's median; `best` are each run's best, and `meanwhile` is what
+    the GPU did in the last one, by NVML: clock, power and reasons. `ratio` is gpudiag's median over the loop's, None until both are
     there. `loop_spread` is how far the loop's own rounds lie apart, as a share of their median.
     """
 
@@ -38,6 +39,8 @@ class Speed:
     loop: tuple[float, ...]
     ratio: float | None = None
     loop_spread: float | None = None
+    best: tuple[float, ...] = ()
+    meanwhile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

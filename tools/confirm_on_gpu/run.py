@@ -196,7 +196,11 @@ def _joined(speeds: list[Speed]) -> tuple[Speed, ...]:
     for speed in speeds:
         before = joined.get(speed.name, Speed(speed.name, speed.unit, (), ()))
         joined[speed.name] = replace(
-            before, gpudiag=before.gpudiag + speed.gpudiag, loop=before.loop + speed.loop
+            before,
+            gpudiag=before.gpudiag + speed.gpudiag,
+            loop=before.loop + speed.loop,
+            best=before.best + speed.best,
+            meanwhile=speed.meanwhile or before.meanwhile,
         )
     return tuple(_with_ratio(speed) for speed in joined.values())
 

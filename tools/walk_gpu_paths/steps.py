@@ -109,12 +109,14 @@ def faulty_steps() -> Iterator[Step]:
     words = {
         "stuck": "rank.silent|collective.stalled",
         "error": "illegal memory access",
-        "oom": "CUDA out of memory|train.out_of_memory",
+        "oom": "rank.out_of_gpu_memory|train.out_of_memory|of memory are free",
     }
     for kind, said in words.items():
         for name, (command, operation) in commands.items():
             fault = _fault(f"{kind}:1@{operation}") | _first(2)
-            yield Step(f"{kind} in {name}", 1, "h100x8", command, said, fault)
+            # Memory that is gone is no fault of a GPU: ranks could not tell, and copies and products are left out.
+            status = {"nccl-test": 3, "quick": 3, "bandwidth": 0}.get(name, 1) if kind == "oom" else 1
+            yield Step(f"{kind} in {name}", status, "h100x8", command, said, fault)
     exclusive = f"{_MACHINES / 'exclusive.toml'}"
     for name, (command, _) in commands.items():
         yield Step(f"no_peer in {name}", 0, "h100x8", command, "", _fault("no_peer:1") | _first(2))

@@ -25,6 +25,7 @@ _NO_NUMBER = ("", "all", "void")
 # Exact counts for this node first; Slurm documents them in sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 _COUNT_VARIABLES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _LIST_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+_SLURM_NUMBERS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _GRANTING_VARIABLES = (*_COUNT_VARIABLES, *_LIST_VARIABLES, "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -64,6 +65,25 @@ def is_granted(snapshot: Snapshot, device: Device) -> bool:
     if value.strip() in _NO_DEVICES:
         return False
     return any(_names(token, device) for token in _tokens(value))
+
+
+def given_to_job(snapshot: Snapshot, device: Device) -> bool | None:
+    """Whether a setting gives that GPU to the job; None where none says for which GPUs it is.
+
+    A Slurm prolog has the numbers of its job in SLURM_JOB_GPUS, and sees all GPUs of the node; a job step or a
+    container sees those alone that it was given, however they are numbered.
+    """
+    allocation, here = snapshot.machine.allocation, len(snapshot.devices)
+    if "CUDA_VISIBLE_DEVICES" in allocation:
+        return is_granted(snapshot, device)
+    for variable in _SLURM_NUMBERS:
+        numbers = _tokens(allocation.get(variable, ""))
+        if numbers and here <= len(numbers):
+            return True
+        if numbers and all(number.isdecimal() for number in numbers):
+            return str(device.id.nvml_index) in numbers
+    count = granted(allocation)
+    return True if count is not None and count[1] >= here else None
 
 
 def names_instance(allocation: dict[str, str], mig_uuid: str) -> bool:

@@ -5,6 +5,7 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.availability import granted, is_granted
+from gpudiag.checks.gpu.holders import command_words
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
@@ -207,7 +208,5 @@ def _judge_foreign(snapshot: Snapshot, device: Device, user: str) -> Iterator[Fi
 
 def _words(process: GpuProcess) -> str:
     """A process's command, shortened, in brackets; empty where it is not known."""
-    if isinstance(process.command, Missing):
-        return ""
-    command = process.command if len(process.command) <= 40 else f"{process.command[:37]}..."
-    return f" ({command})"
+    command = command_words(process)
+    return "" if isinstance(command, Missing) else f" ({command})"

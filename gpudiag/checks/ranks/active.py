@@ -1,11 +1,15 @@
 """Checks of active tests as such: did every rank finish, was every GPU tested, was all data right?"""
 
+from collections.abc import Collection
 from functools import partial
 
+from gpudiag.checks.gpu.holders import describe_holders, own_pids
 from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
-from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, without_gpu_memory
+from gpudiag.checks.ranks.measured_speeds import device_of
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
-from gpudiag.model.active import COPIES, ActiveMeasurement
+from gpudiag.checks.subjects import name_device
+from gpudiag.model.active import COPIES, NOT_TESTED, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
@@ -68,7 +72,7 @@ def active_ranks(context: Context) -> Judgement:
     if not measured.tests:
         return could_not_look("no active test was planned")
     not_done = [test for test in measured.tests if test not in measured.done]
-    findings = judge_incidents(measured.incidents, complete=not not_done)
+    findings = without_gpu_memory(judge_incidents(measured.incidents, complete=not not_done))
     explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
     if explained or not not_done:
         return judged(*findings)
@@ -86,14 +90,25 @@ def active_ranks(context: Context) -> Judgement:
     confirmed=ON_CPU_RANKS,
 )
 def active_coverage(context: Context) -> Judgement:
-    """SKIP that names each GPU left untested, and why; ERROR where no test was finished."""
+    """SKIP that names each GPU left untested, or tested beside others, and why; ERROR where no test was finished."""
     measured = active_of(context)
-    if not measured.untested:
-        return judged() if measured.done else could_not_look("no active test was completed on every rank")
-    reasons = "; ".join(f"{one.name}: {one.reason}" for one in measured.untested)
-    hint = " (--force tests GPUs in use)" if any(one.in_use for one in measured.untested) else ""
-    words = f"not tested: {reasons}{hint}"
-    return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
+    hint = " (--force tests GPUs in use)"
+    left_out = [
+        f"{one.name}: {one.reason}{hint if one.in_use else ''}"
+        for one in measured.untested
+        if one.in_use or one.full
+    ]
+    tests = list(dict.fromkeys(one.test for one in measured.not_tested))
+    left_out += filter(None, (why_not_tested(context, tests),))
+    others = [f"{one.name}: {one.reason}" for one in measured.untested if not (one.in_use or one.full)]
+    if left_out:
+        return _skip(f"{NOT_TESTED}: {'; '.join((*left_out, *others))}")
+    if measured.shared:
+        beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
+        return _skip(f"{NOT_TESTED} for speed, because others use it: {beside}")
+    if others:
+        return _skip(f"left out: {'; '.join(others)}")
+    return judged() if measured.done else could_not_look("no active test was completed on every rank")
 
 
 @check(
@@ -113,9 +128,12 @@ def bandwidth_data(context: Context) -> Judgement:
         if result.wrong_bytes:
             worst.setdefault(result.rank, (result.test, result.wrong_bytes))
     compared = {(result.test, result.rank) for result in measured.bandwidth}
+    compared |= {(one.test, one.rank) for one in measured.not_tested if one.test in COPIES}
     planned = sum(test in COPIES for test in measured.tests) * measured.world_size
     if not worst and (not compared or len(compared) < planned):
         return could_not_look("not every rank's copies were compared")
+    if not worst and not measured.bandwidth:
+        return _skip(f"{NOT_TESTED}: {why_not_tested(context, COPIES)}")
     findings = (
         COPY_CORRUPTED.finding(
             RankSubject(rank, measured.host),
@@ -125,6 +143,39 @@ def bandwidth_data(context: Context) -> Judgement:
         for rank, (test, wrong) in sorted(worst.items())
     )
     return judged(*findings)
+
+
+def why_not_tested(context: Context, tests: Collection[str]) -> str | None:
+    """Why some GPUs were left out of these tests: which test on which GPU, its memory, and who holds the rest.
+
+    None where all of them ran everywhere.
+    """
+    left_out = [one for one in active_of(context).not_tested if one.test in tests]
+    if not left_out:
+        return None
+    first = left_out[0]
+    device = device_of(context.snapshot, first.device_uuid)
+    name = f"rank {first.rank}" if device is None else name_device(device)
+    who = (
+        ""
+        if device is None
+        else describe_holders(device, context.snapshot.taken_at, own_pids(context.measures))
+    )
+    named = dict.fromkeys(one.test.replace("_", " ") for one in left_out)
+    more = len({one.rank for one in left_out}) - 1
+    others = f", and {more} GPU{'s' * (more > 1)} more" if more else ""
+    return f"{name}{others}: {', '.join(named)}: {first.reason}{'; ' if who else ''}{who}"
+
+
+def has_all(context: Context, test: str, ranks: Collection[int]) -> bool:
+    """Whether that test has a result, or a reason for none, of every rank; `ranks` are those with a result."""
+    measured = active_of(context)
+    without = {one.rank for one in measured.not_tested if one.test == test}
+    return len({*ranks, *without}) >= measured.world_size
+
+
+def _skip(words: str) -> Judgement:
+    return Judgement(Outcome.SKIP, reason=words, missing_reason=MissingReason.NOT_ASKED)
 
 
 def active_of(context: Context) -> ActiveMeasurement:

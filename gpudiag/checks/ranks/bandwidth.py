@@ -5,7 +5,7 @@ from functools import partial
 
 from gpudiag.checks.gpu.settings import describe_exclusive
 from gpudiag.checks.links.peers import NVLINK, NVSWITCH, PeerPath, path_between
-from gpudiag.checks.ranks.active import active_of
+from gpudiag.checks.ranks.active import active_of, has_all, why_not_tested
 from gpudiag.checks.ranks.measured_speeds import (
     NOT_ON_CPU,
     Opinion,
@@ -13,6 +13,8 @@ from gpudiag.checks.ranks.measured_speeds import (
     any_opinion,
     device_of,
     host_link_opinions,
+    is_long_enough,
+    is_shared,
     is_slow,
     judge_against,
     memory_opinions,
@@ -22,6 +24,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     same_product,
     slow_by_rank,
     subject_of,
+    why_shared,
 )
 from gpudiag.checks.registry import (
     Basis,
@@ -37,6 +40,7 @@ from gpudiag.model.active import (
     DEVICE_TO_HOST,
     HOST_TO_DEVICE,
     MEMORY_COPY,
+    NOT_TESTED,
     PEER_COPY,
     BandwidthResult,
     metric_of,
@@ -45,9 +49,11 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, LinkSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
-from gpudiag.units import format_rate
+from gpudiag.reference.speeds import least_size
+from gpudiag.units import format_rate, format_seconds
 
 _NO_LIMIT = "nothing to compare the speed with: no limit from the device, no identical GPU, no history yet"
+_TOO_SHORT = f"not judged: each copy took less than {format_seconds(least_size().call_seconds)}, and its start is a part of that"
 _kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity.TRIAGE, owner=Owner.HARDWARE)
 MEMORY_SLOW = _kind(
     code="bandwidth.memory_slow",
@@ -56,7 +62,7 @@ MEMORY_SLOW = _kind(
     remedy="Look for throttling and ECC errors (`gpudiag list --wide`); compare after a reset of the GPU.",
     basis=Basis(
         reads="active.bandwidth, memory_clock_max_mhz, memory_bus_width_bits",
-        limit="68 % of 2 x memory clock x bus width; identical GPUs here; this machine's history; the data sheet",
+        limit="copies of at least 250 us on a GPU that nobody else uses: 68 % of 2 x memory clock x bus width; identical GPUs here; this machine's history; the data sheet",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -149,8 +155,18 @@ def bandwidth_peer(context: Context) -> Judgement:
     if PEER_COPY not in measured.tests and exclusive is not None:
         return does_not_apply(exclusive)
     results = [result for result in measured.bandwidth if result.test == PEER_COPY]
-    if len(results) < measured.world_size * (measured.world_size - 1):
+    without = {one.rank for one in measured.not_tested if one.test == PEER_COPY}
+    others = measured.world_size - 1
+    if len([one for one in results if one.rank not in without]) < (others + 1 - len(without)) * others:
         return could_not_look("not every pair of GPUs gave a result")
+    if not results:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (PEER_COPY,))}")
+    results = [one for one in results if not is_shared(measured, one.device_uuid, one.peer_uuid)]
+    if not results:
+        return does_not_apply(why_shared(measured))
+    results = [one for one in results if is_long_enough(one)]
+    if not results:
+        return does_not_apply(_TOO_SHORT)
     paths = [(result, _path(context, result)) for result in results]
     verdicts = [_judge_pair(context, result, path, paths) for result, path in paths]
     if not any_opinion(verdicts):
@@ -168,8 +184,17 @@ def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, ki
         for result in measured.bandwidth
         if result.test in tests and (not result.concurrent or result.test == MEMORY_COPY)
     ]
-    if len({(result.test, result.rank) for result in results}) < len(tests) * measured.world_size:
-        return could_not_look("not every GPU gave a result")
+    for test in tests:
+        if not has_all(context, test, [result.rank for result in results if result.test == test]):
+            return could_not_look("not every GPU gave a result")
+    if not results:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, tests)}")
+    results = [result for result in results if not is_shared(measured, result.device_uuid)]
+    if not results:
+        return does_not_apply(why_shared(measured))
+    results = [result for result in results if is_long_enough(result)]
+    if not results:
+        return does_not_apply(_TOO_SHORT)
     verdicts = [_judge_one(context, result, results, opinions) for result in results]
     if not any_opinion(verdicts):
         return does_not_apply(_NO_LIMIT)
@@ -249,7 +274,7 @@ def _slow_gpu(
     subject, name = subject_of(context, first.rank, first.device_uuid)
     speeds = (f"{one.test.replace('_', ' ')} at {format_rate(one.bytes_per_second)}" for one, _ in slow)
     evidence = name_evidence(slow, lambda result: result.test)
-    return kind.finding(subject, f"{name}: {', '.join(speeds)}", *evidence, _method(first))
+    return kind.finding(subject, f"{name}: {', '.join(speeds)}", *evidence, _best(first), _method(first))
 
 
 def _slow_pair(context: Context, result: BandwidthResult, verdict: SpeedVerdict) -> Finding:
@@ -266,3 +291,9 @@ def _method(result: BandwidthResult) -> Evidence:
     bound = "" if isinstance(result.numa_node, Missing) else f", rank bound to NUMA node {result.numa_node}"
     how = f"median of {result.iterations} copies, verified{bound}"
     return Evidence("size_bytes", result.size_bytes, "bytes", source=how)
+
+
+def _best(result: BandwidthResult) -> Evidence:
+    """The best burst beside the median: where they differ much, the GPU changed its pace meanwhile."""
+    best = result.bytes_per_second * result.time_p50_seconds / result.time_best_seconds
+    return Evidence("best_bytes_per_second", best, "B/s", source="best of the same run")

@@ -5,20 +5,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from gpudiag.checks.ranks.active import ON_CPU_RANKS, active_of
+from gpudiag.checks.ranks.active import ON_CPU_RANKS, active_of, has_all, why_not_tested
 from gpudiag.checks.ranks.measured_speeds import (
     NOT_ON_CPU,
-    ClocksSeen,
     SpeedVerdict,
     any_opinion,
     device_of,
+    is_shared,
     judge_against,
     matrix_opinions,
     name_evidence,
     peers_opinion,
     same_product,
+    seen_meanwhile,
     slow_by_rank,
     subject_of,
+    why_shared,
 )
 from gpudiag.checks.registry import (
     Basis,
@@ -30,7 +32,18 @@ from gpudiag.checks.registry import (
     does_not_apply,
     judged,
 )
-from gpudiag.model.active import ComputeResult, DeterminismResult, PatternResult, SustainedResult, metric_of
+from gpudiag.model.active import (
+    DETERMINISM,
+    MATMUL,
+    MEMORY_PATTERNS,
+    NOT_TESTED,
+    SUSTAINED,
+    ComputeResult,
+    DeterminismResult,
+    PatternResult,
+    SustainedResult,
+    metric_of,
+)
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -60,7 +73,7 @@ MATMUL_SLOW = _kind(
     remedy="Look at its clocks, power limit and temperature under load: `gpudiag list --wide --watch 1`.",
     basis=Basis(
         reads="active.compute, active.telemetry",
-        limit="65 % of what processors and data sheet allow at the clock that was seen, not under a power cap, not for an emulated dtype; identical GPUs here; this machine's history",
+        limit="65 % of what processors and data sheet allow at the clock that was seen, not under a power cap, not for an emulated dtype; 80 % of what gpudiag measured on a healthy GPU of the model; identical GPUs here; this machine's history",
         look_also=(
             "gpudiag list --wide",
             "gpudiag history",
@@ -114,7 +127,6 @@ PATTERN_MISMATCH = _kind(
     ),
 )
 _MINUTE = 60.0
-_POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))  # NVML's clock event reasons
 
 
 @check(
@@ -130,14 +142,19 @@ def compute_matmul(context: Context) -> Judgement:
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
-    if len({result.rank for result in measured.compute}) < measured.world_size:
+    if not has_all(context, MATMUL, [result.rank for result in measured.compute]):
         return could_not_look("not every GPU gave a result")
-    verdicts = [_judge_matmul(context, result, measured.compute) for result in measured.compute]
+    if not measured.compute:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MATMUL,))}")
+    results = [one for one in measured.compute if not is_shared(measured, one.device_uuid)]
+    if not results:
+        return does_not_apply(why_shared(measured))
+    verdicts = [_judge_matmul(context, result, results) for result in results]
     if not any_opinion(verdicts):
         return does_not_apply(
             "nothing to compare the speed with: no limit from the device, no identical GPU, no history"
         )
-    return judged(*(_slow(context, slow) for slow in slow_by_rank(measured.compute, verdicts)))
+    return judged(*(_slow(context, slow) for slow in slow_by_rank(results, verdicts)))
 
 
 @check(
@@ -159,8 +176,10 @@ def compute_determinism(context: Context) -> Judgement:
         groups[result.chain, result.dtype, result.device_name].append(result)
     votes = [finding for group in groups.values() for finding in _vote(group, measured.host)]
     findings += _once_per_subject(finding for finding in votes if finding.subject not in wrong)
-    if not findings and len({result.rank for result in measured.determinism}) < measured.world_size:
+    if not findings and not has_all(context, DETERMINISM, [one.rank for one in measured.determinism]):
         return could_not_look("not every rank gave its results")
+    if not measured.determinism:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (DETERMINISM,))}")
     return judged(*findings)
 
 
@@ -179,8 +198,10 @@ def memory_patterns(context: Context) -> Judgement:
     findings = tuple(_mismatch(context, result) for result in measured.patterns if result.wrong_words)
     if findings:
         return judged(*findings)
-    if len({result.rank for result in measured.patterns}) < measured.world_size:
+    if not has_all(context, MEMORY_PATTERNS, [one.rank for one in measured.patterns]):
         return could_not_look("not every rank tested its memory")
+    if not measured.patterns:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (MEMORY_PATTERNS,))}")
     short = [result for result in measured.patterns if result.tested_bytes < result.wanted_bytes]
     if short:
         first = short[0]
@@ -203,9 +224,14 @@ def compute_sustained(context: Context) -> Judgement:
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply(NOT_ON_CPU)
-    if len(measured.sustained) < measured.world_size:
+    if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
         return could_not_look("not every GPU was under load to the end")
-    return judged(*(finding for result in measured.sustained for finding in _judge_load(context, result)))
+    if not measured.sustained:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
+    results = [one for one in measured.sustained if not is_shared(measured, one.device_uuid)]
+    if not results:
+        return does_not_apply(why_shared(measured))
+    return judged(*(finding for result in results for finding in _judge_load(context, result)))
 
 
 def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[ComputeResult]) -> SpeedVerdict:
@@ -217,29 +243,12 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
         and (other.dtype, other.size) == (result.dtype, result.size)
         and same_product(context.snapshot, result.device_uuid, other.device_uuid)
     ]
-    by_device = () if device is None else matrix_opinions(device, result.dtype, _clocks_seen(context, result))
+    seen = seen_meanwhile(active_of(context), result)
+    by_device = () if device is None else matrix_opinions(device, result.dtype, result.size, seen)
     said = (*by_device, *peers_opinion(peers))
     return judge_against(
         context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", said
     )
-
-
-def _clocks_seen(context: Context, result: ComputeResult) -> ClocksSeen | None:
-    """The GPU's median clock while it multiplied; None where the clock or its event reasons were not read."""
-    began, ended = result.began_seconds, result.ended_seconds
-    if isinstance(began, Missing) or isinstance(ended, Missing):
-        return None
-    seen = [
-        (point.sm_clock_mhz, point.clocks_event_reasons)
-        for point in active_of(context).telemetry
-        if point.device_uuid == result.device_uuid and began <= point.at_seconds <= ended
-    ]
-    clocks = [clock for clock, _ in seen if not isinstance(clock, Missing)]
-    reasons = [told for _, told in seen if not isinstance(told, Missing)]
-    if not clocks or not reasons:
-        return None
-    capped = any(_POWER_CAPS & set(told) for told in reasons)
-    return ClocksSeen(statistics.median(clocks), capped)
 
 
 def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) -> Finding:
@@ -249,8 +258,25 @@ def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) 
         f"{one.dtype} products of {one.size} x {one.size} at {significant(one.flops_per_second / 1e12)} TFLOP/s"
         for one, _ in slow
     )
-    evidence = name_evidence(slow, lambda result: result.dtype)
+    evidence = [*name_evidence(slow, lambda result: result.dtype), *_meanwhile(context, first)]
     return MATMUL_SLOW.finding(subject, f"{name}: {', '.join(speeds)}", *evidence)
+
+
+def _meanwhile(context: Context, result: ComputeResult) -> Iterator[Evidence]:
+    """The best burst beside the median, and the GPU's power, clock and the reasons for it meanwhile."""
+    best = result.flops_per_second * result.time_p50_seconds / result.time_best_seconds
+    yield Evidence("best_flops_per_second", best, "FLOP/s", source=f"best of the same run, {result.dtype}")
+    seen = seen_meanwhile(active_of(context), result)
+    if seen is None:
+        return
+    source = "NVML, median during the run"
+    if not isinstance(seen.power_draw_watts, Missing):
+        yield Evidence("power_draw_watts", seen.power_draw_watts, "W", source=source)
+    if not isinstance(seen.sm_clock_mhz, Missing):
+        yield Evidence("sm_clock_mhz", seen.sm_clock_mhz, "MHz", source=source)
+    if not isinstance(seen.clocks_event_reasons, Missing):
+        reasons = ", ".join(seen.clocks_event_reasons) or "none"
+        yield Evidence("clocks_event_reasons", reasons, source="NVML, during the run")
 
 
 def _contradictions(results: tuple[DeterminismResult, ...], host: str) -> Iterator[Finding]:

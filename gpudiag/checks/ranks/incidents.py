@@ -6,7 +6,7 @@ its ranks, which is reported once.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
@@ -67,6 +67,16 @@ RANK_RAISED = FindingKind(
     owner=Owner.SOFTWARE,
     meaning="A rank ended with a Python exception that no other rank caused.",
     remedy="Read the exception; for CUDA and NCCL errors, run `gpudiag list --sources all` on that host.",
+    basis=_RANK_DIED_BASIS,
+)
+RANK_OUT_OF_GPU_MEMORY = FindingKind(
+    code="rank.out_of_gpu_memory",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank found too little free memory on its GPU, so it was not tested there; the GPU need not be at fault.",
+    remedy="Find who holds the GPU's memory (`gpudiag list`); wait for that process, or ask for less (--max-bytes).",
     basis=_RANK_DIED_BASIS,
 )
 RANK_SILENT = FindingKind(
@@ -245,6 +255,7 @@ RANK_FINDINGS = (
     RANK_DIED,
     RANK_STOPPED,
     RANK_RAISED,
+    RANK_OUT_OF_GPU_MEMORY,
     RANK_SILENT,
     RANK_ENDED_EARLY,
     RANK_NOT_STARTED,
@@ -299,6 +310,8 @@ _PORT = re.compile(r"\bport:? (\d+)")
 _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
 # Of gloo (transport/tcp/device.cc), for the interface that GLOO_SOCKET_IFNAME names; of NCCL (bootstrap.cc).
 _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap : no socket interface found")
+# Of torch's allocator, of CUDA (also in NCCL's words: Cuda failure 2 'out of memory'), and of cuBLAS.
+_NO_GPU_MEMORY = re.compile(r"(CUDA|Cuda).{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
@@ -318,7 +331,24 @@ def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
     complete = len(measurement.results) == measurement.sizes_planned
     incidents = tuple(one for one in measurement.incidents if not is_localised(one, measurement))
-    return judge_incidents(incidents, complete=complete)
+    return without_gpu_memory(judge_incidents(incidents, complete=complete))
+
+
+def without_gpu_memory(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, with a rank of our own tests that found no memory on its GPU as one that was not tested there.
+
+    Of a user's script it stays the script's failure.
+    """
+    return tuple(
+        RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+        if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding))
+        else finding
+        for finding in findings
+    )
+
+
+def _message_of(finding: Finding) -> str:
+    return next((str(fact.value) for fact in finding.evidence if fact.name == "message"), finding.message)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:

@@ -7,12 +7,13 @@ from statistics import median
 from typing import Protocol, TypeVar
 
 from gpudiag.checks.subjects import device_subject, name_device
+from gpudiag.model.active import MATMUL, NOT_TESTED, ActiveMeasurement, BandwidthResult, ComputeResult
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence, RankSubject, Subject
 from gpudiag.model.finding import Outcome, worst
 from gpudiag.model.history import Baseline
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.reference.gpu_models import (
     CORES_PER_MULTIPROCESSOR,
     LEAST_CAPABILITY_OF_DTYPE,
@@ -21,7 +22,15 @@ from gpudiag.reference.gpu_models import (
     GpuModel,
     find_model,
 )
-from gpudiag.reference.speeds import SpeedLimit, nvlink_payload, pcie_bytes_per_second, speed_limits
+from gpudiag.reference.speeds import (
+    SpeedLimit,
+    least_size,
+    nvlink_payload,
+    pcie_bytes_per_second,
+    speed_limits,
+    sustained_speed,
+)
+from gpudiag.reference.vocabulary import REASON_MEANINGS
 
 WORDS_PER_CLOCK = 2  # memory moves a word on both edges of its clock
 HERTZ_PER_MHZ = 1_000_000
@@ -135,35 +144,85 @@ def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClocksSeen:
-    """The clock of a GPU's processors while it multiplied, and whether a power cap held it down meanwhile."""
+class Meanwhile:
+    """What a GPU did while it was measured, by NVML's readings of that time: medians, and every reason for its clock."""
 
-    sm_clock_mhz: float
-    power_capped: bool
+    sm_clock_mhz: Reading[float]
+    power_draw_watts: Reading[float]
+    clocks_event_reasons: Reading[tuple[str, ...]]
 
 
-def matrix_opinions(device: Device, dtype: str, seen: ClocksSeen | None) -> tuple[Opinion, ...]:
+def seen_meanwhile(measured: ActiveMeasurement, result: BandwidthResult | ComputeResult) -> Meanwhile | None:
+    """What that result's GPU did from its beginning to its end; None where NVML was not read then."""
+    began, ended = result.began_seconds, result.ended_seconds
+    if isinstance(began, Missing) or isinstance(ended, Missing):
+        return None
+    points = [
+        point
+        for point in measured.telemetry
+        if point.device_uuid == result.device_uuid and began <= point.at_seconds <= ended
+    ]
+    if not points:
+        return None
+    clocks = [point.sm_clock_mhz for point in points if not isinstance(point.sm_clock_mhz, Missing)]
+    watts = [point.power_draw_watts for point in points if not isinstance(point.power_draw_watts, Missing)]
+    told = [point.clocks_event_reasons for point in points]
+    reasons = [one for one in told if not isinstance(one, Missing)]
+    return Meanwhile(
+        float(median(clocks)) if clocks else NOT_ASKED,
+        float(median(watts)) if watts else NOT_ASKED,
+        tuple(dict.fromkeys(word for one in reasons for word in one)) if reasons else NOT_ASKED,
+    )
+
+
+# NVML's clock event reasons, in our words.
+_POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))
+_CHOSEN_CLOCKS = frozenset(word for word, means in REASON_MEANINGS.items() if means in ("setting", "peers"))
+
+
+def matrix_opinions(device: Device, dtype: str, size: int, seen: Meanwhile | None) -> tuple[Opinion, ...]:
     """Operations per second of a large matrix product, at the clock read while it ran.
 
-    Empty where no clock was read, or the board's power limit held it down: how far is a matter
-    of the data and the cooling, and in no table. Empty where the GPU emulates the type.
+    Where the board's power limit holds the clock down, how far is a matter of the data and the cooling: then only by what a
+    healthy GPU of its kind has sustained under a limit no higher. Empty where no clock was read, and where the GPU
+    emulates the type.
     """
-    capability, cores, limits = device.compute_capability, device.cuda_cores, speed_limits()
-    if seen is None or seen.power_capped or _is_emulated(capability, dtype):
+    if seen is None or isinstance(seen.clocks_event_reasons, Missing):
         return ()
+    if _is_emulated(device.compute_capability, dtype):
+        return ()
+    reasons = set(seen.clocks_event_reasons)
+    by_kind = () if reasons & _CHOSEN_CLOCKS else _sustained_opinion(device, dtype, size)
+    if reasons & _POWER_CAPS or isinstance(seen.sm_clock_mhz, Missing):
+        return by_kind
+    return (*_clock_opinions(device, dtype, seen.sm_clock_mhz), *by_kind)
+
+
+def _sustained_opinion(device: Device, dtype: str, size: int) -> tuple[Opinion, ...]:
+    """By what gpudiag measured on a healthy GPU of this kind; not where this one may draw less power than that."""
+    known = None if isinstance(device.name, Missing) else sustained_speed(MATMUL, device.name, dtype, size)
+    watts = device.power_limit_enforced_watts
+    if known is None or isinstance(watts, Missing) or watts < known.power_limit_watts:
+        return ()
+    source = f"{known.setup}: {known.source}"
+    return (Opinion("sustained", known.value, source, speed_limits()["matrix.sustained"]),)
+
+
+def _clock_opinions(device: Device, dtype: str, sm_clock_mhz: float) -> tuple[Opinion, ...]:
+    capability, cores, limits = device.compute_capability, device.cuda_cores, speed_limits()
     found, model = [], _model(device)
     per_clock = TENSOR_FLOPS_PER_CLOCK.get(str(capability))
     known = not isinstance(cores, Missing) and per_clock is not None
     if known and dtype in RATE_OF_DTYPE and not _is_halved(device):
         multiprocessors = int(str(cores)) // CORES_PER_MULTIPROCESSOR[str(capability)]
-        expected = (
-            multiprocessors * seen.sm_clock_mhz * HERTZ_PER_MHZ * (per_clock or 0) * RATE_OF_DTYPE[dtype]
+        expected = multiprocessors * sm_clock_mhz * HERTZ_PER_MHZ * (per_clock or 0) * RATE_OF_DTYPE[dtype]
+        source = (
+            f"{multiprocessors} multiprocessors at {sm_clock_mhz:.0f} MHz, {per_clock} operations a clock"
         )
-        source = f"{multiprocessors} multiprocessors at {seen.sm_clock_mhz:.0f} MHz, {per_clock} operations a clock"
         found.append(Opinion("derived", expected, source, limits["matrix.derived"]))
     if model is not None and dtype in model.dense_flops_per_second:
-        share = min(1.0, seen.sm_clock_mhz / model.boost_clock_mhz)
-        source = f"{model.source}, at {seen.sm_clock_mhz:.0f} MHz"
+        share = min(1.0, sm_clock_mhz / model.boost_clock_mhz)
+        source = f"{model.source}, at {sm_clock_mhz:.0f} MHz"
         expected = share * model.dense_flops_per_second[dtype]
         found.append(Opinion("table", expected, source, limits["matrix.table"]))
     return tuple(found)
@@ -200,6 +259,23 @@ _Result = TypeVar("_Result", bound=OfRank)
 def device_of(snapshot: Snapshot, uuid: object) -> Device | None:
     """The GPU of that UUID in the snapshot."""
     return next((device for device in snapshot.devices if device.id.uuid == uuid), None)
+
+
+def is_shared(measured: ActiveMeasurement, *uuids: Reading[str]) -> bool:
+    """Whether others used one of these GPUs while it was tested: what was measured is no speed of it."""
+    shared = {one.device_uuid for one in measured.shared if not isinstance(one.device_uuid, Missing)}
+    return any(uuid in shared for uuid in uuids)
+
+
+def is_long_enough(result: BandwidthResult) -> bool:
+    """Whether each copy took so long that its start does not count in its speed."""
+    return result.time_p50_seconds >= least_size().call_seconds
+
+
+def why_shared(measured: ActiveMeasurement) -> str:
+    """Why no speed is judged where others use the GPUs: which GPU, and who."""
+    beside = "; ".join(f"{one.name}: {one.reason}" for one in measured.shared)
+    return f"{NOT_TESTED} for speed, because others use it: {beside}"
 
 
 def subject_of(context: Context, rank: int, uuid: Reading[str]) -> tuple[Subject, str]:

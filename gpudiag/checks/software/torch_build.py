@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from gpudiag.checks.gpu.holders import why_no_context
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
 from gpudiag.checks.registry import (
@@ -19,6 +20,7 @@ from gpudiag.checks.registry import (
 from gpudiag.checks.software.settings import hides_every_gpu
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import traces_for
+from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, FabricState, Snapshot, TorchFacts
 from gpudiag.model.evidence import Evidence, SourceSubject
@@ -107,6 +109,7 @@ NCCL_MISSING = _kind(
     remedy="Install a build of torch with NCCL (the Linux builds on torch's start page have it).",
     basis=_TORCH_BUILD_BASIS,
 )
+_NO_MEMORY = "cuda.out_of_memory"
 _context = partial(_kind, outcome=Outcome.FAIL, severity=Severity.TRIAGE, owner=Owner.HOST, stated=True)
 # CUDA's error numbers (cudaError_t, driver_types.h) and the words that torch puts them in.
 CONTEXT_KINDS = {
@@ -153,9 +156,9 @@ CONTEXT_KINDS = {
         basis=_CUDA_CONTEXT_BASIS,
     ),
     r"out of memory": _context(
-        code="cuda.out_of_memory",
-        meaning="The GPU has too little free memory for a CUDA context.",
-        remedy="Find who holds its memory: `gpudiag list`.",
+        code=_NO_MEMORY,
+        meaning="CUDA says that the GPU has no memory for a context, and NVML that memory is free.",
+        remedy="Look at its processes (`gpudiag list`) and for Xid lines (`dmesg`); start the job's interpreter again.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
 }
@@ -198,6 +201,13 @@ def cuda_context(context: Context) -> Judgement:
         (kind for words, kind in CONTEXT_KINDS.items() if re.search(words, starts.detail)), CONTEXT_FAILED
     )
     without = _without_context(context.snapshot)
+    full = list(
+        filter(
+            None, (why_no_context(context.snapshot, device) for device in without or context.snapshot.devices)
+        )
+    )
+    if kind.code == _NO_MEMORY and full:
+        return does_not_apply(f"{NOT_TESTED}, because others hold the memory: {'; '.join(full)}")
     where = f" on {', '.join(map(name_device, without))}" if without else ""
     subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
     message = f"no CUDA context starts{where}: {starts.detail.splitlines()[0][:160]}"

@@ -4,7 +4,14 @@ from dataclasses import replace
 from statistics import median
 
 from gpudiag.checks.ranks.collective import INJECT_NOT_FIRED, judge_injection
-from gpudiag.checks.ranks.incidents import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN, judge_incidents
+from gpudiag.checks.ranks.incidents import (
+    RANK_FINDINGS,
+    RANK_LATE,
+    RANK_OUT_OF_GPU_MEMORY,
+    RANK_TEARDOWN,
+    judge_incidents,
+    without_gpu_memory,
+)
 from gpudiag.checks.registry import Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.data import judge_data
@@ -481,7 +488,10 @@ def _judge(measured: list[StrategyMeasurement], nothing: str) -> Judgement:
     findings: list[Finding] = []
     for one in measured:
         # A machine with one GPU is healthy, and has nothing to average.
-        findings += [finding for finding in judge_training(one) if finding.code != SINGLE_WORKER.code]
+        found = [finding for finding in judge_training(one) if finding.code != SINGLE_WORKER.code]
+        ends = without_gpu_memory(judge_incidents(one.incidents, complete=_is_complete(one)))
+        # A GPU that others hold is not tested, and not at fault.
+        findings += [end for end in ends if end.code == RANK_OUT_OF_GPU_MEMORY.code] or found
     return judged(*findings)
 
 

@@ -64,9 +64,9 @@ PLANTED = (
     Planted("lost:{}", "gpu.lost", "silent"),
 )
 # What stands beside faults on real machines and is none.
+_HOLDING = ("busy:{}", "idle-holder:{}")
 HARMLESS = (
-    "busy:{}",
-    "idle-holder:{}",
+    *_HOLDING,
     "ecc-corrected:{}",
     "nvlink-errors:{}",
     "order",
@@ -184,7 +184,9 @@ def _beside(machine: str) -> Several:
     """Three things that are no fault."""
     chance = Random(f"{_SEED} {machine} near")
     faults: list[str] = []
-    for spec in chance.sample(HARMLESS, len(HARMLESS)):
+    # Processes that hold the only GPU are said: the job is to use that one.
+    harmless = HARMLESS if len(_blueprint(machine).listed()) > 1 else HARMLESS[len(_HOLDING) :]
+    for spec in chance.sample(harmless, len(harmless)):
         if len(faults) < 3 and _fits(machine, [*faults, spec.format(0)]):
             faults.append(spec.format(0))
     return Several(f"no fault: {', '.join(faults)}", machine, (), "+".join(faults))

@@ -1,11 +1,13 @@
 """Opinions on a measured speed: derived, peers, history, table; the worst counts, and all are shown."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.checks.ranks.measured_speeds import (
-    ClocksSeen,
+    Meanwhile,
     Opinion,
     history_opinion,
     host_link_opinions,
@@ -47,23 +49,42 @@ def test_a_gpu_that_no_table_knows_is_judged_by_what_it_reports():
     assert memory_opinions(make_device(name="NVIDIA X900")) == ()
 
 
-AT_BOOST = ClocksSeen(1830, power_capped=False)
+def meanwhile(clock: float, *reasons: str) -> Meanwhile:
+    return Meanwhile(clock, 690.0, reasons)
+
+
+AT_BOOST = meanwhile(1830)
+SIZE = 8192
 
 
 def test_matrix_products_are_derived_from_processors_and_the_clock_that_was_seen():
-    derived, table = matrix_opinions(H100, "bfloat16", ClocksSeen(1980, power_capped=False))
+    derived, table = matrix_opinions(H100, "bfloat16", 4096, meanwhile(1980))
     assert derived.expected == pytest.approx(132 * 1980e6 * 4096)
     assert table.expected == 989e12
-    slower, half = matrix_opinions(H100, "bfloat16", ClocksSeen(915, power_capped=False))
+    slower, half = matrix_opinions(H100, "bfloat16", 4096, meanwhile(915))
     assert slower.expected == pytest.approx(132 * 915e6 * 4096)
     assert half.expected == 989e12 / 2
-    assert origins(matrix_opinions(H100, "float64", AT_BOOST)) == ["table"]
-    assert matrix_opinions(H100, "int4", AT_BOOST) == ()
+    assert origins(matrix_opinions(H100, "float64", 4096, AT_BOOST)) == ["table"]
+    assert matrix_opinions(H100, "int4", 4096, AT_BOOST) == ()
 
 
 def test_without_a_clock_or_under_a_power_cap_no_product_is_held_against_a_limit():
-    assert matrix_opinions(H100, "bfloat16", None) == ()
-    assert matrix_opinions(H100, "bfloat16", ClocksSeen(1400, power_capped=True)) == ()
+    assert matrix_opinions(H100, "bfloat16", SIZE, None) == ()
+    assert matrix_opinions(H100, "bfloat16", 4096, meanwhile(1400, "sw_power_cap")) == ()
+
+
+def test_under_a_power_cap_a_product_is_held_against_a_healthy_gpu_of_the_kind_that_may_draw_no_more():
+    at_limit = replace(H100, power_limit_enforced_watts=700.0)
+    (sustained,) = matrix_opinions(at_limit, "bfloat16", SIZE, meanwhile(1400, "sw_power_cap"))
+    assert sustained.origin == "sustained"
+    assert [sustained.judge(speed * 1e12) for speed in (642.3, 515, 510, 1)] == [
+        Outcome.PASS, Outcome.PASS, Outcome.WARN, Outcome.WARN,
+    ]  # fmt: skip
+    lower = replace(H100, power_limit_enforced_watts=500.0)
+    unknown = replace(H100, power_limit_enforced_watts=NOT_ASKED)
+    chosen = meanwhile(1000, "applications_clocks_setting", "sw_power_cap")
+    for gpu, seen in ((lower, meanwhile(1400, "sw_power_cap")), (unknown, AT_BOOST), (at_limit, chosen)):
+        assert "sustained" not in origins(matrix_opinions(gpu, "bfloat16", SIZE, seen))
 
 
 @pytest.mark.parametrize(("capability", "dtype", "judged"), [
@@ -72,14 +93,14 @@ def test_without_a_clock_or_under_a_power_cap_no_product_is_held_against_a_limit
 ])  # fmt: skip
 def test_an_emulated_type_is_not_held_against_the_processors(capability, dtype, judged):
     gpu = make_device(name="NVIDIA X900", cuda_cores=5120, compute_capability=capability)
-    assert bool(matrix_opinions(gpu, dtype, AT_BOOST)) is judged
+    assert bool(matrix_opinions(gpu, dtype, 4096, AT_BOOST)) is judged
 
 
 def test_consumer_cards_are_held_against_the_data_sheet_only():
     card = make_device(
         name="NVIDIA GeForce RTX 4090", cuda_cores=16384, compute_capability="8.9", sm_clock_max_mhz=3105
     )
-    assert origins(matrix_opinions(card, "bfloat16", AT_BOOST)) == ["table"]
+    assert origins(matrix_opinions(card, "bfloat16", 4096, AT_BOOST)) == ["table"]
 
 
 def test_links_are_held_against_the_payload_of_those_of_the_pair():

@@ -64,7 +64,9 @@ def test_idle_gpus_are_all_tested():
 def test_a_gpu_that_someone_uses_is_left_alone_and_named():
     place = choose(machine(gpu1={"processes": (TRAINING,)}))
     assert chosen(place) == [0, 2]
-    assert [(one.name, one.reason) for one in place.untested] == [("GPU 1", "1 compute process")]
+    assert [(one.name, one.reason) for one in place.untested] == [
+        ("GPU 1", "1 compute process: pid 42 (ann, train.py) holds 1 GiB")
+    ]
     assert "GPU-1" not in place.variables["CUDA_VISIBLE_DEVICES"]
 
 
