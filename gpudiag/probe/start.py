@@ -32,7 +32,7 @@ def start_probes(
 ) -> StartedProbes:
     """Children that ask NVML, if it is among the sources, and the host; each is collected later."""
     root = root or host_root(environment)
-    nvml = start_guarded("gpudiag.probe.nvml.child:stream_nvml", root) if "nvml" in sources else None
+    nvml = start_guarded("gpudiag.probe.nvml.early:stream_nvml", root) if "nvml" in sources else None
     return StartedProbes(nvml, start_guarded("gpudiag.probe.host.machine:stream_machine", root), root)
 
 
