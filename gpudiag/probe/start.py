@@ -12,16 +12,34 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 
 SIMULATED = "GPUDIAG_SIMULATED"  # the scenario's name; set by `gpudiag simulate`
 _HOST_ROOT = "GPUDIAG_HOST_ROOT"
+INSTANT_SECONDS = 1.5  # for a device, and for the host, where a gate must be quick
 
 
 class StartedProbes:
     """The started children, and the root under which they read."""
 
     def __init__(self, nvml: GuardedChild | None, host: GuardedChild, root: str) -> None:
-        """Keep the children; `nvml` is None where NVML is not asked."""
+        """Keep the children; `nvml` is None where NVML is not asked.
+
+        `host_state` and `kernel_log` are what a judgement of the host needs beside them: None until they are started.
+        """
         self.nvml = nvml
         self.host = host
         self.root = root
+        self.host_state: GuardedChild | None = None
+        self.kernel_log: GuardedChild | None = None
+        self.history: object = None  # what reads the store, where the command line has started it
+
+    def start_judging(
+        self, environment: Mapping[str, str], log_seconds: float | None, *, host_state: bool
+    ) -> None:
+        """Start reading the host's state, and for at most `log_seconds` the kernel log, unless they are started."""
+        if log_seconds is not None and self.kernel_log is None:
+            entry = "gpudiag.probe.kernel_log.read:stream_kernel_log"
+            self.kernel_log = start_guarded(entry, self.root, log_seconds)
+        if host_state and self.host_state is None:
+            entry = "gpudiag.probe.host.state:stream_host_state"
+            self.host_state = start_guarded(entry, self.root, dict(environment))
 
 
 def start_probes(
