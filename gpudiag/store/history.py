@@ -14,7 +14,7 @@ from typing import Any
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.gpu.xid_faults import outcome_of
 from gpudiag.errors import GpudiagError, StoreError
-from gpudiag.model.codec import dumps, encode, loads
+from gpudiag.model.codec import decode, dumps, encode
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import WORST_FIRST
 from gpudiag.model.history import UNREAD, History, Sample
@@ -48,7 +48,8 @@ class HistoryKeeper:
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
-                return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
+                history = decode(History, json.loads(text))
+                return replace(history, last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
         # Not ERROR: an unreadable history never makes a machine unfit.
         reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
@@ -166,12 +167,16 @@ def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
     """A stored snapshot, or the reason why there is none that this version can read."""
     if text is None:
         return Missing(MissingReason.SOURCE_ABSENT, f"no {which} run of this machine is stored")
+    unread = "the stored snapshot cannot be read"
     try:
-        snapshot = loads(text)
+        document = json.loads(text)
+        if document["schema"] != Snapshot.SCHEMA:
+            return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: it is a {document['schema']}")
+        return decode(Snapshot, document)
+    except (ValueError, LookupError, TypeError) as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error}")
     except GpudiagError as error:
-        return Missing(MissingReason.NOT_SUPPORTED, f"the stored snapshot cannot be read: {error.message}")
-    assert isinstance(snapshot, Snapshot)  # noqa: S101 - only snapshots are stored there
-    return snapshot
+        return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error.message}")
 
 
 def _failure(child: GuardedChild, what: str) -> str:
