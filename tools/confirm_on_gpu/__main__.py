@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if sys.version_info < OLDEST_PYTHON:
         print(f"gpudiag needs Python 3.10 or later; this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
-    from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
+    from tools.confirm_on_gpu.plan import LIMIT_SECONDS, STEPS, chosen_steps
 
     parser = argparse.ArgumentParser(
         prog="python -m tools.confirm_on_gpu",
@@ -45,7 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FOLDER",
         help="install its wheels for this run: for a machine without a network (docs/gpu.md)",
     )
-    add("--only", metavar="STEP,...", help="run these steps, behind the look at the machine")
+    add(
+        "--only",
+        metavar="STEP,...",
+        help="run these steps, behind the look at the machine and what else they need",
+    )
     add("--list", action="store_true", help="say what would be done, and do nothing")
     options = parser.parse_args(arguments)
     names = [step.name for step in STEPS]
@@ -53,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in wanted if name not in names]
     if unknown:
         parser.error(f"there is no step {', '.join(unknown)}; there are {', '.join(names)}")
-    steps = [step for step in STEPS if step is LOOK or step.name in wanted]
+    steps = chosen_steps(wanted)
     if options.list:
         print_plan(steps)
         return 0

@@ -6,6 +6,8 @@ run. A deadline is twice to four times that; the run as a whole has a limit too,
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tools.confirm_on_gpu import reading
 from tools.confirm_on_gpu.step import Need, Step
 
@@ -15,6 +17,7 @@ _ONE_GPU = {"CUDA_VISIBLE_DEVICES": "{first_gpu}"}
 # Two ranks on it; from NCCL 2.30 on, and with the library that the folder of wheels brought.
 _SHARED = {**_ONE_GPU, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "LD_PRELOAD": "{nccl}"}
 _SHARING = (Need.CLICK, Need.CUDA, Need.SHARING)
+_PAIR = "nccl_two_ranks_bare"
 _TWO = "nccl-test --nproc 2 --max-bytes 1K"
 
 
@@ -75,7 +78,7 @@ STEPS: tuple[Step, ...] = (
         needs=(Need.MACHINE, Need.CAPTURE),
     ),
     Step(
-        name="nccl_two_ranks_bare",
+        name=_PAIR,
         confirms="whether this NCCL lets two ranks share a GPU",
         command=_tool("nccl_pair"),
         seconds=10,
@@ -272,3 +275,10 @@ STEPS: tuple[Step, ...] = (
         (Need.CLICK, Need.CUDA, Need.TWO_GPUS),
     ),
 )
+
+
+def chosen_steps(names: Collection[str]) -> list[Step]:
+    """The steps of those names in order, behind the look at the machine and what shows whether they can run."""
+    needs = {need for step in STEPS if step.name in names for need in step.needs}
+    before = {LOOK.name} | ({_PAIR} if needs & {Need.SHARING, Need.NO_SHARING} else set())
+    return [step for step in STEPS if step.name in before or step.name in names]

@@ -17,7 +17,7 @@ from gpudiag.model.documents import noun_schema
 from gpudiag.model.finding import Outcome
 from tools.confirm_on_gpu import reading
 from tools.confirm_on_gpu.__main__ import confirm, main, plan_line
-from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
+from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS, chosen_steps
 from tools.confirm_on_gpu.report import Confirmation
 from tools.confirm_on_gpu.run import REPOSITORY, Run, _grouped
 from tools.confirm_on_gpu.step import Need, Output, Step, Told
@@ -283,6 +283,12 @@ def test_all_that_one_gpu_can_show_is_planned_within_the_limit():
         groups = _grouped(alone)
         assert sum(max(step.seconds for step in together) for together in groups) <= LIMIT_SECONDS
         assert "preflight" in {step.name for step in alone}
+
+
+def test_a_step_that_needs_two_ranks_on_a_gpu_brings_the_one_that_tries_it():
+    names = [step.name for step in chosen_steps(["hang_jobs"])]
+    assert names == ["machine", "nccl_two_ranks_bare", "hang_jobs"]
+    assert [step.name for step in chosen_steps(["nvml_costs"])] == ["machine", "nvml_costs"]
 
 
 def test_the_plan_says_its_seconds(capsys):
