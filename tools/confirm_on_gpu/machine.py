@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpudiag.probe.job.py_spy import find_py_spy
 from tools.confirm_on_gpu.report import GpuSeen
 from tools.confirm_on_gpu.step import Need
 
@@ -22,7 +23,6 @@ _MODULES = {
     "pytest": "the tests of tests/gpu run by tools/confirm_on_gpu/without_pytest.py",
     "sqlalchemy": "gpudiag keeps no history: checks that compare with earlier runs are skipped",
     "GPUtil": "the third source is not asked",
-    "py_spy": "no look at a job that hangs: pip install py-spy",
     "uvicorn": "the service does not start: pip install 'gpudiag[serve]'",
     "nvitop": "no start time beside it",
     "gpustat": "no start time beside it",
@@ -31,7 +31,10 @@ _MODULES = {
 
 def missing_modules() -> tuple[str, ...]:
     """What this Python has not, each with what goes without it."""
-    return tuple(f"{name}: {cost}" for name, cost in _MODULES.items() if not has_module(name))
+    missing = {name: cost for name, cost in _MODULES.items() if not has_module(name)}
+    if find_py_spy() is None:
+        missing["py-spy"] = "no look at a job that hangs: pip install py-spy"
+    return tuple(f"{name}: {cost}" for name, cost in missing.items())
 
 
 def has_module(name: str) -> bool:
@@ -104,7 +107,7 @@ def is_met(need: Need, snapshot: Mapping[str, Any], folder: Path) -> bool:
         case Need.NO_SHARING:
             return shares_gpus(folder) is not True
         case Need.PY_SPY:
-            return shutil.which("py-spy") is not None
+            return find_py_spy() is not None
         case Need.SERVICE:
             return all(has_module(name) for name in ("uvicorn", "fastapi", "sqlalchemy"))
 
