@@ -312,6 +312,7 @@ _PATIENCE_SECONDS = 0.5  # then the rows that are done are sent
 _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
 _RETRY_SECONDS = 3.0  # between two tries of nvmlInit
+_LEAST_PAUSE_SECONDS = 0.01
 _TRIES = 20  # by one process; then a fresh one
 # A library that does not match the driver stays loaded; only a new process loads another one.
 _FINAL_STATES = ("version_mismatch", "failed")
@@ -381,7 +382,8 @@ class Child:
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
                     return
-            self._obey(max(0.01, self._interval - (monotonic() - began)))
+            is_asking = any(row.asking_since is not None for row in rows)
+            self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
 
     def _emit_tick(self, rows: list[Row], began: float, waited: float, *, with_readings: bool) -> None:
         now = monotonic()
@@ -525,6 +527,16 @@ def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
         if row.is_another:
             return f"NVML index {row.index} is another GPU than before"
     return census.changed
+
+
+def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
+    """Seconds until the next tick, after one that has taken `elapsed`.
+
+    What is late is told again soon, whatever the pace: a GPU counts as hung after `picture.DEADLINE_SECONDS` without news.
+    """
+    if is_asking:
+        return min(interval, FAST_SECONDS)
+    return max(_LEAST_PAUSE_SECONDS, interval - elapsed)
 
 
 def _seconds_without_processor() -> float:

@@ -14,7 +14,8 @@ import pytest
 
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.sampler import tiers
-from gpudiag.sampler.picture import NvmlPicture
+from gpudiag.sampler.child import pause_seconds
+from gpudiag.sampler.picture import DEADLINE_SECONDS, NvmlPicture
 from gpudiag.sampler.tiers import (
     FIXED_SECONDS,
     SLOW_SECONDS,
@@ -63,6 +64,15 @@ def test_an_event_brings_them_at_once():
     assert not pace.is_slow_due(101.0, 1.0)
     pace.hurry()
     assert pace.is_slow_due(101.0, 1.0)
+
+
+def test_a_gpu_that_is_late_is_heard_of_again_before_it_counts_as_hung():
+    """At the pace of nobody looking, too: a reading of 0.6 s was taken for a call that never returns."""
+    assert pause_seconds(5.0, 0.02, is_asking=False) == pytest.approx(4.98)
+    assert pause_seconds(1.0, 1.4, is_asking=False) > 0
+    for interval in (1.0, 5.0):
+        patience = 0.5  # the sampler's own, before it sends a tick without that GPU
+        assert patience + pause_seconds(interval, patience, is_asking=True) < DEADLINE_SECONDS
 
 
 # --- what is not asked again
