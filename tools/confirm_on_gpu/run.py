@@ -31,6 +31,7 @@ from tools.confirm_on_gpu.machine import (
     gpus_of,
     has_module,
     is_met,
+    is_stand_in,
     loaded_nccl,
     missing_modules,
     why_not,
@@ -117,7 +118,8 @@ class Run:
             started_at=self.started_at,
             seconds=round(time.monotonic() - self.started, 1),
             finished=finished,
-            simulated=self.snapshot.get("simulated"),
+            simulated=self.snapshot.get("simulated")
+            or ("by the stand-in for CUDA" if is_stand_in(self.snapshot) else None),
             gpudiag_version=_version(),
             python=sys.executable,
             python_version=platform.python_version(),

@@ -313,3 +313,10 @@ def test_the_gpu_tests_need_no_more_of_pytest_than_there_is_without_it():
         "assert used <= vars(sys.modules['pytest']).keys(), used\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+def test_the_stand_in_for_cuda_confirms_nothing(output_of):
+    stand_in = {"torch": {"version": "2.13.0+stand.in"}}
+    played = {"simulated": None, "same": 0, "differing": []}
+    assert reading.read_playback(output_of(played), stand_in).outcome is Outcome.SKIP
+    assert reading.read_playback(output_of(played), with_nccl("2.28.9")).outcome is Outcome.FAIL
