@@ -46,9 +46,11 @@ class Job:
         return [len(path.read_text().splitlines()) if path.exists() else 0 for path in paths]
 
     def last_words(self) -> str:
-        """The last line that it printed."""
-        lines = (self.folder / "output").read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")[:300]
+        """The last line that it printed that names an error, else its last line in words."""
+        lines = (self.folder / "output").read_text(errors="replace").splitlines()
+        words = [line.strip() for line in lines if any(letter.isalpha() for letter in line)]
+        errors = [line for line in words if "Error" in line]
+        return (errors or words or ["it said nothing"])[-1][:300]
 
 
 def start_job(kind: str, folder: Path, output: IO[bytes]) -> Job:
@@ -112,6 +114,8 @@ def _row(job: Job, look: subprocess.Popen[bytes], seconds: float) -> dict[str, A
         return row | {"right": None, "said": f"the job ended before it hung: {job.last_words()}"}
     if min(job.steps()) < FAULTY_STEP:
         return row | {"right": None, "said": "the job did not come to its step in time"}
+    if job.kind != HEALTHY and min(job.steps()) > FAULTY_STEP + 1:
+        return row | {"right": None, "said": "its fault did not hold it up here: both ranks went on"}
     if look.poll() is None:
         return row | {"right": False, "said": f"no verdict within {_LOOK_SECONDS:.0f} s"}
     try:
