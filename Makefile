@@ -58,7 +58,7 @@ test-collective: $(VENV)/.installed-torch $(VENV)/.installed-dev
 
 # docs/gpu.md. OUTPUT names the folder of the report; STEPS are some of the steps.
 gpu:
-	$(PYTHON) -m tools.confirm_on_gpu $(if $(OUTPUT),--output $(OUTPUT)) $(if $(STEPS),--only $(STEPS))
+	$(PYTHON) -m tools.confirm_on_gpu $(if $(OUTPUT),--output $(OUTPUT)) $(if $(STEPS),--only $(STEPS)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--limit $(LIMIT))
 
 FRAMEWORKS ?= build/frameworks
 

@@ -1,12 +1,13 @@
 """What the service costs, and how it behaves under load; on loopback, on 8 simulated GPUs.
 
-    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER]
+    python benchmarks/service_load.py [--clients 500] [--seconds 60] [--rate 1000] [--others FOLDER] [--scenario gh200+busy:0+driver-costs] [--alone]
 
 Prints processor shares and memory of service and sampler, idle and with that many listeners of the live
 stream; how late a tick reaches them; the latency of /api/v1/devices at a rate that does not wait, on a healthy
 machine and while a call of the driver hangs; the size and time of a scrape; then what nvitop-exporter and
 gpustat take on the same machine, where FOLDER (by default that of this Python) has them; then the table of
-`service_limits.py`. The load is a process of its own (`socket_load.py`). A simulated GPU answers at once: what a real driver takes comes on top.
+`service_limits.py`. The load is a process of its own (`socket_load.py`). A simulated GPU answers at once: what a
+real driver takes comes on top, or with `+driver-costs` is in it as it was on an H100 (gpudiag/simulate/driver_costs.toml).
 """
 
 import argparse
@@ -39,6 +40,7 @@ from tests.api.serving import Served, descendants, machine, serving
 
 _SETTLE_SECONDS = 5.0  # as in socket_load.py
 _HEALTHY = "h100x8+busy:0"
+_FORGOTTEN_SECONDS = 22.0  # the sampler slows down 20 s after the last look (gpudiag/service/watch.py)
 
 
 def main() -> None:
@@ -47,23 +49,29 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--alone", action="store_true", help="one look a second, then none; nothing else")
+    parser.add_argument("--scenario", default=_HEALTHY)
     parser.add_argument("--others", type=Path, default=Path(sys.executable).parent)
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8 * options.clients)), hard))
     short = min(options.seconds, 20.0)
-    with machine(_HEALTHY) as session, tempfile.TemporaryDirectory() as folder:
+    with machine(options.scenario) as session, tempfile.TemporaryDirectory() as folder:
         with serving(session, Path(folder)) as service:
             service.wait_for_data()
             time.sleep(_SETTLE_SECONDS)
             idle = measure_idle(service, options.seconds)
+            if options.alone:
+                measure_alone(service, options.seconds)
+                return
             measure_scrape(service)
             measure_streams(service, options.clients, options.seconds, idle)
             measure_rate(service, options.rate, short, "healthy")
-            service.change(f"{_HEALTHY}+hang:6")
+            last = len(service.live()["devices"]) - 1
+            service.change(f"{options.scenario}+hang:{last}")
             service.wait(lambda: service.live()["sampler"]["state"] == "wedged")
             measure_rate(service, options.rate, short, "while a call hangs")
-            service.change(_HEALTHY)
+            service.change(options.scenario)
         measure_exporter(session, options.others / "nvitop-exporter", short)
         measure_polling(session, options.others / "gpustat", short)
     measure_limits(short, ["history", "listeners", "saturation", "hostile"])
@@ -87,6 +95,16 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
     print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / MIB:.1f} MiB")
     print(f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice)", flush=True)
     return shares[0], memory[0]
+
+
+def measure_alone(service: Served, seconds: float) -> None:
+    """The sampler's processor share while nobody looks; prints it."""
+    time.sleep(_FORGOTTEN_SECONDS)
+    sampler = sampler_pid(service)
+    before, began = processor_seconds(sampler), time.monotonic()
+    time.sleep(seconds)
+    share = (processor_seconds(sampler) - before) / (time.monotonic() - began)
+    print(f"nobody looks, {seconds:.0f} s: sampler {share:.2%} of a core", flush=True)
 
 
 def measure_scrape(service: Served) -> None:

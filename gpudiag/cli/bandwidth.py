@@ -59,7 +59,7 @@ def _test(
     """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
-    from gpudiag.store.history import default_store
+    from gpudiag.store.state_folder import default_store
 
     store = options["store"] or default_store()
     progress = ProgressLine(sys.stderr)

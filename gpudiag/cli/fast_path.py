@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
 
 _PLAIN_FLAGS = ("--json", "--wide")
+_CHANGE_THE_GATE = ("--store", "--deadline", "--only", "--skip")
 
 
 def load_without_collecting() -> None:
@@ -41,7 +42,24 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
         return None
     from gpudiag.probe.start import start_probes
 
-    return start_probes()
+    if not argv or argv[0] == "list":
+        return start_probes()
+    return _start_gate(argv)
+
+
+def _start_gate(argv: Sequence[str]) -> StartedProbes:
+    """All that an instant preflight waits for, the longest first; what its flags may change is started with them."""
+    from gpudiag.probe.start import INSTANT_SECONDS, start_probes
+    from gpudiag.store.history_child import StartedHistory
+    from gpudiag.store.state_folder import default_store, own_machine_key
+
+    if any(word.startswith(_CHANGE_THE_GATE) for word in argv):
+        return start_probes()
+    history = StartedHistory(default_store(), own_machine_key())
+    started = start_probes()
+    started.start_judging(os.environ, INSTANT_SECONDS, host_state=True)
+    started.history = history
+    return started
 
 
 def list_unparsed(argv: Sequence[str], started: StartedProbes | None) -> ExitStatus | None:

@@ -25,8 +25,8 @@ def history(store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     from gpudiag.model.codec import dumps
     from gpudiag.render.history_text import render_history
     from gpudiag.store.database import parse_store_url, require_driver
-    from gpudiag.store.history import default_store, read_history
-    from gpudiag.store.state_folder import own_machine_key
+    from gpudiag.store.history import read_history
+    from gpudiag.store.state_folder import default_store, own_machine_key
 
     if store is not None:
         require_driver(parse_store_url(store))

@@ -12,7 +12,7 @@ from gpudiag.cli.completion import Word
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
 from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.ranks.environment import RankEnvironment, read_environment
+from gpudiag.ranks.environment import RankEnvironment, read_environment, read_launch
 from gpudiag.ranks.launchers import outside_step
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
 
@@ -154,8 +154,6 @@ def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
 
 def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
     """The same for a command that looks at a machine, and can do without a rank."""
-    from gpudiag.runs.machines import read_launch
-
     environment = read_launch(
         os.environ,
         rank=options["rank"],

@@ -111,7 +111,7 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
     if options["listing"]:
         _refuse_beside_list()
         return _print_checks(plan)
-    surroundings = _surroundings(options)
+    surroundings = _surroundings(options, started)
     environment = read_machine_place(options)
     if environment is not None:
         from gpudiag.cli.preflight_output import preflight_together
@@ -179,9 +179,10 @@ def _refuse_beside_list() -> None:
             )
 
 
-def _surroundings(options: dict[str, Any]) -> Surroundings:
+def _surroundings(options: dict[str, Any], started: StartedProbes | None) -> Surroundings:
     from gpudiag.runs.preflight import Surroundings, read_expected_machine
-    from gpudiag.store.history import default_store
+    from gpudiag.store.history_child import StartedHistory
+    from gpudiag.store.state_folder import default_store
 
     python = options["python"]
     if python is not None:
@@ -189,7 +190,14 @@ def _surroundings(options: dict[str, Any]) -> Surroundings:
 
         python = find_interpreter(python, f"--python {python}")
     expected = NOT_ASKED if options["expect"] is None else read_expected_machine(options["expect"])
-    return Surroundings(options["store"] or default_store(), python, expected, options["deadline"])
+    history = None if started is None else started.history
+    return Surroundings(
+        options["store"] or default_store(),
+        python,
+        expected,
+        options["deadline"],
+        history if isinstance(history, StartedHistory) else None,
+    )
 
 
 def _print_checks(plan: PreflightPlan) -> ExitStatus:

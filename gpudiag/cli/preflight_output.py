@@ -12,7 +12,6 @@ from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report
 from gpudiag.runs.gate import describe_strict, exit_status
-from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch
 from gpudiag.runs.preflight import Preflight
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
     from gpudiag.ranks.environment import RankEnvironment
+    from gpudiag.runs.machines import MachinesLaunch
     from gpudiag.runs.preflight import Surroundings
 
 
@@ -81,6 +81,8 @@ def preflight_together(
         UsageError: the wanted format is for one machine only.
         LaunchError: there is no place for the processes to meet.
     """
+    from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch  # a machine alone does not need it
+
     _refuse_formats_of_one_machine(wanted.form, environment)
     if options["quorum"] is not None and environment.on_one_machine:
         raise UsageError("--quorum is for several machines, and all processes of this launch are on one")

@@ -16,8 +16,7 @@ from gpudiag.cli.options import store_option
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.installed import install_command
-from gpudiag.store.history import default_store
-from gpudiag.store.state_folder import VARIABLE, state_directory
+from gpudiag.store.state_folder import VARIABLE, default_store, state_directory
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535

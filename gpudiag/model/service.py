@@ -110,7 +110,7 @@ class SamplerState(StrEnum):
 
     STARTING = "starting"
     OK = "ok"
-    SLOW = "slow"  # nobody looks: every 5 s
+    SLOW = "slow"  # it does not keep its pace: calls into the driver take too long
     PAUSED = "paused"  # a bandwidth test of ours runs, and must not be disturbed
     WEDGED = "wedged"  # a call does not come back
     NO_GPU = "no_gpu"  # NVML answers, and lists none

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from gpudiag.compat import UTC
@@ -14,7 +15,7 @@ from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
 from gpudiag.probe.gputil import answer as gputil_answer
-from gpudiag.probe.guard import GuardedChild, collect, run_guarded, start_guarded
+from gpudiag.probe.guard import GuardedChild, collect, run_guarded
 from gpudiag.probe.host.answer import machine_of
 from gpudiag.probe.nvml.answer import NvmlAnswer, explain_failure, explain_no_devices, nvml_answer_of
 from gpudiag.probe.sources import (
@@ -251,12 +252,11 @@ class _Asked:
         self._torch: GuardedChild | None = None
         self._host_state: GuardedChild | None = None
         self._kernel_log: GuardedChild | None = None
-        if log_seconds is not None:
-            entry = "gpudiag.probe.kernel_log.read:stream_kernel_log"
-            self._kernel_log = start_guarded(entry, started.root, log_seconds)
+        started.start_judging(environment, log_seconds, host_state=host_state)
         if host_state:
-            entry = "gpudiag.probe.host.state:stream_host_state"
-            self._host_state = start_guarded(entry, started.root, dict(environment))
+            self._host_state = started.host_state
+        if log_seconds is not None:
+            self._kernel_log = started.kernel_log
         if "gputil" in sources:
             self._gputil = gputil_answer.start_gputil(environment)
         if self._torch_wanted and self._torch_file is None:
@@ -268,9 +268,6 @@ class _Asked:
         deadlines = [(started.host, deadline_seconds)]
         if nvml is not None and not patient:
             deadlines.append((nvml, deadline_seconds))
-        for child in (self._host_state, self._kernel_log):
-            if child is not None:
-                deadlines.append((child, deadline_seconds))
         if self._gputil is not None:
             deadlines.append((self._gputil, max(deadline_seconds, gputil_answer.DEADLINE_SECONDS)))
         if self._torch is not None:
@@ -278,6 +275,9 @@ class _Asked:
         waits: list[tuple[GuardedChild, float | Callable[[], float]]] = [
             (child, child.started_at + seconds) for child, seconds in deadlines
         ]
+        # They may have been started early, before the imports that they overlap with.
+        until = monotonic() + deadline_seconds
+        waits += [(child, until) for child in (self._host_state, self._kernel_log) if child is not None]
         if nvml is not None and patient:
             waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
         collect(waits)

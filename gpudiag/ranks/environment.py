@@ -15,6 +15,7 @@ from gpudiag.ranks.launchers import (
     LaunchedProcess,
     Launcher,
     find_launched,
+    is_one_of_several,
     parse_number,
     refuse_several_per_pod,
 )
@@ -97,6 +98,31 @@ def read_environment(
     if any(name in variables for name in ("TORCHELASTIC_RUN_ID", *_RANK_VARIABLES)):
         return _read_variables(variables)
     return None
+
+
+def read_launch(
+    variables: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+) -> RankEnvironment | None:
+    """The place that flags or a launcher gave this process among several; None where it is alone.
+
+    Variables that are incomplete are no launcher's: to look at a machine needs no rank, and goes on without.
+
+    Raises:
+        UsageError: the flags are incomplete, or a launcher started several processes and nobody says where
+            they can meet.
+    """
+    explicit = any(flag is not None for flag in (rank, world_size, init_method))
+    try:
+        environment = read_environment(variables, rank=rank, world_size=world_size, init_method=init_method)
+    except UsageError:
+        if explicit or is_one_of_several(variables):
+            raise
+        return None
+    return None if environment is None or environment.world_size < 2 else environment
 
 
 def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> RankEnvironment:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 Form = Literal["number", "positive", "text", "switch", "flag"] | tuple[str | None, ...]
-Tier = Literal["once", "fast", "slow"]
+Tier = Literal["once", "fast", "slow", "fixed"]
 HistoryKind = Literal["mean", "last", "bits"]
 MetricKind = Literal["gauge", "counter"]
 
@@ -201,8 +201,8 @@ class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
-    often the service asks: once, on every tick (fast: what moves from second to second), or every five seconds (slow);
-    without a question it does not come from NVML. `history` is how several samples become one that is remembered.
+    often the service asks: once, on every tick (fast: what moves from second to second), every five seconds (slow), or
+    every minute (fixed: what changes only where somebody changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
     """
 
     __slots__ = ("fact", "history", "metric", "name", "question", "tier", "words")

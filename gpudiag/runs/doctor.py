@@ -18,8 +18,8 @@ from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.probe.start import host_root
 from gpudiag.reference.training import strategy_facts
-from gpudiag.store.history import HistoryKeeper, default_store
-from gpudiag.store.state_folder import own_machine_key, state_directory
+from gpudiag.store.history import HistoryKeeper
+from gpudiag.store.state_folder import default_store, own_machine_key, state_directory
 
 DEADLINE_SECONDS = 5.0
 

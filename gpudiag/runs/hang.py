@@ -23,9 +23,8 @@ from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import find_py_spy
 from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
-from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.environment import RankEnvironment, read_launch
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.runs.machines import read_launch
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5

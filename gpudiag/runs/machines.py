@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gpudiag.errors import ExitStatus, GpudiagError, LaunchError, UsageError
+from gpudiag.errors import ExitStatus, GpudiagError, LaunchError
 from gpudiag.model.codec import dumps, to_document
 from gpudiag.model.job import HangReport
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
@@ -23,8 +23,8 @@ from gpudiag.ranks.agents.discovery import Discovery
 from gpudiag.ranks.agents.link import Handshake, Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.messages import MachineCaller, MachineReport, Message, SharedStatus
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
-from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.launchers import Launcher, expand_nodes, is_one_of_several
+from gpudiag.ranks.environment import RankEnvironment
+from gpudiag.ranks.launchers import Launcher, expand_nodes
 from gpudiag.runs.gate import worst_status
 from gpudiag.runs.merge import ReportSource, merge_documents
 from gpudiag.runs.output import write_document
@@ -100,31 +100,6 @@ class Gathered:
     status: ExitStatus
     passed: int  # machines
     by_quorum: bool = False  # not all machines pass, and enough do
-
-
-def read_launch(
-    variables: Mapping[str, str],
-    *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    init_method: str | None = None,
-) -> RankEnvironment | None:
-    """The place that flags or a launcher gave this process among several; None where it is alone.
-
-    Variables that are incomplete are no launcher's: to look at a machine needs no rank, and goes on without.
-
-    Raises:
-        UsageError: the flags are incomplete, or a launcher started several processes and nobody says where
-            they can meet.
-    """
-    explicit = any(flag is not None for flag in (rank, world_size, init_method))
-    try:
-        environment = read_environment(variables, rank=rank, world_size=world_size, init_method=init_method)
-    except UsageError:
-        if explicit or is_one_of_several(variables):
-            raise
-        return None
-    return None if environment is None or environment.world_size < 2 else environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from gpudiag.runs.interpreters import require_torch
 from gpudiag.runs.localise import add_localisation, is_localisation_due, localise, why_not_localised
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import Watched, finish_watch, start_watch
-from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, default_store, machine_key
+from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, machine_key
+from gpudiag.store.state_folder import default_store
 
 # --- earlier results
 

@@ -31,13 +31,14 @@ from gpudiag.model.report import Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
-from gpudiag.probe.start import StartedProbes, start_probes
+from gpudiag.probe.start import INSTANT_SECONDS, StartedProbes, start_probes
 from gpudiag.runs.events import JUDGE, LOOK, PreflightEvents
 from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.gate import complete_results, is_good_state, judge_results
 from gpudiag.runs.placement import Placement, place_tests
 from gpudiag.store.baselines import samples_of
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, wait_for_message
+from gpudiag.store.history_child import StartedHistory
 from gpudiag.store.known_gpus import finish_known_gpus, finish_noting, start_known_gpus, start_noting
 from gpudiag.store.state_folder import own_machine_key
 
@@ -78,9 +79,7 @@ def read_expected_machine(path: Path) -> Snapshot:
 _T = TypeVar("_T")
 INSTANT = "instant"
 _ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
-# Deadlines of one snapshot: for a device, and for the driver to wake up before that, which takes some
-# seconds without persistence mode.
-_INSTANT_SECONDS = 1.5
+# The driver may have to wake up before that, which takes some seconds without persistence mode.
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
 _PATIENT_READ_SECONDS = 6.0  # from the start of the run
@@ -151,13 +150,15 @@ def _ignore(_: str) -> None:
 class Surroundings:
     """What only the caller of a preflight sets: the job's interpreter, the good machine, the store, the patience.
 
-    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it.
+    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it. `history` is the
+    child that reads this store, where it was started early.
     """
 
     store: str
     python: str | None = None
     expected_machine: Reading[Snapshot] = NOT_ASKED
     deadline_seconds: float | None = None
+    history: StartedHistory | None = None
 
 
 class Preflight:
@@ -186,7 +187,7 @@ class Preflight:
         self._level = gathering_level(plan, self._checks)
         measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
         self._emitter = PreflightEvents(measured, listener)
-        self._keeper = HistoryKeeper(surroundings.store, own_machine_key())
+        self._keeper = HistoryKeeper(surroundings.store, own_machine_key(), surroundings.history)
         self._noted = start_known_gpus()
         self._servers = ForkServers(TRAINING_MODULES if "training" in measured else ())
         self._report: Report | None = None
@@ -279,7 +280,7 @@ class Preflight:
         started = started or start_probes(sources)
         deadline = self._surroundings.deadline_seconds
         if deadline is None and self._level == INSTANT:
-            deadline = max(_INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS)
+            deadline = max(INSTANT_SECONDS, _await_driver(started) + _AWAKE_SECONDS)
         return take_snapshot(
             sources,
             deadline or _LOOK_SECONDS,

@@ -6,7 +6,8 @@ Each line on standard output is a JSON object:
     {"kind": "library", "document": {...}, "count": N}
     {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
     {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}},
-     "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT, UUID], ...]}
+     "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT, UUID], ...],
+     "interval", "waited", "longest": [CALL, SECONDS]}  `waited`: seconds for which its threads wanted a processor in vain
     {"kind": "paused"}
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
@@ -23,9 +24,11 @@ import select
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from time import monotonic, sleep, time
+from time import monotonic, process_time, sleep, time
 from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
@@ -34,9 +37,9 @@ from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
-from gpudiag.probe.nvml.device import read_fast, read_identity, read_state
+from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
 from gpudiag.probe.start import host_root
-from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS, WatchedAsk, describe_processes
+from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFacts, WatchedAsk
 
 # --- the GPUs that it asks
 
@@ -61,9 +64,12 @@ class Row:
         self.is_another = False  # the index leads to another GPU than the one that was identified
         self._pynvml = pynvml
         self._event_set = event_set
-        self._root = root
         self._ask: WatchedAsk | None = None
         self._identity: tuple[dict[str, Any], dict[str, tuple[str, str]]] | None = None
+        self._fixed: tuple[dict[str, Any], dict[str, tuple[str, str]]] | None = None
+        self._fixed_at = 0.0
+        self._modes: list[Any] = []  # of the GPU, on which depends what it supports
+        self._processes = ProcessFacts(root)
         self._unfinished: DeviceSheet | None = None  # of a GPU that was never read completely
         self._answers: dict[str, Any] = {}
         self._lock = Lock()
@@ -87,6 +93,14 @@ class Row:
     def handle(self) -> Any:
         """The GPU's handle, while it answers; else None."""
         return None if self._ask is None or self.lost else self._ask.handle
+
+    def pop_longest(self) -> tuple[str, float]:
+        """The longest call since this was asked last, and its seconds."""
+        ask = self._ask
+        if ask is None:
+            return "", 0.0
+        longest, ask.longest = ask.longest, ("", 0.0)
+        return longest
 
     def read(self, tier: str, rows: Sequence[Row]) -> None:
         """Read that tier's readings; `pop_answer` returns them."""
@@ -131,7 +145,7 @@ class Row:
         if self._ask is None or self.lost:
             if self._ask is not None:
                 release_samples(self._ask)
-            self._ask = self._identity = None
+            self._ask = self._identity = self._fixed = None
             sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self.index)
             handle = sheet.values.pop("handle", None)
             if handle is None:
@@ -144,13 +158,13 @@ class Row:
         ask.noted.forget()
         ask.fields.clear()  # a field that is refused now must not keep its last value
         self._fill_identity(ask, sheet)
-        read_state(ask, sheet)
+        self._read_state(ask, sheet)
         self._compare_identity(ask)
         if ask.noted.lost is not None and sheet.lost is None:  # noticed in a part of a reading
             sheet.lost = ask.noted.lost
             sheet.mark("handle", *sheet.lost)
         self.lost = sheet.lost is not None
-        processes = describe_processes(ask, sheet, self._root)
+        processes = self._processes.describe(ask, sheet)
         self._unfinished = None
         document = {**sheet.document(), "failed_calls": dict(ask.noted.failed)}
         self._give(SLOW, {"document": document, "processes": processes})
@@ -165,6 +179,26 @@ class Row:
         else:
             sheet.values.update(self._identity[0])
             sheet.missing.update(self._identity[1])
+
+    def _read_state(self, ask: WatchedAsk, sheet: DeviceSheet) -> None:
+        """Read what may change; the fixed readings once a minute."""
+        now = monotonic()
+        if self._fixed is None or now - self._fixed_at > FIXED_SECONDS:
+            read_state(ask, sheet)
+            self._fixed_at = now
+            self._fixed = (_only(sheet.values), _only(sheet.missing)) if sheet.lost is None else None
+        else:
+            for known, kept in zip((sheet.values, sheet.missing), self._fixed, strict=True):
+                known.update(kept)
+            read_state(ask, sheet, fixed=False)
+            if sheet.lost is not None:  # what was read before says nothing of a GPU that has gone
+                for name in FIXED_NAMES:
+                    sheet.values.pop(name, None)
+                    sheet.mark(name, *sheet.lost)
+        modes = [sheet.values.get(name) for name in ("mig_mode", "ecc_mode")]
+        if modes != self._modes:
+            ask.forget_refusals()
+            self._modes = modes
 
     def _compare_identity(self, ask: WatchedAsk) -> None:
         """Notice that what was just read is of another GPU: readings must not stand under a wrong name.
@@ -192,6 +226,11 @@ class Row:
         ]
         if self._ask is not None and not self.lost and known:
             self._give(PEERS, [read_peer(self._ask, *other) for other in known])
+
+
+def _only(readings: dict[str, Any]) -> dict[str, Any]:
+    """Those that are fixed."""
+    return {name: readings[name] for name in FIXED_NAMES if name in readings}
 
 
 class Batch:
@@ -273,6 +312,7 @@ _PATIENCE_SECONDS = 0.5  # then the rows that are done are sent
 _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
 _RETRY_SECONDS = 3.0  # between two tries of nvmlInit
+_LEAST_PAUSE_SECONDS = 0.01
 _TRIES = 20  # by one process; then a fresh one
 # A library that does not match the driver stays loaded; only a new process loads another one.
 _FINAL_STATES = ("version_mismatch", "failed")
@@ -317,16 +357,17 @@ class Child:
         if event_set is not None:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
         workers = Workers(len(rows) + 2)
-        next_slow, peers_asked = 0.0, False
+        pace, peers_asked = Pace(len(rows)), False
         while True:
-            began = monotonic()
+            began, used = monotonic(), process_time()
+            waited = _seconds_without_processor()
             if self._paused:
                 self._emit({"kind": "paused"})
-                next_slow = 0.0
+                pace.hurry()
             else:
-                tier = SLOW if began >= next_slow else FAST
-                if tier == SLOW:
-                    next_slow = began + SLOW_SECONDS - FAST_SECONDS / 2
+                if self._xids:
+                    pace.hurry()
+                tier = SLOW if pace.is_slow_due(began, self._interval) else FAST
                 reading = [row for row in rows if row.asking_since is None]
                 todo: list[Any] = reading if census.asking_since else [*reading, census]
                 workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
@@ -335,13 +376,16 @@ class Child:
                     workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
-                self._emit_tick(rows, began, with_readings=not moved)
+                waited = _seconds_without_processor() - waited
+                self._emit_tick(rows, began, waited, with_readings=not moved)
+                pace.note_tick(began, process_time() - used, slow=tier == SLOW)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
                     return
-            self._obey(max(0.01, self._interval - (monotonic() - began)))
+            is_asking = any(row.asking_since is not None for row in rows)
+            self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
 
-    def _emit_tick(self, rows: list[Row], began: float, *, with_readings: bool) -> None:
+    def _emit_tick(self, rows: list[Row], began: float, waited: float, *, with_readings: bool) -> None:
         now = monotonic()
         answers = {row.index: row.pop_answer() for row in rows if with_readings}
         self._sequence += 1
@@ -353,7 +397,8 @@ class Child:
         late = {row.index: told for row in rows if (told := row.late(now)) is not None}
         self._emit(
             {"kind": "tick", "sequence": self._sequence, "at": time(), "seconds": now - began}
-            | {**by_tier, "late": late, "xids": xids}
+            | {**by_tier, "late": late, "xids": xids, "interval": self._interval, "waited": waited}
+            | {"longest": max((row.pop_longest() for row in rows), key=itemgetter(1), default=("", 0.0))}
         )
 
     def _watch_events(self, pynvml: Any, event_set: Any, rows: list[Row]) -> None:
@@ -453,6 +498,8 @@ class _Census:
         self._version = self._read_version()
 
     def read(self, tier: str, rows: list[Row]) -> None:
+        if tier != SLOW:
+            return
         self.asking_since = monotonic()
         try:
             count = self._pynvml.nvmlDeviceGetCount()
@@ -460,7 +507,7 @@ class _Census:
             count = self._count
         if count != self._count:
             self.changed = f"NVML counts {count} GPUs, not {self._count}"
-        elif tier == SLOW and self._read_version() != self._version:
+        elif self._read_version() != self._version:
             self.changed = "the kernel driver has changed"
         self.asking_since = None
 
@@ -480,6 +527,25 @@ def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
         if row.is_another:
             return f"NVML index {row.index} is another GPU than before"
     return census.changed
+
+
+def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
+    """Seconds until the next tick, after one that has taken `elapsed`.
+
+    What is late is told again soon, whatever the pace: a GPU counts as hung after `picture.DEADLINE_SECONDS` without news.
+    """
+    if is_asking:
+        return min(interval, FAST_SECONDS)
+    return max(_LEAST_PAUSE_SECONDS, interval - elapsed)
+
+
+def _seconds_without_processor() -> float:
+    """For how long this process's threads have been ready to run, and others ran (the kernel's schedstat)."""
+    waited = 0
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError, IndexError, ValueError), open(f"/proc/self/task/{thread}/schedstat") as file:
+            waited += int(file.read().split()[1])
+    return waited / 1e9
 
 
 def main() -> None:

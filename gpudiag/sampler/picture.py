@@ -28,6 +28,12 @@ from gpudiag.reference.readings import READINGS
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 
+# A tick is missed where it took longer than the time to the next one, or where a call of a GPU had not returned when
+# it was sent. It is not missed for the time in which the machine had no processor for the sampler.
+_PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
+_MISSED_IN_A_ROW = 3  # then the sampler is slow
+_KEPT_IN_A_ROW = 5  # then it is no longer
+
 # A GPU's identity, besides its id: all that is kept of one that does not answer.
 _IDENTITY = tuple(
     one.name for one in READINGS if one.tier == "once" and one.name in Device.__dataclass_fields__
@@ -50,6 +56,8 @@ class NvmlPicture:
         self.starting: tuple[str, float] | None = None  # the call, and since when
         self.tick_at: float | None = None  # Unix time of the last tick that was added
         self.tick_seconds: float | None = None
+        self.slow: str | None = None  # why the sampler does not keep its pace; None while it does
+        self._missed = self._kept = 0  # ticks in a row
         self._ticked_at: float | None = None  # CLOCK_BOOTTIME: seconds since boot, sleep included
         self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
         self._library: NvmlLibrary | None = None
@@ -194,6 +202,7 @@ class NvmlPicture:
         changed = bool(message["slow"] or message["peers"])
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
         self.answered_at = self.tick_at
+        self._note_pace(message)
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
             self._add_whole(int(text), answer)
@@ -204,6 +213,23 @@ class NvmlPicture:
         late_before = self.late(now).keys()
         self._note_late(message, now)
         return changed or self.late(now).keys() != late_before
+
+    def _note_pace(self, message: Mapping[str, Any]) -> None:
+        """Note whether this tick was missed, and after several in a row that the sampler is slow, or well again."""
+        interval, waited = message["interval"], message["waited"]
+        calls = [(call, seconds) for call, seconds, _ in message["late"].values()]
+        is_late = any(seconds - waited > _PATIENCE_SECONDS for _, seconds in calls)
+        if is_late or message["seconds"] - waited > interval:
+            self._missed, self._kept = self._missed + 1, 0
+        else:
+            self._missed, self._kept = 0, self._kept + 1
+        if self._missed >= _MISSED_IN_A_ROW:
+            call, seconds = message["longest"]
+            if calls and seconds < _PATIENCE_SECONDS:
+                call, seconds = max(calls, key=lambda one: one[1])
+            self.slow = f"the last {self._missed} readings were late: {call} has taken {seconds:.1f} s"
+        elif self._kept >= _KEPT_IN_A_ROW:
+            self.slow = None
 
     def _add_whole(self, index: int, answer: Mapping[str, Any]) -> None:
         described = {int(pid): sheet for pid, sheet in answer["processes"].items()}

@@ -1,30 +1,85 @@
-"""How often each reading is read. Fast: what changes from second to second; slow: all but the identity.
+"""How often each reading is read, and what that may cost.
 
-A fast tick makes at most 12 NVML calls per GPU, as they cost a training job time: they serialise on the
-driver's own locks. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
+Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where somebody
+changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with a GSP, and time of a
+training job, as calls serialise on the driver's own locks. So a fast tick makes at most 10 NVML calls per GPU, what
+a GPU does not support is asked again after a minute only, and the slow tier waits until its share of a processor fits.
+nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic, perf_counter
 from typing import Any
 
-from gpudiag.probe.host.processes import read_process
-from gpudiag.probe.nvml.ask import Ask, DeviceSheet, code_of
+from gpudiag.probe.host.processes import read_process, start_of_process
+from gpudiag.probe.nvml.ask import INVALID_ARGUMENT, Ask, DeviceSheet, code_of, reason_of, reason_of_code
+from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
+SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
+FIXED_SECONDS = 60.0
+
+# Of one processor, for each GPU: while nobody looks, and while somebody does (docs/measurements.md).
+_IDLE_SHARE = 0.004
+_LOOKED_SHARE = 0.009
+_LEAST_SLOW_SHARE = (
+    0.25  # of that for the slow tier, whatever the fast one takes: its readings tell of faults
+)
+_NEWEST_WEIGHT = 0.3  # of a tick's time in the running mean
 
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
 # driver of different versions.
 _LIFECYCLE_CODES = (1, 9, 18)
+_NONE_HERE = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+
+
+class Pace:
+    """When the slow tier is due, by the processor time that ticks have taken; times are in seconds."""
+
+    def __init__(self, gpu_count: int) -> None:
+        """Start with the slow tier due at once."""
+        self._gpu_count = gpu_count
+        self._slow_at: float | None = None  # when the slow tier was read last
+        self._seconds: dict[bool, float] = {}  # of a processor for one tick, by whether it was a slow one
+
+    def is_slow_due(self, now: float, interval: float) -> bool:
+        """Whether the tick that starts now should read the slow tier."""
+        return self._slow_at is None or now >= self._slow_at + self.slow_seconds(interval) - FAST_SECONDS / 2
+
+    def slow_seconds(self, interval: float) -> float:
+        """Seconds between two reads of the slow tier, where a tick starts every `interval` seconds."""
+        share = self._gpu_count * (_IDLE_SHARE if interval > FAST_SECONDS else _LOOKED_SHARE)
+        of_fast = self._seconds.get(False, 0.0) / interval
+        left = max(share - of_fast, share * _LEAST_SLOW_SHARE)
+        return min(max(SLOW_SECONDS, self._seconds.get(True, 0.0) / left), SLOWEST_SECONDS)
+
+    def note_tick(self, began: float, processor_seconds: float, *, slow: bool) -> None:
+        """Note what a tick took that began then; the first slow one reads the fixed readings too, and counts little."""
+        if slow:
+            first, self._slow_at = self._slow_at is None, began
+            if first:
+                return
+        before = self._seconds.get(slow, processor_seconds)
+        self._seconds[slow] = before + _NEWEST_WEIGHT * (processor_seconds - before)
+
+    def hurry(self) -> None:
+        """Have the next tick read the slow tier: something has happened."""
+        self._slow_at = None
 
 
 class WatchedAsk(Ask):
-    """An Ask that notices when the driver itself has gone; `gone` is then the NVML code."""
+    """An Ask for hours: it notices when the driver has gone (`gone` is the NVML code), and does not repeat in vain.
+
+    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest call
+    since it was last set to none, and its seconds.
+    """
 
     repeated = True
     gone: int | None = None
+    longest: tuple[str, float] = ("", 0.0)
 
     def allowing(self, codes: Sequence[int], name: str, *arguments: Any, **named: Any) -> Any:
         """What that function of pynvml returns for this GPU; `codes` are no failures.
@@ -32,19 +87,85 @@ class WatchedAsk(Ask):
         Raises:
             pynvml.NVMLError: the driver does not answer it.
         """
+        question = _question(name, arguments, named)
+        refused = self.kept.get(("refused", question))
+        if refused is not None and monotonic() - refused[1] < FIXED_SECONDS:
+            raise refused[0]
+        began = perf_counter()
         try:
             return super().allowing(codes, name, *arguments, **named)
         except Exception as error:
             code = code_of(error)
             if code in _LIFECYCLE_CODES:
                 self.gone = code
+            if question is not None and reason_of(error)[0] in _NONE_HERE:
+                self.kept["refused", question] = (error.with_traceback(None), monotonic())
             raise
+        finally:
+            seconds = perf_counter() - began
+            if seconds > self.longest[1]:
+                self.longest = (name, seconds)
+
+    def read_fields(self, field_ids: Iterable[int]) -> None:
+        """Ask for many fields in one call, without those that the GPU did not have a moment ago; `field` answers from it.
+
+        Raises:
+            pynvml.NVMLError: the driver refuses the batch, as some do for one field that they do not know.
+        """
+        now, wanted = monotonic(), []
+        for number in field_ids:
+            value, asked_at = self.kept.get(("refused", "field", number), (None, 0.0))
+            if value is not None and now - asked_at < FIXED_SECONDS:
+                self.fields[number] = value
+            else:
+                wanted.append(number)
+        if wanted:
+            super().read_fields(wanted)
+        for number in wanted:
+            value = self.fields[number]
+            if value.nvmlReturn == INVALID_ARGUMENT or reason_of_code(value.nvmlReturn) in _NONE_HERE:
+                self.kept["refused", "field", number] = (value, now)
+
+    def forget_refusals(self) -> None:
+        """Ask everything again: the GPU's modes have changed, and with them what it supports."""
+        for key in [key for key in self.kept if isinstance(key, tuple) and key[0] == "refused"]:
+            del self.kept[key]
 
 
-def describe_processes(ask: Ask, sheet: DeviceSheet, root: str) -> dict[int, dict[str, Any]]:
-    """What /proc says about each process on the GPU, by pid; a stuck process may block this forever."""
-    described = {}
-    for process in sheet.values.get("processes", ()):
-        ask.asking = f"/proc/{process['pid']}"
-        described[process["pid"]] = read_process(process["pid"], root)
-    return described
+def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> object:
+    """What tells two calls of a function apart; None where an argument is no plain number."""
+    if all(isinstance(value, int) for value in (*arguments, *named.values())):
+        return (name, *arguments, *sorted(named.items()))
+    return None
+
+
+class ProcessFacts:
+    """What /proc says of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+
+    def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
+        """Know none yet; /proc is found under `root`."""
+        self._root = root
+        self._read = read
+        # By pid: its start in clock ticks, when it was read, and what was.
+        self._known: dict[int, tuple[int, float, dict[str, Any]]] = {}
+
+    def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
+        """What /proc says of each process in the sheet, by pid; a stuck process may block this forever."""
+        described, known, now = {}, {}, monotonic()
+        for process in sheet.values.get("processes", ()):
+            pid = process["pid"]
+            if pid in described:  # on several MIG instances
+                continue
+            ask.asking = f"/proc/{pid}"
+            started = start_of_process(pid, self._root)
+            if started is None:
+                described[pid] = self._read(pid, self._root)
+                continue
+            state, ticks = started
+            started_before, read_at, facts = self._known.get(pid, (None, now, {}))
+            if started_before != ticks or now - read_at > FIXED_SECONDS:
+                read_at, facts = now, self._read(pid, self._root)
+            described[pid] = {**facts, "state": state}
+            known[pid] = (ticks, read_at, facts)
+        self._known = known
+        return described

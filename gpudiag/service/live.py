@@ -25,7 +25,6 @@ from gpudiag.model.service import (
 from gpudiag.reference.vocabulary import FAULT_REASONS
 from gpudiag.reference.xid import xids
 from gpudiag.sampler.picture import NvmlPicture
-from gpudiag.sampler.tiers import FAST_SECONDS
 
 # --- one tick
 
@@ -207,7 +206,7 @@ def _state(
         return SamplerState.NO_GPU, snapshot.source("nvml").reason
     if snapshot.source("nvml").state is SourceState.TIMED_OUT:
         return SamplerState.WEDGED, snapshot.source("nvml").reason
-    return (SamplerState.SLOW if facts.interval_seconds > FAST_SECONDS else SamplerState.OK), None
+    return (SamplerState.OK if picture.slow is None else SamplerState.SLOW), picture.slow
 
 
 def _wedged_reason(picture: NvmlPicture, late: Mapping[int, tuple[str, float]], facts: SamplerFacts) -> str:

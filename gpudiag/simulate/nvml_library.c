@@ -175,6 +175,19 @@ static void sleep_ns(uint64_t ns)
         ;
 }
 
+/* Take so much of the processor's time: a driver polls the GPU's own processor, it does not sleep. */
+static void burn_ns(uint64_t ns)
+{
+    struct timespec now;
+    if (ns == 0)
+        return;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    uint64_t until = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + ns;
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec < until);
+}
+
 static void delay(const struct verdict *verdict)
 {
     static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
@@ -320,6 +333,16 @@ static int answer_call(uint32_t index, uint32_t subject, const uintptr_t *argume
     return code;
 }
 
+/* What the call costs; one that asks for fields costs it for each of them. */
+static uint64_t cost_of(uint32_t index, const uintptr_t *arguments)
+{
+    const struct function *function = AT(struct function, functions) + index;
+    const struct step *step = &function->steps[0];
+    if (function->step_count > 0 && step->kind == RECORDS)
+        return function->cost_ns * (uint32_t)arguments[step->other];
+    return function->cost_ns;
+}
+
 /* The GPU that a look-up would find, so that its faults can hit the look-up. */
 static uint32_t looked_up_subject(uint32_t index, uint32_t subject, const uintptr_t *arguments)
 {
@@ -388,6 +411,7 @@ static intptr_t call(uint32_t index, const uintptr_t *arguments)
 {
     uint32_t subject = subject_of(arguments[0]);
     struct verdict verdict = { 0, 0, -1 };
+    uint64_t cost_ns = 0;
     int code = -1;
     if (call_counts != NULL)
         __atomic_fetch_add(&call_counts[index], 1, __ATOMIC_RELAXED);
@@ -403,12 +427,16 @@ static intptr_t call(uint32_t index, const uintptr_t *arguments)
             code = INVALID_ARGUMENT;
         else
             verdict = judge_call(index, flags & LOOK_UP ? looked_up_subject(index, subject, arguments) : subject);
+        /* what is initialized already, and an argument that cannot be, cost nothing */
+        if (code < 0 && !(is_init(index) && __atomic_load_n(&initialized, __ATOMIC_SEQ_CST) > 0))
+            cost_ns = cost_of(index, arguments);
     }
     pthread_rwlock_unlock(&lock);
     if (verdict.manner == HANG) {
         log_call(index, subject, -1);
         hang();
     }
+    burn_ns(cost_ns);
     if (verdict.delay_ns != 0)
         delay(&verdict);
     if (code < 0)

@@ -4,7 +4,7 @@
  * machine's own byte order. Included by nvml_library.c alone.
  */
 
-enum { LAYOUT = 1, MAX_STEPS = 8, MAX_ARGUMENTS = 6, MAX_SUBJECTS = 1024 };
+enum { LAYOUT = 2, MAX_STEPS = 8, MAX_ARGUMENTS = 6, MAX_SUBJECTS = 1024 };
 enum { NEEDS_DEVICE = 1, ANYTIME = 2, LOOK_UP = 4 };   /* flags of a function */
 enum { OCCUPIED = 1, HANGS = 2 };                      /* flags of a slot */
 enum { KEY_INT = 1, KEY_MEMBER, KEY_HANDLE, KEY_TEXT, OUT, OUT_TEXT, OUT_HANDLE, COUNT, ARRAY, HANDLES, LIMITED, RECORDS };
@@ -25,6 +25,7 @@ struct step { /* `indirect`: the argument points to a struct that holds the poin
 struct function {
     int32_t default_code;
     uint16_t flags, step_count;
+    uint64_t cost_ns; /* of processor time, as a real driver takes; of a call for fields: for each field */
     struct step steps[MAX_STEPS];
 };
 struct slot {

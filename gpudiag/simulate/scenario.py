@@ -53,7 +53,8 @@ class SimulatedGpu:
 class SimulatedNvml:
     """The library and driver: versions, what nvmlInit answers, and which symbols it lacks.
 
-    `present` False: no libnvidia-ml.so.1 at all. `init_code` is what nvmlInit returns.
+    `present` False: no libnvidia-ml.so.1 at all. `init_code` is what nvmlInit returns. `call_microseconds` is what calls
+    cost in processor time, by name or by a prefix ending in `*`, of which the longest counts; of fields, each.
     """
 
     present: bool = True
@@ -62,6 +63,7 @@ class SimulatedNvml:
     cuda_driver_version: str = ""  # "13.0"
     init_code: int = 0
     init_delay_seconds: float = 0.0
+    call_microseconds: Mapping[str, float] = field(default_factory=dict)
     omitted_symbols: tuple[str, ...] = ()
     faults: tuple[CallFault, ...] = ()
 

@@ -5,37 +5,27 @@ deadline accesses it. What goes wrong is one line for the user.
 """
 
 import json
-import os
 import select
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.gpu.xid_faults import outcome_of
-from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, StoreError
-from gpudiag.model.codec import decode, dumps, encode, loads
+from gpudiag.model.codec import decode, dumps, encode
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import WORST_FIRST
-from gpudiag.model.history import UNREAD, History, KnownGpus, Sample
+from gpudiag.model.history import UNREAD, History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.guard import GuardedChild, run_guarded, start_guarded
-from gpudiag.store.state_folder import state_directory
+from gpudiag.probe.guard import GuardedChild, run_guarded
+from gpudiag.store.history_child import StartedHistory
 
 READ_SECONDS = 1.5
 WRITE_SECONDS = 2.0
 STORED_XIDS = 200  # of one run; a millisecond each
-_FILE = "history.db"
-
-
-def default_store() -> str:
-    """The path of the default store: an SQLite file in the state directory."""
-    return str(state_directory() / _FILE)
 
 
 def machine_key(snapshot: Snapshot) -> str:
@@ -44,31 +34,22 @@ def machine_key(snapshot: Snapshot) -> str:
 
 
 class HistoryKeeper:
-    """One store, read while the machine is probed, and written once there is a verdict.
+    """One store, read while the machine is probed, and written once there is a verdict."""
 
-    One child does both: the database library takes longer to load than a run takes to write.
-    """
-
-    def __init__(self, store: str, machine: str) -> None:
-        """Start reading what is stored about that machine."""
-        self._started = monotonic()
-        self._run = os.memfd_create("gpudiag-run")
-        self._go_read, self._go = os.pipe()
-        me = f"/proc/{os.getpid()}/fd"
-        # By their paths: a guarded child keeps no descriptor of ours.
-        places = (f"{me}/{self._go_read}", f"{me}/{self._run}")
-        self._child: GuardedChild = start_guarded(
-            "gpudiag.store.history:keep_history", store, machine, *places
-        )
+    def __init__(self, store: str, machine: str, started: StartedHistory | None = None) -> None:
+        """Start reading what is stored about that machine, unless it is `started`."""
+        self._started = StartedHistory(store, machine) if started is None else started
+        self._child = self._started.child
         self._warned = False
 
     def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
         """The history, or why there is none, and a warning for the user, empty if all is well."""
-        wait_for_message(self._child, self._started + deadline_seconds)
+        wait_for_message(self._child, self._child.started_at + deadline_seconds)
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
-                return replace(loads(text), last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
+                history = decode(History, json.loads(text))
+                return replace(history, last=_snapshot(last, "earlier"), good=_snapshot(good, "good")), ""
         words = self._give_up("read")
         # Not ERROR: an unreadable history never makes a machine unfit.
         reason = words if words.startswith(UNREAD) else f"{UNREAD} was not read: {words}"
@@ -80,8 +61,7 @@ class HistoryKeeper:
             return ""
         if self._child.ending is None:
             self._child.messages.clear()
-            os.pwrite(self._run, json.dumps(run.encoded()).encode(), 0)
-            os.write(self._go, b"!")
+            self._started.hand_over(json.dumps(run.encoded()).encode())
             wait_for_message(self._child, monotonic() + deadline_seconds)
         if any(kind == "stored" for kind, *_ in self._child.messages):
             return ""
@@ -89,9 +69,7 @@ class HistoryKeeper:
 
     def close(self) -> None:
         """Kill the child, whatever it is doing."""
-        self._child.give_up()
-        for descriptor in (self._run, self._go_read, self._go):
-            os.close(descriptor)
+        self._started.close()
 
     def _give_up(self, what: str) -> str:
         self._child.give_up()
@@ -130,7 +108,7 @@ class RunFacts:
 
 def record_run(store: str, run: RunFacts, deadline_seconds: float = WRITE_SECONDS) -> str:
     """Store one run; a warning in one line, empty if it was stored."""
-    child = run_guarded("gpudiag.store.history:write_run", deadline_seconds, store, run.encoded())
+    child = run_guarded("gpudiag.store.history_child:write_run", deadline_seconds, store, run.encoded())
     stored = any(kind == "stored" for kind, *_ in child.messages)
     return "" if stored else _failure(child, "written")
 
@@ -149,50 +127,6 @@ def read_history(store: str, machine: str, deadline_seconds: float = READ_SECOND
     if isinstance(history, Missing):
         raise StoreError(warning, hint="name another store with --store")
     return history
-
-
-def keep_history(emit: Any, store: str, machine: str, go_path: str, run_path: str) -> None:
-    """In a guarded child: emit the history of that machine, then wait for a run to store, and store it."""
-    from gpudiag.store.database import Store, parse_store_url  # the child pays for SQLAlchemy, not the caller
-
-    with Path(go_path).open("rb", buffering=0) as go, Path(run_path).open("rb") as run:
-        try:
-            opened = Store(parse_store_url(store), read_only=True)
-            history, snapshots = opened.read_history(machine), opened.read_snapshots(machine)
-            opened.close()
-        except GpudiagError as error:
-            emit(("refused", error.message))
-            return
-        emit(("history", dumps(history), snapshots.last, snapshots.good))
-        if go.read(1):
-            write_run(emit, store, json.loads(run.read()))
-
-
-def write_run(emit: Any, store: str, facts: dict[str, Any]) -> None:
-    """In a guarded child: add one run to the store."""
-    from gpudiag.store.database import NewRun, Store, parse_store_url
-
-    known = decode(KnownGpus, facts["known"])
-    run = NewRun(
-        machine=facts["machine"],
-        kind=facts["kind"],
-        at=datetime.fromtimestamp(facts["at"], UTC),
-        outcome=facts["outcome"],
-        simulated=facts["simulated"],
-        snapshot=facts["snapshot"],
-        good=facts["good"],
-        samples=tuple(decode(Sample, sample) for sample in facts["samples"]),
-        gpus=known.gpus,
-        kernel_events=tuple(decode(KernelEvent, event) for event in facts["kernel_events"]),
-    )
-    try:
-        opened = Store(parse_store_url(store))
-        opened.add_run(run)
-        opened.close()
-    except GpudiagError as error:
-        emit(("refused", error.message))
-        return
-    emit(("stored",))
 
 
 def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[str] = ()) -> None:
@@ -233,12 +167,16 @@ def _snapshot(text: str | None, which: str) -> Reading[Snapshot]:
     """A stored snapshot, or the reason why there is none that this version can read."""
     if text is None:
         return Missing(MissingReason.SOURCE_ABSENT, f"no {which} run of this machine is stored")
+    unread = "the stored snapshot cannot be read"
     try:
-        snapshot = loads(text)
+        document = json.loads(text)
+        if document["schema"] != Snapshot.SCHEMA:
+            return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: it is a {document['schema']}")
+        return decode(Snapshot, document)
+    except (ValueError, LookupError, TypeError) as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error}")
     except GpudiagError as error:
-        return Missing(MissingReason.NOT_SUPPORTED, f"the stored snapshot cannot be read: {error.message}")
-    assert isinstance(snapshot, Snapshot)  # noqa: S101 - only snapshots are stored there
-    return snapshot
+        return Missing(MissingReason.NOT_SUPPORTED, f"{unread}: {error.message}")
 
 
 def _failure(child: GuardedChild, what: str) -> str:

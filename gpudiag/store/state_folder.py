@@ -37,6 +37,11 @@ def state_directory(environment: Mapping[str, str] | None = None, user_id: int |
     return base / "gpudiag"
 
 
+def default_store() -> str:
+    """The path of the default store: an SQLite file in the state directory."""
+    return str(state_directory() / "history.db")
+
+
 def own_machine_key() -> str:
     """The key of this machine's stored state: its host name, or its own name if it is simulated."""
     simulated = os.environ.get(SIMULATED)

@@ -320,6 +320,9 @@ def test_a_test_of_ours_that_stops_the_sampling_leaves_nothing_green():
         "fast": {},
         "peers": {},
         "late": {},
+        "interval": 1.0,
+        "waited": 0.0,
+        "longest": ("nvmlDeviceGetName", 0.001),
     }
     picture.add(tick)
     assert build_live(snapshot, picture, facts, findings, {}, 1).verdict == "pass"

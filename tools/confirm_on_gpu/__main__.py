@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if sys.version_info < OLDEST_PYTHON:
         print(f"gpudiag needs Python 3.10 or later; this is {sys.version.split()[0]}", file=sys.stderr)
         return 2
-    from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
+    from tools.confirm_on_gpu.plan import LIMIT_SECONDS, STEPS, chosen_steps
 
     parser = argparse.ArgumentParser(
         prog="python -m tools.confirm_on_gpu",
@@ -38,7 +39,17 @@ def main(arguments: Sequence[str]) -> int:
     add(
         "--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS", help="of the whole run [%(default)s]"
     )
-    add("--only", metavar="STEP,...", help="run these steps, behind the look at the machine")
+    add(
+        "--wheels",
+        type=Path,
+        metavar="FOLDER",
+        help="install its wheels for this run: for a machine without a network (docs/gpu.md)",
+    )
+    add(
+        "--only",
+        metavar="STEP,...",
+        help="run these steps, behind the look at the machine and what else they need",
+    )
     add("--list", action="store_true", help="say what would be done, and do nothing")
     options = parser.parse_args(arguments)
     names = [step.name for step in STEPS]
@@ -46,11 +57,13 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in wanted if name not in names]
     if unknown:
         parser.error(f"there is no step {', '.join(unknown)}; there are {', '.join(names)}")
-    steps = [step for step in STEPS if step is LOOK or step.name in wanted]
+    steps = chosen_steps(wanted)
     if options.list:
         print_plan(steps)
         return 0
-    return watch(lambda: confirm(options.output or default_folder(), options.limit, steps))
+    return watch(
+        lambda: confirm(options.output or default_folder(), options.limit, steps, wheels=options.wheels)
+    )
 
 
 def watch(call: Callable[[], int]) -> int:
@@ -64,10 +77,25 @@ def _end(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def confirm(folder: Path, limit_seconds: float, steps: Sequence[Step]) -> int:
+def confirm(folder: Path, limit_seconds: float, steps: Sequence[Step], *, wheels: Path | None = None) -> int:
     """Look at the machine by the first step, run the others, and say where the report lies."""
+    from tools.confirm_on_gpu.wheels import WheelsError, installed_wheels
+
+    try:
+        with ExitStack() as stack:
+            library = None
+            if wheels is not None:
+                library = stack.enter_context(installed_wheels(wheels))
+            return _confirm(folder, limit_seconds, steps, library)
+    except WheelsError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _confirm(folder: Path, limit_seconds: float, steps: Sequence[Step], nccl_library: Path | None) -> int:
     from gpudiag.model.finding import Outcome
     from tools.confirm_on_gpu.machine import missing_modules, traces_of_a_gpu
+    from tools.confirm_on_gpu.markdown import confirmed_row
     from tools.confirm_on_gpu.run import Run
 
     try:
@@ -75,13 +103,14 @@ def confirm(folder: Path, limit_seconds: float, steps: Sequence[Step]) -> int:
     except FileExistsError:
         print(f"{folder} is there already; name a new folder with --output", file=sys.stderr)
         return 2
-    run = Run(folder.resolve(), limit_seconds)
+    run = Run(folder.resolve(), limit_seconds, nccl_library)
     try:
         look = run.take(steps[0])
         traces = traces_of_a_gpu()
         if not run.snapshot.get("devices") and not (look.outcome is Outcome.FAIL and traces):
             shutil.rmtree(folder)
             return explain_no_gpu(look.sentence, traces, steps)
+        print(plan_line(steps, limit_seconds))
         print(run.line_of(look), flush=True)
         for line in missing_modules():
             print(f"this Python has no {line}", flush=True)
@@ -90,6 +119,7 @@ def confirm(folder: Path, limit_seconds: float, steps: Sequence[Step]) -> int:
         print(f"\ninterrupted; what was seen so far: {folder / 'report.md'}", file=sys.stderr)
         return 130
     report = run.report(finished=True)
+    print(confirmed_row(report))
     print(f"{report.outcome.value.upper()} in {report.seconds:.0f} s: {folder / 'report.md'}, report.json")
     return {Outcome.FAIL: 1, Outcome.ERROR: 3}.get(report.outcome, 0)
 
@@ -108,7 +138,25 @@ def print_plan(steps: Sequence[Step]) -> None:
     """Print what each step confirms, its limit and what it needs."""
     for step in steps:
         needs = f"; needs {', '.join(need.value for need in step.needs)}" if step.needs else ""
-        print(f"  {step.name}: {step.confirms} (at most {step.deadline_seconds:.0f} s{needs})")
+        took = f"about {step.seconds:.0f} s, at most {step.deadline_seconds:.0f} s"
+        beside = f", beside {step.beside}" if step.beside else ""
+        print(f"  {step.name}: {step.confirms} ({took}{beside}{needs})")
+
+
+def plan_line(steps: Sequence[Step], limit_seconds: float) -> str:
+    """How many seconds each step is expected to take on one GPU; steps that may not be needed are in brackets."""
+    from tools.confirm_on_gpu.step import Need
+
+    words = []
+    for step in steps:
+        unsure = {Need.NO_SHARING, Need.TWO_GPUS} & set(step.needs)
+        word = f"{step.name} {step.seconds:.0f}" + (f" beside {step.beside}" if step.beside else "")
+        words.append(f"({word})" if unsure else word)
+    sure = [
+        step for step in steps if not {Need.NO_SHARING, Need.TWO_GPUS} & set(step.needs) and not step.beside
+    ]
+    total = sum(step.seconds for step in sure)
+    return f"seconds planned: {', '.join(words)}; {total:.0f} of {limit_seconds:.0f} in all"
 
 
 def default_folder() -> Path:

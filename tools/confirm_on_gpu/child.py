@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,10 +25,11 @@ def run_child(
     environment: Mapping[str, str],
     folder: Path,
     grace_seconds: float = _GRACE_SECONDS,
+    started_as: Callable[[int], None] = lambda pid: None,
 ) -> Output:
     """How the command ended, within the deadline or, killed with all that it started, soon after it.
 
-    Its streams go to files: a grandchild that outlives it would hold a pipe open, and the reader with it.
+    `started_as` gets its pid, which leads its process group. Its streams go to files: a grandchild that outlives it would hold a pipe open, and the reader with it.
 
     Raises:
         OSError: the command cannot be started.
@@ -44,6 +45,7 @@ def run_child(
             cwd=folder,
             start_new_session=True,
         )
+    started_as(child.pid)
     try:
         status: int | None = child.wait(deadline_seconds)
         killed = True

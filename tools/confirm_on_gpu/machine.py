@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpudiag.probe.job.py_spy import find_py_spy
 from tools.confirm_on_gpu.report import GpuSeen
 from tools.confirm_on_gpu.step import Need
 
@@ -21,12 +23,18 @@ _MODULES = {
     "pytest": "the tests of tests/gpu run by tools/confirm_on_gpu/without_pytest.py",
     "sqlalchemy": "gpudiag keeps no history: checks that compare with earlier runs are skipped",
     "GPUtil": "the third source is not asked",
+    "uvicorn": "the service does not start: pip install 'gpudiag[serve]'",
+    "nvitop": "no start time beside it",
+    "gpustat": "no start time beside it",
 }
 
 
 def missing_modules() -> tuple[str, ...]:
     """What this Python has not, each with what goes without it."""
-    return tuple(f"{name}: {cost}" for name, cost in _MODULES.items() if not has_module(name))
+    missing = {name: cost for name, cost in _MODULES.items() if not has_module(name)}
+    if find_py_spy() is None:
+        missing["py-spy"] = "no look at a job that hangs: pip install py-spy"
+    return tuple(f"{name}: {cost}" for name, cost in missing.items())
 
 
 def has_module(name: str) -> bool:
@@ -58,6 +66,11 @@ def gpus_of(snapshot: Mapping[str, Any]) -> tuple[GpuSeen, ...]:
         GpuSeen(row["nvml_index"], row["name"], row["uuid"], row["bus_id"])
         for row in snapshot.get("devices", ())
     )
+
+
+def is_stand_in(snapshot: Mapping[str, Any]) -> bool:
+    """Whether torch's CUDA is the stand-in of the tests, which shows flow and words and confirms nothing."""
+    return str((snapshot.get("torch") or {}).get("version", "")).endswith("stand.in")
 
 
 def cuda_gpus(snapshot: Mapping[str, Any]) -> int:
@@ -93,7 +106,35 @@ def is_met(need: Need, snapshot: Mapping[str, Any], folder: Path) -> bool:
         case Need.CAPTURE:
             return (folder / "nvidia-smi.xml").exists()
         case Need.SPEEDS:
-            return (folder / "bandwidth.json").exists()
+            return (folder / "preflight.json").exists() or (folder / "bandwidth.json").exists()
+        case Need.SHARING:
+            return shares_gpus(folder) is True
+        case Need.NO_SHARING:
+            return shares_gpus(folder) is not True
+        case Need.PY_SPY:
+            return find_py_spy() is not None
+        case Need.SERVICE:
+            return all(has_module(name) for name in ("uvicorn", "fastapi", "sqlalchemy"))
+
+
+def shares_gpus(folder: Path) -> bool | None:
+    """Whether NCCL lets two ranks share a GPU, as the step that tried it saw; None where it did not run."""
+    works: bool | None = _pair(folder).get("works")
+    return works
+
+
+def loaded_nccl(folder: Path) -> str | None:
+    """The version of the NCCL library that torch loads, as that step asked it."""
+    version: str | None = _pair(folder).get("version")
+    return version
+
+
+def _pair(folder: Path) -> dict[str, Any]:
+    try:
+        answer = json.loads((folder / "nccl-pair.json").read_text().strip().splitlines()[-1])
+    except (OSError, ValueError, LookupError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def why_not(need: Need, snapshot: Mapping[str, Any]) -> str:
@@ -102,6 +143,12 @@ def why_not(need: Need, snapshot: Mapping[str, Any]) -> str:
         return _why_no_cuda(snapshot)
     if need is Need.TWO_GPUS:
         return f"torch can use {cuda_gpus(snapshot)} here"
+    if need is Need.SHARING:
+        return "two bare ranks could not share one here: see nccl_two_ranks_bare"
+    if need is Need.NO_SHARING:
+        return "two ranks share one here, and show more"
+    if need is Need.SERVICE:
+        return "pip install 'gpudiag[serve]'"
     if need in (Need.MACHINE, Need.CAPTURE, Need.SPEEDS):
         return "the step before it did not leave it"
     return f"not found by {sys.executable}" if need in (Need.CLICK, Need.PYNVML) else "not found"

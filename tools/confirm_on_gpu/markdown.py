@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpudiag.model.finding import Outcome
-from tools.confirm_on_gpu.report import CheckSeen, Confirmation, Speed, StepSeen
+from tools.confirm_on_gpu.report import (
+    CallCost,
+    CheckSeen,
+    Confirmation,
+    HangSeen,
+    Speed,
+    StartTime,
+    StepSeen,
+)
 
 _ORDER = (Outcome.FAIL, Outcome.ERROR, Outcome.WARN, Outcome.PASS, Outcome.SKIP)
 
@@ -16,10 +24,14 @@ def render_report(report: Confirmation) -> str:
     parts = [
         *_head(report),
         *_steps(report.steps),
+        *_hangs(report.hangs),
+        *_starts(report.starts),
+        *_costs(report.costs),
         *_speeds(report.speeds),
         *_checks(report.checks),
         *_readings(report),
         *_not_here(report.not_here),
+        *_row_for_the_page(report),
     ]
     return "\n".join(parts) + "\n"
 
@@ -122,6 +134,84 @@ def _readings(report: Confirmation) -> Iterable[str]:
                 str(one.nvml_index), f"`{one.reading}` ({one.kind})", one.outcome, one.ours, one.theirs
             )
         yield ""
+
+
+def _hangs(hangs: Sequence[HangSeen]) -> Iterable[str]:
+    if hangs:
+        yield "## gpudiag hang on jobs of two NCCL ranks on one GPU"
+        yield ""
+        yield from _table("| rank 1 | right | seconds | steps of the ranks | what was said |")
+        words = {True: "yes", False: "NO", None: "not tried"}
+        for one in hangs:
+            steps = ", ".join(map(str, one.steps))
+            yield _row(f"`{one.kind}`", words[one.right], f"{one.seconds:.1f}", steps, one.said)
+        yield ""
+
+
+def _starts(starts: Sequence[StartTime]) -> Iterable[str]:
+    if starts:
+        yield "## From start to end"
+        yield ""
+        yield from _table("| command | median | of a processor | rounds |")
+        for one in starts:
+            wall, used = (
+                "" if seconds is None else f"{1000 * seconds:.0f} ms"
+                for seconds in (one.median_seconds, one.processor_seconds)
+            )
+            yield _row(f"`{one.command}`", wall or f"not run: {one.not_run}", used, str(one.rounds))
+        yield ""
+
+
+def _costs(costs: Sequence[CallCost]) -> Iterable[str]:
+    if not costs:
+        return
+    yield "## What calls into NVML cost"
+    yield ""
+    yield "How often each kind of look makes the call, the first GPU alone; sorted by what it adds to a listing."
+    yield ""
+    yield from _table(
+        "| call | in a listing | in a fast tick | in a slow tick | median | longest | of a processor |"
+    )
+    for one in sorted(costs, key=lambda cost: -cost.of_list * cost.median_seconds):
+        times = (one.median_seconds, one.longest_seconds, one.processor_seconds)
+        counts = (f"{count:.3g}" for count in (one.of_list, one.of_fast_tick, one.of_slow_tick))
+        yield _row(f"`{one.call}`", *counts, *(f"{1e6 * seconds:.0f} us" for seconds in times))
+    total = sum(one.of_list * one.median_seconds for one in costs)
+    yield ""
+    yield f"All calls of a listing: {1000 * total:.1f} ms."
+    yield ""
+
+
+_PAGE_OUTCOMES = (Outcome.PASS, Outcome.WARN)
+
+
+def confirmed_row(report: Confirmation) -> str:
+    """The row for the table of confirmed machines in docs/gpu-paths.md."""
+    counted = Counter(gpu.name or "a GPU without a name" for gpu in report.gpus)
+    gpus = ", ".join(f"{count} x {name}" for name, count in counted.items()) or "none"
+    if report.simulated is not None:
+        gpus = f"SIMULATED {report.simulated}"
+    passed = [step.name for step in report.steps if step.outcome in _PAGE_OUTCOMES]
+    failed = [f"{step.name} {step.outcome.value}" for step in report.steps if step.outcome in _ORDER[:2]]
+    checks = Counter(check.outcome for check in report.checks)
+    words = f"{', '.join(passed)}; {checks[Outcome.PASS]} checks" if report.checks else ", ".join(passed)
+    return _row(
+        f"{report.started_at:%Y-%m-%d}",
+        gpus,
+        report.driver_version or "unknown",
+        f"torch {report.torch_version or 'none'}, NCCL {report.nccl_version or 'none'}",
+        report.gpudiag_version,
+        words,
+        ", ".join(failed) or "nothing",
+    )
+
+
+def _row_for_the_page(report: Confirmation) -> Iterable[str]:
+    yield "## Row for docs/gpu-paths.md"
+    yield ""
+    yield from _table("| date | GPU | driver | torch, NCCL | gpudiag | passed | not |")
+    yield confirmed_row(report)
+    yield ""
 
 
 def _not_here(lines: Sequence[str]) -> Iterable[str]:

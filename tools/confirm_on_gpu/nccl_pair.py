@@ -1,12 +1,13 @@
 """Two bare NCCL ranks on one GPU: does this NCCL allow it? Prints one JSON line.
 
-{"works": true, "sum": 3.0} or {"works": false, "words": what NCCL said}. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
+{"works": true, "sum": 3.0} or {"works": false, "words": what NCCL said}, and the `version` of the library that torch loads. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
 versions before it refuse a GPU that is there twice.
 """
 
 import json
 import os
 import tempfile
+from ctypes import CDLL, byref, c_int
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,16 +21,27 @@ _TIMEOUT = timedelta(seconds=25)
 def main() -> None:
     """Start both ranks on the first GPU, and tell what came of it."""
     os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    answer: dict[str, bool | float | str | None]
     with tempfile.TemporaryDirectory() as folder:
         try:
             spawn(reduce_on_first_gpu, args=(folder,), nprocs=2)  # type: ignore[no-untyped-call]
-            answer: dict[str, bool | float | str] = {
-                "works": True,
-                "sum": float(Path(folder, "sum").read_text()),
-            }
+            answer = {"works": True, "sum": float(Path(folder, "sum").read_text())}
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             answer = {"works": False, "words": words_of(str(error))}
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer | {"version": loaded_version()}), flush=True)
+
+
+def loaded_version() -> str | None:
+    """What the NCCL library in this process says of itself; None where none is mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = [line.split(maxsplit=5)[-1] for line in lines if "libnccl" in line]
+    if not paths:
+        return None
+    number = c_int()
+    if CDLL(paths[0]).ncclGetVersion(byref(number)) != 0:
+        return None
+    major, rest = divmod(number.value, 10_000)  # since 2.9 (nccl.h: NCCL_VERSION)
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def reduce_on_first_gpu(rank: int, folder: str) -> None:

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 from gpudiag.model.codec import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.render.bandwidth_text import describe_meanwhile
-from tools.confirm_on_gpu.machine import gpus_of
-from tools.confirm_on_gpu.report import CheckSeen, ReadingSeen, Speed
+from tools.confirm_on_gpu.machine import gpus_of, is_stand_in, loaded_nccl, shares_gpus
+from tools.confirm_on_gpu.report import CallCost, CheckSeen, HangSeen, ReadingSeen, Speed, StartTime
 from tools.confirm_on_gpu.step import Output, Told
 
 Document = Mapping[str, Any]
@@ -68,6 +68,8 @@ def is_wrong(row: ReadingSeen) -> bool:
 def read_playback(output: Output, snapshot: Document) -> Told:
     """Whether the record plays back as it was."""
     answer = json.loads(output.text())
+    if answer["simulated"] is None and is_stand_in(snapshot):
+        return Told(Outcome.SKIP, "the stand-in for CUDA answers for the played machine too")
     if answer["simulated"] is None:
         return Told(Outcome.FAIL, "what was listed is the real machine, not the record")
     if answer["differing"]:
@@ -86,13 +88,8 @@ def read_preflight(output: Output, snapshot: Document) -> Told:
     findings = [finding for result in document["results"] for finding in result["findings"]]
     told = "; ".join(finding["message"] for finding in findings[:4])
     verdict = Outcome(document["verdict"])
-    return Told(verdict, f"{words}{'; ' + told if told else ''}", checks=checks)
-
-
-def read_quick(output: Output, snapshot: Document) -> Told:
-    """The verdict alone: the step is there for the seconds that it took; the checks are those of level standard."""
-    told = read_preflight(output, snapshot)
-    return Told(told.outcome, told.sentence)
+    speeds = _speeds_seen(document) if isinstance(document["measures"].get("active"), dict) else ()
+    return Told(verdict, f"{words}{'; ' + told if told else ''}", checks=checks, speeds=speeds)
 
 
 def checks_of(document: Document) -> tuple[CheckSeen, ...]:
@@ -135,21 +132,21 @@ def read_collective(output: Output, snapshot: Document) -> Told:
     return Told(Outcome(document["outcome"]), _with_findings(words, document["findings"]))
 
 
-def read_fault(output: Output, snapshot: Document) -> Told:
-    """Whether the rank that was made to stop is the one that is named."""
+def read_fault(output: Output, snapshot: Document, what: str = "was stopped") -> Told:
+    """Whether rank 1, to which it was done, is the one that is named."""
     document = document_of(output)
     findings = document["findings"]
     first = findings[0] if findings else None
     if first is not None and first["subject"].get("rank") == 1:
         return Told(Outcome.PASS, f"{first['code']}: {first['message']}")
     named = first["message"] if first else "nobody was named"
-    return Told(Outcome.FAIL, f"rank 1 was stopped, and the report says: {named}")
+    return Told(Outcome.FAIL, f"rank 1 {what}, and the report says: {named}")
 
 
 def read_pair(output: Output, snapshot: Document) -> Told:
     """What bare NCCL does with two ranks on one GPU, against what its version says."""
     answer = json.loads(output.text().strip().splitlines()[-1])
-    version = _nccl_version(snapshot)
+    version = answer.get("version") or _nccl_version(snapshot)
     expected = _number(version) >= SHARING_SINCE
     words = (
         "lets two ranks share a GPU" if answer["works"] else f"refuses two ranks on a GPU: {answer['words']}"
@@ -162,9 +159,9 @@ def read_pair(output: Output, snapshot: Document) -> Told:
 
 
 def read_shared(output: Output, snapshot: Document) -> Told:
-    """What gpudiag does with two ranks on one GPU: a verified run from NCCL 2.30, one sentence before."""
-    version = _nccl_version(snapshot)
-    if _number(version) < SHARING_SINCE:
+    """What gpudiag does with two ranks on one GPU: a verified run where NCCL lets them, one sentence where not."""
+    version = loaded_nccl(output.stdout.parent) or _nccl_version(snapshot)
+    if not (shares_gpus(output.stdout.parent) or _number(version) >= SHARING_SINCE):
         lines = [line for line in output.stderr.read_text(errors="replace").splitlines() if "2.30" in line]
         if output.status == 2 and lines:
             return Told(Outcome.PASS, f"refused before NCCL starts: {lines[0].strip()}")
@@ -179,11 +176,19 @@ def read_shared(output: Output, snapshot: Document) -> Told:
 def read_bandwidth(output: Output, snapshot: Document) -> Told:
     """The speeds of gpudiag's own tests on one GPU."""
     document = document_of(output)
+    speeds = _speeds_seen(document)
+    findings = [finding for result in document["results"] for finding in result["findings"]]
+    wrong = sum(row["wrong_bytes"] for row in document["measures"]["active"]["bandwidth"])
+    words = f"{len(speeds)} speeds, {wrong} wrong bytes"
+    return Told(Outcome(document["verdict"]), _with_findings(words, findings), speeds=speeds)
+
+
+def _speeds_seen(document: Document) -> tuple[Speed, ...]:
     measured = loads(json.dumps(document)).measures.active
     timed = {
         name: result for result in (*measured.bandwidth, *measured.compute) if (name := _name_of(result))
     }
-    speeds = tuple(
+    return tuple(
         Speed(
             name,
             unit,
@@ -194,10 +199,6 @@ def read_bandwidth(output: Output, snapshot: Document) -> Told:
         )
         for name, (unit, value, _) in speeds_of(document).items()
     )
-    findings = [finding for result in document["results"] for finding in result["findings"]]
-    wrong = sum(row["wrong_bytes"] for row in document["measures"]["active"]["bandwidth"])
-    words = f"{len(speeds)} speeds, {wrong} wrong bytes"
-    return Told(Outcome(document["verdict"]), _with_findings(words, findings), speeds=speeds)
 
 
 def _name_of(result: Any) -> str:
@@ -228,6 +229,146 @@ def read_loop(output: Output, snapshot: Document) -> Told:
         for name, found in rounds.items()
     )
     return Told(Outcome.PASS, f"{len(speeds)} speeds, in {len(speeds[0].loop)} rounds", speeds=speeds)
+
+
+def read_kill(output: Output, snapshot: Document) -> Told:
+    """Whether the rank that was killed is the one that is named."""
+    return read_fault(output, snapshot, "was killed")
+
+
+def read_mismatch(output: Output, snapshot: Document) -> Told:
+    """Whether the rank with another size is the one that is named."""
+    return read_fault(output, snapshot, "entered another size")
+
+
+def read_costs(output: Output, snapshot: Document) -> Told:
+    """What each call into NVML costs, and a listing and a tick of the sampler with them."""
+    rows = _lines_of(output)
+    looks = {row["look"]: row for row in rows if "look" in row}
+    costs = tuple(
+        CallCost(
+            row["call"],
+            row["per_look"]["list"],
+            row["per_look"]["fast tick"],
+            row["per_look"]["slow tick"],
+            row["median_seconds"],
+            row["longest_seconds"],
+            row["processor_seconds"],
+        )
+        for row in rows
+        if "call" in row
+    )
+    words = "; ".join(
+        f"{look}: {1000 * row['median_seconds']:.1f} ms, {1000 * row['processor_seconds']:.1f} ms of a processor"
+        for look, row in looks.items()
+    )
+    dear = max(costs, key=lambda cost: cost.of_list * cost.median_seconds, default=None)
+    if dear is not None:
+        words += f"; dearest of a listing: {dear.call}, {1000 * dear.of_list * dear.median_seconds:.1f} ms"
+    return Told(Outcome.PASS if costs else Outcome.FAIL, words or output.last_words(), costs=costs)
+
+
+_LIST, _INSTANT, _NVITOP = "gpudiag list --json", "gpudiag preflight --level instant", "nvitop -1"
+LIST_SHARE, INSTANT_SECONDS = 0.6, 0.9  # what is aimed at: of nvitop's time; at level instant
+
+
+def read_starts(output: Output, snapshot: Document) -> Told:
+    """How long each command takes; WARN where one of gpudiag's takes longer than it is meant to."""
+    last = {row["command"]: row for row in _lines_of(output)}
+    starts = tuple(
+        StartTime(
+            row["command"],
+            row.get("median_seconds"),
+            row.get("processor_seconds"),
+            row.get("rounds", 0),
+            row.get("not_run"),
+        )
+        for row in last.values()
+    )
+    took = {one.command: one.median_seconds for one in starts if one.median_seconds is not None}
+    words = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in took.items())
+    words += "".join(f"; {one.command} not run: {one.not_run}" for one in starts if one.not_run)
+    late = []
+    if _LIST in took and _NVITOP in took and took[_LIST] > LIST_SHARE * took[_NVITOP]:
+        late.append(f"list takes {took[_LIST] / took[_NVITOP]:.2f} of nvitop's time, aimed at {LIST_SHARE}")
+    if took.get(_INSTANT, 0.0) > INSTANT_SECONDS:
+        late.append(f"level instant takes {took[_INSTANT]:.2f} s, aimed at {INSTANT_SECONDS} s")
+    if not took:
+        return Told(Outcome.FAIL, words or output.last_words(), starts=starts)
+    return Told(Outcome.WARN if late else Outcome.PASS, "; ".join([words, *late]), starts=starts)
+
+
+IDLE_SHARE, LOOKED_SHARE = 0.005, 0.01  # of a core, for the sampler of one GPU
+
+
+def read_service(output: Output, snapshot: Document) -> Told:
+    """What the service and its sampler take, looked at and alone; WARN where the sampler takes more than it is meant to."""
+    rows = _lines_of(output)
+    words, late = [], []
+    for row in rows:
+        shares, memory = row["processor_shares"], row["pss_bytes"]
+        each = ", ".join(
+            f"{name} {100 * share:.2f} % of a core"
+            + ("" if memory[name] is None else f" and {memory[name] / 2**20:.0f} MiB")
+            for name, share in shares.items()
+        )
+        states = f", state {', '.join(row['states'])}" if row["states"] else ""
+        words.append(f"{row['when']} for {row['seconds']:.0f} s: {each}{states}")
+        most = (IDLE_SHARE if row["when"] == "alone" else LOOKED_SHARE) * max(1, len(gpus_of(snapshot)))
+        if shares.get("sampler", 0.0) > most:
+            late.append(f"the sampler takes more than {100 * most:.1f} %, {row['when']}")
+        if "slow" in row["states"]:
+            late.append("the sampler says that it is slow")
+    if not rows:
+        return Told(Outcome.FAIL, f"it gave no figures: {output.last_words()}")
+    return Told(Outcome.WARN if late else Outcome.PASS, "; ".join([*words, *late]))
+
+
+def read_hangs(output: Output, snapshot: Document) -> Told:
+    """What `gpudiag hang` said of each job; a wrong word, or a healthy job that is accused, is FAIL."""
+    hangs = tuple(
+        HangSeen(row["kind"], row["right"], row["said"], row["seconds"], tuple(row["steps"]))
+        for row in _lines_of(output)
+    )
+    right = [one for one in hangs if one.right]
+    words = f"{len(right)} of {len(hangs)} right"
+    words += "".join(f"; {one.kind} ({one.seconds:.1f} s): {one.said}" for one in hangs if not one.right)
+    if not hangs:
+        return Told(Outcome.FAIL, f"no job was looked at: {output.last_words()}")
+    if any(one.right is False for one in hangs):
+        return Told(Outcome.FAIL, words, hangs=hangs)
+    return Told(Outcome.PASS if len(right) == len(hangs) else Outcome.ERROR, words, hangs=hangs)
+
+
+def read_progress(events: str) -> str:
+    """How far a command of gpudiag was, by the events that it wrote; empty where it wrote none."""
+    rows = []
+    for line in events.splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # the last line of one that was killed
+            continue
+    if not rows:
+        return ""
+    last = rows[-1]
+    stage = next((row["stage"] for row in reversed(rows) if row.get("stage")), None)
+    done = f"{last['done']} of {last['planned']} results" if last["planned"] else f"{len(rows)} events"
+    findings = [row["finding"]["code"] for row in rows if row.get("finding")]
+    words = f"{done} after {last['at_seconds']:.0f} s" + (f", in stage {stage}" if stage else "")
+    return words + (f", with {', '.join(findings)}" if findings else "")
+
+
+def _lines_of(output: Output) -> list[Document]:
+    """The JSON objects that it printed, one a line; a last line that was cut is left out."""
+    rows: list[Document] = []
+    for line in output.text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
 
 
 def read_training(output: Output, snapshot: Document) -> Told:

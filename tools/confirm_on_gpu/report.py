@@ -44,6 +44,41 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCost:
+    """What one call into NVML costs here: how often each kind of look makes it, and its times."""
+
+    call: str
+    of_list: float
+    of_fast_tick: float
+    of_slow_tick: float
+    median_seconds: float
+    longest_seconds: float
+    processor_seconds: float  # median
+
+
+@dataclass(frozen=True, slots=True)
+class StartTime:
+    """How long one command takes from its start to its end: the median of so many rounds, or why it did not run."""
+
+    command: str
+    median_seconds: float | None
+    processor_seconds: float | None
+    rounds: int
+    not_run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HangSeen:
+    """What `gpudiag hang` said of one job of two NCCL ranks on one GPU; `right` is None where the job did not come so far."""
+
+    kind: str
+    right: bool | None
+    said: str
+    seconds: float
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSeen:
     """One check on real readings: its outcome, and which of the readings that it judges were really there.
 
@@ -110,3 +145,6 @@ class Confirmation:
     speeds: tuple[Speed, ...]
     checks: tuple[CheckSeen, ...]
     readings: tuple[ReadingSeen, ...]
+    costs: tuple[CallCost, ...]
+    starts: tuple[StartTime, ...]
+    hangs: tuple[HangSeen, ...]

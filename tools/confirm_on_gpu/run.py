@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shlex
+import signal
 import socket
 import statistics
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,10 +26,19 @@ from gpudiag.compat import UTC
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome, worst
 from tools.confirm_on_gpu.child import run_child
-from tools.confirm_on_gpu.machine import first_gpu, gpus_of, is_met, missing_modules, why_not
+from tools.confirm_on_gpu.machine import (
+    first_gpu,
+    gpus_of,
+    has_module,
+    is_met,
+    is_stand_in,
+    loaded_nccl,
+    missing_modules,
+    why_not,
+)
 from tools.confirm_on_gpu.markdown import render_report
-from tools.confirm_on_gpu.plan import LOOK
-from tools.confirm_on_gpu.reading import speeds_of
+from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK
+from tools.confirm_on_gpu.reading import read_progress, speeds_of
 from tools.confirm_on_gpu.report import Confirmation, Speed, StepSeen
 from tools.confirm_on_gpu.step import Need, Output, Step, Told
 
@@ -43,15 +54,19 @@ class Run:
 
     folder: Path
     limit_seconds: float
+    nccl_library: Path | None = None  # that the steps of two ranks on one GPU load
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     started: float = field(default_factory=time.monotonic)
     snapshot: Mapping[str, Any] = field(default_factory=dict)
     seen: list[StepSeen] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    _groups: set[int] = field(default_factory=set)  # process groups of the steps that were started
 
     def take(self, step: Step) -> StepSeen:
         """Run one step, keep what it told, and write the report."""
-        seen, told = self._run(step)
+        return self._keep(step, *self._run(step))
+
+    def _keep(self, step: Step, seen: StepSeen, told: Told) -> StepSeen:
         self.seen.append(seen)
         self.told.append(told)
         if step.name == LOOK.name and told.outcome is not Outcome.ERROR:
@@ -60,10 +75,25 @@ class Run:
         return seen
 
     def take_all(self, steps: Sequence[Step]) -> None:
-        """Run the steps in order, and say how each ended as it does."""
-        for step in steps:
-            print(self.line_of(self.take(step)), flush=True)
+        """Run the steps in order, one that belongs beside another at its side, and say how each ended as it does."""
+        for together in _grouped(steps):
+            first, *beside = together
+            self._groups.clear()
+            with ThreadPoolExecutor(max_workers=len(together)) as pool:
+                others = [pool.submit(self._run, step) for step in beside]
+                try:
+                    ended = [self._run(first), *(other.result() for other in others)]
+                except BaseException:  # a signal: the steps in other threads end too
+                    self._end_all()
+                    raise
+            for step, (seen, told) in zip(together, ended, strict=True):
+                print(self.line_of(self._keep(step, seen, told)), flush=True)
         self.write(finished=True)
+
+    def _end_all(self) -> None:
+        for group in self._groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     @staticmethod
     def line_of(seen: StepSeen) -> str:
@@ -88,13 +118,14 @@ class Run:
             started_at=self.started_at,
             seconds=round(time.monotonic() - self.started, 1),
             finished=finished,
-            simulated=self.snapshot.get("simulated"),
+            simulated=self.snapshot.get("simulated")
+            or ("by the stand-in for CUDA" if is_stand_in(self.snapshot) else None),
             gpudiag_version=_version(),
             python=sys.executable,
             python_version=platform.python_version(),
             torch_version=torch.get("version"),
             cuda_runtime_version=torch.get("cuda_runtime_version"),
-            nccl_version=torch.get("nccl_version"),
+            nccl_version=loaded_nccl(self.folder) or torch.get("nccl_version"),
             driver_version=self.snapshot.get("driver_version"),
             gpus=gpus_of(self.snapshot),
             not_here=missing_modules(),
@@ -102,6 +133,9 @@ class Run:
             speeds=_joined([speed for told in self.told for speed in told.speeds]),
             checks=tuple(check for told in self.told for check in told.checks),
             readings=tuple(reading for told in self.told for reading in told.readings),
+            costs=tuple(cost for told in self.told for cost in told.costs),
+            starts=tuple(start for told in self.told for start in told.starts),
+            hangs=tuple(hang for told in self.told for hang in told.hangs),
         )
 
     def _run(self, step: Step) -> tuple[StepSeen, Told]:
@@ -110,12 +144,14 @@ class Run:
         if refused is not None:
             return _seen(step, refused, None, 0.0, None), refused
         stdout, stderr = (self.folder / f"{step.name}.{kind}" for kind in ("out", "err"))
-        deadline = min(step.deadline_seconds, left)
+        # A run that may take longer, as on a machine without a GPU, gives each step more.
+        deadline = min(step.deadline_seconds * max(1.0, self.limit_seconds / LIMIT_SECONDS), left)
         command = [self._fill(word) for word in step.command]
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="confirm-", ignore_cleanup_errors=True) as state:
+            filled = {name: self._fill(value) for name, value in step.environment.items()}
             environment = child_environment(Path(state)) | {
-                name: self._fill(value) for name, value in step.environment.items()
+                name: text for name, text in filled.items() if text
             }
             try:
                 output = run_child(
@@ -125,11 +161,13 @@ class Run:
                     stderr=stderr,
                     environment=environment,
                     folder=REPOSITORY,
+                    started_as=self._groups.add,
                 )
             except OSError as error:
                 told = Told(Outcome.ERROR, f"it cannot be started: {error}")
                 return _seen(step, told, command, time.monotonic() - begun, None), told
-        told = _told(step, output, deadline, self.snapshot)
+        events = self.folder / step.events if step.events else None
+        told = _told(step, output, deadline, self.snapshot, events)
         if step.leaves and output.status is not None:
             output = replace(output, stdout=stdout.replace(self.folder / step.leaves))
         return _seen(step, told, command, output.seconds, output), told
@@ -147,7 +185,15 @@ class Run:
     def _fill(self, word: str) -> str:
         """The word with what is known by now in the place of the names in braces."""
         if word == "{sizes}":
-            return json.dumps(_sizes(self.folder / "bandwidth.json"))
+            return json.dumps(
+                _sizes(self.folder / "preflight.json") or _sizes(self.folder / "bandwidth.json")
+            )
+        if word == "{strategies}":
+            return ",".join(
+                ["ddp", "fsdp2", *(("zero1", "zero2", "zero3") if has_module("deepspeed") else ())]
+            )
+        if word == "{nccl}":
+            return str(self.nccl_library or "")
         word = word.replace("{python}", sys.executable).replace("{folder}", str(self.folder))
         return word.replace("{first_gpu}", first_gpu(self.snapshot))
 
@@ -162,16 +208,47 @@ def child_environment(state: Path) -> dict[str, str]:
     }
 
 
-def _told(step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any]) -> Told:
+def _grouped(steps: Sequence[Step]) -> list[list[Step]]:
+    """The steps in order; those that run at the same time together."""
+    groups: list[list[Step]] = []
+    for step in steps:
+        if groups and step.beside == groups[-1][0].name:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def _told(
+    step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any], events: Path | None
+) -> Told:
     """What the step's output says; a hang and an output that cannot be read are told, not raised."""
     if output.status is None:
-        end = "was killed" if output.killed else "could not be killed: look for it in state D"
-        return Told(Outcome.FAIL, f"it did not end within {deadline:.0f} s, and {end}; {output.last_words()}")
+        return _cut(step, output, deadline, snapshot, events)
     try:
         return step.read(output, snapshot)
     except (ValueError, LookupError, TypeError, AttributeError, SyntaxError, OSError) as error:
         ended = f"it ended with {output.status}: {output.last_words()}"
         return Told(Outcome.FAIL, f"{ended} ({type(error).__name__} in reading its output)")
+
+
+def _cut(
+    step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any], events: Path | None
+) -> Told:
+    """What a step that was killed had done by then: what it measured stays in the report."""
+    end = "was killed" if output.killed else "could not be killed: look for it in state D"
+    words = f"it did not end within {deadline:.0f} s, and {end}"
+    if step.lines:
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            told = step.read(output, snapshot)
+            return replace(told, outcome=Outcome.FAIL, sentence=f"{words}; until then: {told.sentence}")
+    progress = ""
+    if events is not None:
+        with suppress(OSError, LookupError, TypeError):
+            progress = read_progress(events.read_text(errors="replace"))
+    return Told(
+        Outcome.FAIL, f"{words}; it had done {progress}" if progress else f"{words}; {output.last_words()}"
+    )
 
 
 def _seen(
@@ -215,8 +292,11 @@ def _with_ratio(speed: Speed) -> Speed:
     )
 
 
-def _sizes(bandwidth: Path) -> dict[str, int]:
-    return {name: size for name, (_, _, size) in speeds_of(_read_json(bandwidth)).items()}
+def _sizes(report: Path) -> dict[str, int]:
+    """The size of each test of one GPU in a report of gpudiag's; none where it has no speeds."""
+    with suppress(LookupError, TypeError):
+        return {name: size for name, (_, _, size) in speeds_of(_read_json(report)).items()}
+    return {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Outcome
-from tools.confirm_on_gpu.report import CheckSeen, ReadingSeen, Speed
+from tools.confirm_on_gpu.report import CallCost, CheckSeen, HangSeen, ReadingSeen, Speed, StartTime
 
 
 class Need(StrEnum):
@@ -24,6 +24,10 @@ class Need(StrEnum):
     MACHINE = "the machine's record"
     CAPTURE = "nvidia-smi's capture"
     SPEEDS = "gpudiag's own speeds"
+    SHARING = "an NCCL that lets two ranks share a GPU (2.30 or later)"
+    NO_SHARING = "an NCCL that does not let two ranks share a GPU"
+    PY_SPY = "py-spy"
+    SERVICE = "what the service needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,30 @@ class Told:
     speeds: tuple[Speed, ...] = ()
     checks: tuple[CheckSeen, ...] = ()
     readings: tuple[ReadingSeen, ...] = ()
+    costs: tuple[CallCost, ...] = ()
+    starts: tuple[StartTime, ...] = ()
+    hangs: tuple[HangSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing to confirm: its command, how long it may take, what it needs, and who reads its output.
 
-    In `command` and `environment` {python}, {folder}, {first_gpu} and {sizes} stand for what is known by then.
+    In `command` and `environment` {python}, {folder}, {first_gpu}, {sizes} and {nccl} stand for what is known by then; a
+    variable that would be empty is not set. `seconds` is what it took, or is expected to take, on one H100. A step that is cut says
+    how much it had done: `events` is the file in the folder where gpudiag writes its events, `lines` says
+    that what it printed until then can be read. `beside` names the step before it, at whose side it runs.
     """
 
     name: str
     confirms: str
     command: tuple[str, ...]
+    seconds: float
     deadline_seconds: float
     read: Callable[[Output, Mapping[str, Any]], Told]
     needs: tuple[Need, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    events: str | None = None
+    lines: bool = False
+    beside: str | None = None
     leaves: str | None = None  # the file in the folder that its standard output becomes

@@ -50,6 +50,18 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     return sheet.document()
 
 
+def start_of_process(pid: int, root: str = "/") -> tuple[str, int] | None:
+    """The state of a process and its start in clock ticks since boot; None where /proc does not say.
+
+    A command line and what else a process was started with stay the same as long as its start does.
+    """
+    try:
+        fields = _stat(os.path.join(root, "proc", str(pid)))
+        return fields[_STAT_STATE], int(fields[_STAT_START_TICKS])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def hides_processes(root: str = "/") -> bool:
     """Whether /proc hides other users' processes from this one (proc(5), hidepid 2 or `invisible`, and 4)."""
     if os.geteuid() == 0 and root == "/":

@@ -248,6 +248,13 @@ class Ask:
             self.kept[key] = question()
         return self.kept[key]
 
+    def while_same(self, key: Any, known: Any, question: Callable[[], Any]) -> Any:
+        """The question's last answer, as long as what it follows from is still `known`; a single look always asks."""
+        before = self.kept.get(key) if self.repeated else None
+        if before is None or before[0] != known:
+            before = self.kept[key] = (known, question())
+        return before[1]
+
     def first_of(self, *questions: Callable[[], Any]) -> Any:
         """The first answer among the newer and older calls for the same thing; the first error if none.
 

@@ -45,6 +45,7 @@ from gpudiag.probe.nvml.ask import (
 )
 from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import read_device
+from gpudiag.probe.nvml.early import LIBRARY
 from gpudiag.probe.sheet import Sheet
 from gpudiag.probe.start import SIMULATED
 
@@ -95,15 +96,17 @@ class Outliving:
 
 Emit = Callable[[Any], None]
 
-_LIBRARY = "libnvidia-ml.so.1"
 _QUICK_SECONDS = 0.02  # a GPU that takes longer must not hold up the others
 _PATIENCE_SECONDS = 0.25  # without news of any; then the GPUs read so far are asked about each other
 _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
 _LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
 
 
-def stream_nvml(emit: Emit, root: str = "/") -> None:
-    """Ask NVML about every GPU and send what it says; `root` is where /proc is found."""
+def stream_nvml(emit: Emit, root: str = "/", await_initialization: Callable[[], None] | None = None) -> None:
+    """Ask NVML about every GPU and send what it says; `root` is where /proc is found.
+
+    `await_initialization` returns when the library, which is being initialised already, has answered.
+    """
 
     def announce(call: str) -> None:
         emit(("asking", call))
@@ -111,6 +114,8 @@ def stream_nvml(emit: Emit, root: str = "/") -> None:
     try:
         pynvml = load_pynvml()
         announce("nvmlInit")
+        if await_initialization is not None:
+            await_initialization()
         pynvml.nvmlInit()
         emit(("library", read_library(pynvml, announce)))
         announce("nvmlDeviceGetCount")
@@ -370,13 +375,13 @@ def _why_not_loaded() -> str | None:
     from ctypes import CDLL
 
     try:
-        CDLL(_LIBRARY)
+        CDLL(LIBRARY)
     except OSError as error:
         words = str(error)
     else:
         return None
     # On a simulated machine an empty file stands for none: it ends the linker's search.
-    if f"{_LIBRARY}: cannot open shared object file: No such file" in words or os.environ.get(SIMULATED):
+    if f"{LIBRARY}: cannot open shared object file: No such file" in words or os.environ.get(SIMULATED):
         return None
     return f"the driver's library cannot be loaded: {words}"
 

@@ -32,6 +32,9 @@ _LISTS = (
     ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
 )
 
+_IS_NO_PLACE = (
+    2  # counters that the driver refuses, where no driver yet had one: errors are not counted there
+)
 _CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
 _VOLATILE, _AGGREGATE = 0, 1  # nvmlEccCounterType_t
 _COUNTERS = (
@@ -40,6 +43,7 @@ _COUNTERS = (
     ("corrected_aggregate", _CORRECTED, _AGGREGATE),
     ("uncorrected_aggregate", _UNCORRECTED, _AGGREGATE),
 )
+_REMAPPED = ("correctable", "uncorrectable", "pending", "failed")
 _RETIRED_SINGLE_BIT, _RETIRED_DOUBLE_BIT = 29, 30  # NVML_FI_DEV_RETIRED_*
 
 
@@ -70,12 +74,20 @@ def _memory_v2(ask: Ask) -> tuple[object, int]:
 
 def read_ecc_locations(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill in the ECC counts by place; the totals must have been read before."""
-    sheet.read("ecc_locations", _ecc_locations, ask, sheet)
+    counted = [sheet.values.get(f"ecc_{name}") for name, _, _ in _COUNTERS]
+    sheet.read("ecc_locations", ask.while_same, "ecc locations", counted, lambda: _ecc_locations(ask, sheet))
 
 
 def read_row_remap_histogram(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill in how many banks have how many spare rows left."""
-    sheet.read("row_remap_histogram", _row_remap_histogram, ask)
+    remapped = [sheet.values.get(f"row_remap_{name}") for name in _REMAPPED]
+    sheet.read(
+        "row_remap_histogram",
+        ask.while_same,
+        "row remap histogram",
+        remapped,
+        lambda: _row_remap_histogram(ask),
+    )
 
 
 def read_retired_pages(ask: Ask, sheet: DeviceSheet) -> None:
@@ -98,6 +110,8 @@ def _ecc_locations(ask: Ask, sheet: DeviceSheet) -> list[dict[str, object]]:
         counts.values["location"] = location
         for name, error, counter in _COUNTERS:
             counts.read(name, _location_count, ask, error, counter, number)
+            if len(counts.missing) == _IS_NO_PLACE:
+                break
         if len(counts.values) > 1:
             locations.append(counts.document())
     if not locations:

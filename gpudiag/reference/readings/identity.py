@@ -39,14 +39,19 @@ IDENTITY: tuple[Declared, ...] = (
         "once",
         fact=Fact("Identity", "Compute capability"),
     ),
-    Declared("brand", "brand {}", ByHand("brand")),
-    Declared("cuda_cores", "{} CUDA cores", Call("nvmlDeviceGetNumGpuCores")),
+    Declared("brand", "brand {}", ByHand("brand"), "fixed"),
+    Declared("cuda_cores", "{} CUDA cores", Call("nvmlDeviceGetNumGpuCores"), "fixed"),
     Declared(
-        "gsp_firmware_version", "GSP firmware {}", Call("nvmlDeviceGetGspFirmwareVersion", gives="text")
+        "gsp_firmware_version",
+        "GSP firmware {}",
+        Call("nvmlDeviceGetGspFirmwareVersion", gives="text"),
+        "fixed",
     ),
-    Declared("gsp_firmware_mode", "{}", ByHand("gsp_modes")),
-    Declared("gsp_firmware_mode_default", "by default {}", ByHand("gsp_modes")),
-    Declared("inforom_version", "InfoROM {}", Call("nvmlDeviceGetInforomImageVersion", gives="text")),
+    Declared("gsp_firmware_mode", "{}", ByHand("gsp_modes"), "fixed"),
+    Declared("gsp_firmware_mode_default", "by default {}", ByHand("gsp_modes"), "fixed"),
+    Declared(
+        "inforom_version", "InfoROM {}", Call("nvmlDeviceGetInforomImageVersion", gives="text"), "fixed"
+    ),
     Declared("inforom_valid", "valid {}", ByHand("inforom_valid")),
     Declared("cuda_ordinal", "CUDA ordinal {}", None, fact=Fact("Identity", "CUDA ordinal")),
 )
@@ -69,6 +74,7 @@ MODES: tuple[Declared, ...] = (
         "persistence_mode",
         "persistence {}",
         Call("nvmlDeviceGetPersistenceMode", gives="switch"),
+        "fixed",
         fact=Fact("Clocks", "Persistence mode"),
     ),
     Declared(

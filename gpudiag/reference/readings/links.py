@@ -30,6 +30,7 @@ SLOT: tuple[Declared, ...] = (
             gives="positive",
             older=Call("nvmlDeviceGetMaxPcieLinkGeneration", gives="positive"),
         ),
+        "fixed",
         metric=Metric(
             _PCIE_GENERATION,
             labels={"which": "max"},
@@ -52,6 +53,7 @@ SLOT: tuple[Declared, ...] = (
         "pcie_width_gpu_max",
         "GPU x{}",
         Call("nvmlDeviceGetMaxPcieLinkWidth", gives="positive"),
+        "fixed",
         metric=Metric(
             _PCIE_WIDTH,
             labels={"which": "max"},

@@ -103,7 +103,6 @@ LOAD: tuple[Declared, ...] = (
         "pstate",
         "P{}",
         ByHand("pstate"),
-        "fast",
         history="last",
         metric=Metric(
             Family("pstate", "Performance state, 0 (fastest) to 15."),
@@ -134,7 +133,6 @@ HEAT: tuple[Declared, ...] = (
         "memory_temperature_celsius",
         "memory {} C",
         Field(82),
-        "fast",
         history="mean",
         metric=Metric(
             _TEMPERATURE,
@@ -158,6 +156,7 @@ HEAT: tuple[Declared, ...] = (
         "temperature_slowdown_celsius",
         "slows at {} C",
         _threshold(1),
+        "fixed",
         metric=Metric(
             _TEMPERATURE_LIMIT,
             labels={"limit": "slowdown"},
@@ -169,6 +168,7 @@ HEAT: tuple[Declared, ...] = (
         "temperature_shutdown_celsius",
         "shuts down at {} C",
         _threshold(0),
+        "fixed",
         metric=Metric(
             _TEMPERATURE_LIMIT,
             labels={"limit": "shutdown"},
@@ -176,8 +176,8 @@ HEAT: tuple[Declared, ...] = (
         ),
         fact=Fact("Heat and power", "Shutdown at", "°C"),
     ),
-    Declared("temperature_gpu_max_celsius", "GPU at most {} C", _threshold(3)),
-    Declared("temperature_memory_max_celsius", "memory at most {} C", _threshold(2)),
+    Declared("temperature_gpu_max_celsius", "GPU at most {} C", _threshold(3), "fixed"),
+    Declared("temperature_memory_max_celsius", "memory at most {} C", _threshold(2), "fixed"),
     Declared(
         "fan_speed_percent",
         "fan {} %",
@@ -234,12 +234,21 @@ POWER: tuple[Declared, ...] = (
         "power_limit_default_watts",
         "default {} W",
         _watts("nvmlDeviceGetPowerManagementDefaultLimit"),
+        "fixed",
         fact=Fact("Heat and power", "Default limit", "W"),
     ),
     Declared(
-        "power_limit_min_watts", "least {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 0)
+        "power_limit_min_watts",
+        "least {} W",
+        _watts("nvmlDeviceGetPowerManagementLimitConstraints", 0),
+        "fixed",
     ),
-    Declared("power_limit_max_watts", "most {} W", _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1)),
+    Declared(
+        "power_limit_max_watts",
+        "most {} W",
+        _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1),
+        "fixed",
+    ),
     Declared(
         "energy_joules",
         "{} used",
@@ -282,6 +291,7 @@ CLOCKS: tuple[Declared, ...] = (
         "sm_clock_max_mhz",
         "max {}",
         Call("nvmlDeviceGetMaxClockInfo", _SM_CLOCK),
+        "fixed",
         metric=Metric(
             _CLOCK_MAX,
             _HERTZ_PER_MHZ,
@@ -294,7 +304,6 @@ CLOCKS: tuple[Declared, ...] = (
         "memory_clock_mhz",
         "memory {} MHz",
         Call("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
-        "fast",
         history="mean",
         metric=Metric(
             _CLOCK,
@@ -308,6 +317,7 @@ CLOCKS: tuple[Declared, ...] = (
         "memory_clock_max_mhz",
         "max {}",
         Call("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK),
+        "fixed",
         metric=Metric(
             _CLOCK_MAX,
             _HERTZ_PER_MHZ,
@@ -316,7 +326,7 @@ CLOCKS: tuple[Declared, ...] = (
         ),
     ),
     Declared("graphics_clock_mhz", "graphics {} MHz", Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK)),
-    Declared("graphics_clock_max_mhz", "max {}", Call("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK)),
+    Declared("graphics_clock_max_mhz", "max {}", Call("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK), "fixed"),
     Declared(
         "video_clock_mhz",
         "video {} MHz",
@@ -333,20 +343,24 @@ CLOCKS: tuple[Declared, ...] = (
         "graphics_clock_application_mhz",
         "application graphics {} MHz",
         Call("nvmlDeviceGetApplicationsClock", _GRAPHICS_CLOCK),
+        "fixed",
     ),
     Declared(
         "memory_clock_application_mhz",
         "application memory {} MHz",
         Call("nvmlDeviceGetApplicationsClock", _MEMORY_CLOCK),
+        "fixed",
     ),
     Declared(
         "graphics_clock_application_default_mhz",
         "default graphics {} MHz",
         Call("nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS_CLOCK),
+        "fixed",
     ),
     Declared(
         "memory_clock_application_default_mhz",
         "default memory {} MHz",
         Call("nvmlDeviceGetDefaultApplicationsClock", _MEMORY_CLOCK),
+        "fixed",
     ),
 )

@@ -85,7 +85,7 @@ MEMORY: tuple[Declared, ...] = (
         fact=Fact("Memory", "Total", "bytes", first=True),
     ),
     Declared("memory_kind", "{}", ByHand("memory"), "fast"),
-    Declared("memory_bus_width_bits", "{} bits wide", Call("nvmlDeviceGetMemoryBusWidth")),
+    Declared("memory_bus_width_bits", "{} bits wide", Call("nvmlDeviceGetMemoryBusWidth"), "fixed"),
 )
 
 ECC: tuple[Declared, ...] = (

@@ -264,6 +264,15 @@ def slow_init(blueprint: Blueprint, fault: Fault) -> Blueprint:
     return replace(blueprint, nvml=replace(blueprint.nvml, init_delay_seconds=float(fault.argument or 0)))
 
 
+def charge_calls(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """Each call into the driver costs processor time, as on one real GPU (driver_costs.toml)."""
+    _need_driver(blueprint, fault)
+    costs = tomllib.loads(
+        files("gpudiag.simulate").joinpath("driver_costs.toml").read_text(encoding="utf-8")
+    )["microseconds"]
+    return replace(blueprint, nvml=replace(blueprint.nvml, call_microseconds=costs))
+
+
 def cool_down(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """Nothing holds the GPUs: at its first handle each takes that many seconds to attach, one by one."""
     _need_driver(blueprint, fault)

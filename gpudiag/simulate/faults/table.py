@@ -99,6 +99,9 @@ FAULTS = (
         "cold", "SECONDS", "the driver takes that long to attach each GPU", fault_machine.cool_down, _DRIVER
     ),
     FaultKind("init-slow", "SECONDS", "nvmlInit takes that long", fault_machine.slow_init),
+    FaultKind(
+        "driver-costs", "", "calls into the driver cost what they did on an H100", fault_machine.charge_calls
+    ),
     FaultKind("cuda-broken", "", "NVML fine, CUDA does not start", fault_machine.break_cuda, _TORCH),
     FaultKind("cpu-torch", "", "torch is its CPU build", fault_machine.install_cpu_torch, _TORCH),
     FaultKind("no-torch", "", "torch is not installed", fault_machine.remove_torch, _TORCH),

@@ -18,7 +18,7 @@ from gpudiag.simulate.scenario import CallFault, HostTree, SimulatedGpu
 
 _T = TypeVar("_T")
 
-_MAGIC, _LAYOUT = b"GPUDNVML", 1
+_MAGIC, _LAYOUT = b"GPUDNVML", 2
 _HEADER = struct.Struct("<8sIIQIIIIQQQQQ")
 _SLOT = struct.Struct("<QIIiIII")
 _FAULT = struct.Struct("<QQIiIIII")
@@ -120,6 +120,7 @@ class AnswerTable:
     _faults: list[bytes] = field(default_factory=list)
     _bitmaps: list[bytes] = field(default_factory=list)
     _events: list[bytes] = field(default_factory=list)
+    _costs_us: dict[str, float] = field(default_factory=dict)
     _numbers: dict[str, int] = field(
         default_factory=lambda: {name: number for number, name in enumerate(exported_functions())}
     )
@@ -182,6 +183,14 @@ class AnswerTable:
                 )
             )
 
+    def charge(self, call: str, microseconds: float) -> None:
+        """Make a call take so much of a processor's time; of a name and prefixes with `*`, the longest counts."""
+        self._costs_us[call] = microseconds
+
+    def _cost_ns(self, function: str) -> int:
+        fitting = [call for call in self._costs_us if _matches(call, function)]
+        return round(self._costs_us[max(fitting, key=len)] * 1000) if fitting else 0
+
     def add_event(self, subject: int, event_type: int, data: int) -> None:
         """Add an event to the list that event sets report."""
         self._events.append(_EVENT.pack(subject, 0, event_type, data))
@@ -191,7 +200,7 @@ class AnswerTable:
         self._refuse_unknown_versions()
         slots, values = self._pack_slots()
         bitmap_size = len(self._bitmaps[0]) if self._bitmaps else 0
-        functions = pack_functions()
+        functions = pack_functions(self._cost_ns)
         offsets, position = [], _HEADER.size
         for part in (functions, slots, self._faults, self._events, self._bitmaps):
             position = (position + 7) // 8 * 8

@@ -24,6 +24,7 @@ Within a struct, `c8` and `a40@16` are a count at offset 8 and an array whose ad
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpudiag.reference.declaration import Call, Field, by_question
@@ -235,9 +236,9 @@ class _Step:
         )
 
 
-def pack_functions() -> bytes:
-    """The function table of the state file: default code, flags and steps of every exported function."""
-    return b"".join(_pack_function(name) for name in exported_functions())
+def pack_functions(cost_ns: Callable[[str], int]) -> bytes:
+    """The function table of the state file: default code, flags, cost and steps of every exported function."""
+    return b"".join(_pack_function(name, cost_ns(name)) for name in exported_functions())
 
 
 def is_look_up(function: str) -> bool:
@@ -250,10 +251,10 @@ def fills_a_struct(function: str) -> bool:
     return any(word.startswith(("v", "m")) for word in SHAPES.get(function, "").split())
 
 
-def _pack_function(name: str) -> bytes:
+def _pack_function(name: str, cost_ns: int) -> bytes:
     steps = _parse_shape(SHAPES.get(name, ""))
     packed = b"".join(step.pack() for step in steps).ljust(_MAX_STEPS * 12, b"\0")
-    return struct.pack("<iHH", _default_code(name), _flags(name), len(steps)) + packed
+    return struct.pack("<iHHQ", _default_code(name), _flags(name), len(steps), cost_ns) + packed
 
 
 def _default_code(name: str) -> int:

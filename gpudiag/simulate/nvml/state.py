@@ -125,6 +125,8 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
         encode_activity(placed, table)
     encode_topology(gpus, table)
     _add_faults(scenario.nvml, gpus, table)
+    for call, microseconds in scenario.nvml.call_microseconds.items():
+        table.charge(call, microseconds)
     subjects = {placed.gpu.readings.get("uuid"): placed.subject for placed in gpus}
     for uuid, code in xid_events:
         if uuid in subjects:

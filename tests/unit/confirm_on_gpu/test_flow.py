@@ -15,10 +15,11 @@ import pytest
 from gpudiag.cli.main import main as gpudiag_main
 from gpudiag.model.documents import noun_schema
 from gpudiag.model.finding import Outcome
-from tools.confirm_on_gpu.__main__ import confirm, main
-from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS
+from tools.confirm_on_gpu import reading
+from tools.confirm_on_gpu.__main__ import confirm, main, plan_line
+from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS, chosen_steps
 from tools.confirm_on_gpu.report import Confirmation
-from tools.confirm_on_gpu.run import REPOSITORY, Run
+from tools.confirm_on_gpu.run import REPOSITORY, Run, _grouped
 from tools.confirm_on_gpu.step import Need, Output, Step, Told
 from tools.write_schemas import schema_path, schema_text
 
@@ -44,7 +45,9 @@ def read_word(output: Output, snapshot: object) -> Told:
 
 
 def a_step(name: str, code: str = 'print(\'{"word": "well"}\')', **changes) -> Step:
-    step = Step(name=name, confirms=name, command=python(code), deadline_seconds=20.0, read=read_word)
+    step = Step(
+        name=name, confirms=name, command=python(code), seconds=1.0, deadline_seconds=20.0, read=read_word
+    )
     return replace(step, **changes)
 
 
@@ -103,6 +106,63 @@ def test_a_hang_costs_its_deadline_and_leaves_no_process(tmp_path):
     assert "about to hang" in seen["hang"]["sentence"]
     for pid in map(int, pids.read_text().split()):
         assert not is_running(pid)
+
+
+def test_a_step_that_is_cut_says_how_much_it_had_done(tmp_path):
+    """By the events of a command of gpudiag's, by the lines of another; what it measured stays in the report."""
+    events = tmp_path / "r" / "cut.events"
+    write = (
+        "import json, time\n"
+        f"file = open({str(events)!r}, 'w')\n"
+        "for event in ({'kind': 'stage', 'stage': 'measure', 'at_seconds': 3.2, 'done': 0, 'planned': 30},"
+        " {'kind': 'result', 'at_seconds': 41.0, 'done': 12, 'planned': 30}):\n"
+        "    file.write(json.dumps(event) + '\\n')\n"
+        'file.write(\'{"kind": "resu\')\n'
+        "file.close()\n"
+        "time.sleep(600)\n"
+    )
+    row = {"kind": "fifo", "right": True, "said": "fail: rank 1", "seconds": 2.5, "steps": [20, 20]}
+    lines = f"import json, time\nprint(json.dumps({row!r}), flush=True)\nprint('{{\"ki', flush=True)\ntime.sleep(600)"
+    status, seen = run_steps(
+        tmp_path / "r",
+        a_step("cut", write, deadline_seconds=3.0, events="cut.events"),
+        a_step("lines", lines, deadline_seconds=3.0, lines=True, read=reading.read_hangs),
+        a_step("neither", "import time; time.sleep(600)", deadline_seconds=1.0, events="no.events"),
+    )
+    assert status == 1
+    assert "it had done 12 of 30 results after 41 s, in stage measure" in seen["cut"]["sentence"]
+    assert "until then: 1 of 1 right" in seen["lines"]["sentence"]
+    assert "it said nothing" in seen["neither"]["sentence"]
+    assert {one["outcome"] for name, one in seen.items() if name != "machine"} == {"fail"}
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [one["kind"] for one in report["hangs"]] == ["fifo"]
+
+
+def test_a_step_beside_another_runs_while_that_does(tmp_path):
+    """Each waits for the other's file: one after the other they would not end."""
+    wait = (
+        "import pathlib, time\n"
+        "mine, other = pathlib.Path({0!r}), pathlib.Path({1!r})\n"
+        "mine.touch()\n"
+        "while not other.exists():\n"
+        "    time.sleep(0.01)\n"
+        'print(\'{{"word": "met"}}\')\n'
+    )
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    status, seen = run_steps(
+        tmp_path / "r",
+        a_step("first", wait.format(one, two)),
+        a_step("second", wait.format(two, one), beside="first"),
+        a_step("last"),
+    )
+    assert (status, [one["sentence"] for one in seen.values()][1:]) == (0, ["met", "met", "well"])
+
+
+def test_a_variable_that_would_be_empty_is_not_set(tmp_path):
+    code = "import json, os; print(json.dumps({'word': os.environ.get('LD_PRELOAD', 'none')}))"
+    run = Run(tmp_path, 60.0)
+    run.take(look())
+    assert run.take(a_step("bare", code, environment={"LD_PRELOAD": "{nccl}"})).sentence == "none"
 
 
 def is_running(pid: int) -> bool:
@@ -210,9 +270,33 @@ def test_an_ended_run_takes_its_step_along_and_keeps_the_report(tmp_path):
 def test_the_plan_is_sound():
     names = [step.name for step in STEPS]
     assert len(set(names)) == len(names)
-    assert LIMIT_SECONDS < 600
-    assert all(0 < step.deadline_seconds <= 180 for step in STEPS)
+    assert LIMIT_SECONDS == 360
+    assert all(step.seconds < step.deadline_seconds <= LIMIT_SECONDS for step in STEPS)
+    assert all(step.beside is None or step.beside in names[: names.index(step.name)] for step in STEPS)
     assert STEPS[0] is LOOK
+
+
+def test_all_that_one_gpu_can_show_is_planned_within_the_limit():
+    """With an NCCL that lets two ranks share a GPU, and with one that does not."""
+    for lacking in (Need.NO_SHARING, Need.SHARING):
+        alone = [step for step in STEPS if not {lacking, Need.TWO_GPUS} & set(step.needs)]
+        groups = _grouped(alone)
+        assert sum(max(step.seconds for step in together) for together in groups) <= LIMIT_SECONDS
+        assert "preflight" in {step.name for step in alone}
+
+
+def test_a_step_that_needs_two_ranks_on_a_gpu_brings_the_one_that_tries_it():
+    names = [step.name for step in chosen_steps(["hang_jobs"])]
+    assert names == ["machine", "nccl_two_ranks_bare", "hang_jobs"]
+    assert [step.name for step in chosen_steps(["nvml_costs"])] == ["machine", "nvml_costs"]
+
+
+def test_the_plan_says_its_seconds(capsys):
+    steps = (LOOK, *(step for step in STEPS if step.name in ("hang_jobs", "service", "nccl_speed")))
+    words = plan_line(steps, 360.0)
+    assert words == (
+        "seconds planned: machine 6, hang_jobs 55, service 55 beside hang_jobs, (nccl_speed 20); 61 of 360 in all"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.model.finding import Outcome
-from tools.confirm_on_gpu import reading
+from tools.confirm_on_gpu import hang_jobs, reading
 from tools.confirm_on_gpu.playback import compare_listings
 from tools.confirm_on_gpu.report import Speed
 from tools.confirm_on_gpu.run import REPOSITORY, _joined
@@ -73,6 +73,119 @@ def test_two_ranks_that_run_where_they_cannot_or_do_not_share_are_faults(output_
     assert reading.read_shared(output_of(COLLECTIVE), with_nccl("2.28.9")).outcome is Outcome.FAIL
     apart = COLLECTIVE | {"ranks_share_gpu": False}
     assert reading.read_shared(output_of(apart), with_nccl("2.30.3")).outcome is Outcome.FAIL
+
+
+def test_the_loaded_nccl_is_what_counts(output_of, tmp_path):
+    """A library that was preloaded, or a newer wheel: torch's own number is that of its build."""
+    answer = {"works": True, "sum": 3.0, "version": "2.32.3"}
+    told = reading.read_pair(output_of(answer), with_nccl("2.28.9"))
+    assert (told.outcome, "2.32.3" in told.sentence) == (Outcome.PASS, True)
+    (tmp_path / "nccl-pair.json").write_text(json.dumps(answer))
+    shared = reading.read_shared(output_of(COLLECTIVE), with_nccl("2.28.9"))
+    assert (shared.outcome, "legal with NCCL 2.32.3" in shared.sentence) == (Outcome.PASS, True)
+
+
+def lines(*rows: dict) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_costs_of_calls_are_told_with_the_dearest_of_a_listing(output_of):
+    def call(name: str, of_list: float, seconds: float) -> dict:
+        per_look = {"list": of_list, "fast tick": 1.0, "slow tick": 0.0}
+        return {"call": name, "per_look": per_look, "median_seconds": seconds, "longest_seconds": seconds,
+                "processor_seconds": seconds}  # fmt: skip
+
+    look = {"look": "list", "median_seconds": 0.13, "longest_seconds": 0.2, "processor_seconds": 0.1}
+    told = reading.read_costs(output_of(lines(look, call("nvmlA", 1, 0.002), call("nvmlB", 8, 0.001))), {})
+    assert told.outcome is Outcome.PASS
+    assert "list: 130.0 ms, 100.0 ms of a processor; dearest of a listing: nvmlB, 8.0 ms" in told.sentence
+    assert [(cost.call, cost.of_list, cost.of_fast_tick) for cost in told.costs] == [
+        ("nvmlA", 1, 1.0),
+        ("nvmlB", 8, 1.0),
+    ]
+    assert reading.read_costs(output_of("", stderr="NVML lists no GPU"), {}).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("listing", "instant", "outcome"), [(0.30, 0.85, "pass"), (0.36, 0.85, "warn"), (0.30, 1.77, "warn")]
+)
+def test_start_times_are_held_against_what_they_are_meant_to_be(output_of, listing, instant, outcome):
+    took = {
+        "gpudiag list --json": listing,
+        "gpudiag preflight --level instant": instant,
+        "nvitop -1": 0.52,
+    }
+    rows = [
+        {"command": name, "median_seconds": seconds, "processor_seconds": 0.1, "rounds": rounds}
+        for rounds in (1, 2)
+        for name, seconds in took.items()
+    ]
+    absent = {"command": "gpustat --json", "not_run": "gpustat is not installed"}
+    told = reading.read_starts(output_of(lines(absent, *rows)), {})
+    assert told.outcome == outcome
+    assert len(told.starts) == 4
+    assert "gpustat --json not run: gpustat is not installed" in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("share", "states", "outcome"),
+    [(0.004, ["ok"], "pass"), (0.026, ["ok"], "warn"), (0.004, ["ok", "slow"], "warn")],
+)
+def test_a_sampler_that_costs_too_much_or_is_slow_is_a_warning(output_of, share, states, outcome):
+    row = {
+        "when": "alone", "seconds": 15.0, "states": states,
+        "processor_shares": {"service": 0.01, "sampler": share}, "pss_bytes": {"service": 80 << 20, "sampler": None},
+    }  # fmt: skip
+    told = reading.read_service(output_of(lines(row)), {"devices": []})
+    assert told.outcome == outcome
+    assert "service 1.00 % of a core and 80 MiB" in told.sentence
+
+
+def a_job(kind: str, right: bool | None) -> dict:
+    return {"kind": kind, "right": right, "said": f"said of {kind}", "seconds": 2.0, "steps": [20, 20]}
+
+
+@pytest.mark.parametrize(
+    ("rights", "outcome"), [((True, True), "pass"), ((True, False), "fail"), ((True, None), "error")]
+)
+def test_a_wrong_word_of_a_hang_is_a_fault_and_a_job_that_did_not_come_so_far_is_none(
+    output_of, rights, outcome
+):
+    rows = [a_job(kind, right) for kind, right in zip(("healthy", "fifo"), rights, strict=True)]
+    told = reading.read_hangs(output_of(lines(*rows)), {})
+    assert told.outcome == outcome
+    assert [one.kind for one in told.hangs] == ["healthy", "fifo"]
+
+
+def a_verdict(outcome: str, headline: str, rank: int | None = None) -> dict:
+    findings = [] if rank is None else [{"code": "x", "message": headline, "subject": {"rank": rank}}]
+    return {"outcome": outcome, "headline": headline, "findings": findings, "places": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "right"),
+    [
+        ("healthy", a_verdict("pass", "not hanging"), True),
+        ("healthy", a_verdict("fail", "rank 0 hangs", 0), False),
+        ("healthy", a_verdict("error", "unknown"), False),
+        ("fifo", a_verdict("fail", "rank 1 reads a pipe in load_batch", 1), True),
+        ("fifo", a_verdict("fail", "rank 0 waits in all_reduce", 0), False),
+        ("fifo", a_verdict("pass", "not hanging"), False),
+        ("loop", a_verdict("fail", "rank 1 computes in tokenize", 1), True),
+        ("loop", a_verdict("fail", "rank 1 hangs somewhere", 1), False),
+        ("skip", a_verdict("fail", "rank 1 left out an all_reduce", 1), True),
+        ("spin", a_verdict("error", "the job hangs: a kernel does not end; which rank's is unknown"), True),
+        ("spin", a_verdict("pass", "not hanging"), False),
+    ],
+)
+def test_a_verdict_on_a_hang_is_right_where_it_names_rank_and_place(kind, verdict, right):
+    assert hang_jobs.is_right(kind, verdict) is right
+
+
+def test_the_job_and_what_starts_it_know_the_same_kinds():
+    source = Path(hang_jobs.__file__).with_name("hang_job.py").read_text()
+    assert all(f'"{kind}"' in source for kind in hang_jobs.KINDS)
+    assert f"FAULTY_STEP = {hang_jobs.FAULTY_STEP}\n" in source
 
 
 def test_a_run_over_gloo_confirms_no_nccl(output_of):
@@ -200,3 +313,10 @@ def test_the_gpu_tests_need_no_more_of_pytest_than_there_is_without_it():
         "assert used <= vars(sys.modules['pytest']).keys(), used\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+
+
+def test_the_stand_in_for_cuda_confirms_nothing(output_of):
+    stand_in = {"torch": {"version": "2.13.0+stand.in"}}
+    played = {"simulated": None, "same": 0, "differing": []}
+    assert reading.read_playback(output_of(played), stand_in).outcome is Outcome.SKIP
+    assert reading.read_playback(output_of(played), with_nccl("2.28.9")).outcome is Outcome.FAIL

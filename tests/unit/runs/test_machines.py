@@ -4,8 +4,9 @@ import pytest
 
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import Outcome
+from gpudiag.ranks.environment import read_launch
 from gpudiag.runs.gate import worst_status
-from gpudiag.runs.machines import Look, MachinesLaunch, read_launch
+from gpudiag.runs.machines import Look, MachinesLaunch
 from tests.unit.render.reports import HEALTHY
 
 LAUNCHED = {

@@ -20,12 +20,11 @@ from gpudiag.store.database import NewRun, Store, parse_store_url
 from gpudiag.store.history import (
     HistoryKeeper,
     RunFacts,
-    default_store,
     machine_key,
     read_history,
     record_run,
 )
-from gpudiag.store.state_folder import state_directory
+from gpudiag.store.state_folder import default_store, state_directory
 from tests.unit.model.nouns import make_device, make_snapshot
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

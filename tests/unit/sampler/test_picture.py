@@ -18,7 +18,8 @@ def tick(fast=None, slow=None, late=None, **more) -> dict:
     slow = {str(index): {"document": document, "processes": {}} for index, document in (slow or {}).items()}
     return {"kind": "tick", "sequence": 1, "at": 1.0, "seconds": 0.001, "peers": {}, "xids": [], "slow": slow,
             "fast": {str(index): one for index, one in (fast or {}).items()},
-            "late": {str(index): told for index, told in (late or {}).items()}, **more}  # fmt: skip
+            "late": {str(index): told for index, told in (late or {}).items()},
+            "interval": 1.0, "waited": 0.0, "longest": ("nvmlDeviceGetName", 0.001), **more}  # fmt: skip
 
 
 def started(count: int = 2, now: float = 100.0) -> NvmlPicture:
@@ -173,3 +174,41 @@ def test_a_value_that_does_not_fit_costs_only_itself():
         MissingReason.ERROR, "temperature_celsius should be int, not 'hot'"
     )
     assert (odd.utilization_percent, odd.responding) == (9, True)
+
+
+def say_late(picture: NvmlPicture, count: int, **more) -> None:
+    for _ in range(count):
+        picture.add(tick(**more), 101.0)
+
+
+def test_three_late_readings_in_a_row_are_slow_and_five_in_time_are_well_again():
+    for late in (
+        {"seconds": 1.4, "longest": ("nvmlDeviceGetFieldValues", 1.2)},
+        {"late": {1: ["nvmlDeviceGetFieldValues", 0.7, None]}},
+    ):
+        picture = started()
+        say_late(picture, 2, **late)
+        assert picture.slow is None
+        say_late(picture, 1)
+        say_late(picture, 2, **late)
+        assert picture.slow is None  # not in a row
+        say_late(picture, 1, **late)
+        assert picture.slow is not None
+        assert "nvmlDeviceGetFieldValues has taken" in picture.slow
+        say_late(picture, 4)
+        assert picture.slow is not None
+        say_late(picture, 1)
+        assert picture.slow is None
+
+
+def test_a_busy_machine_is_not_a_slow_driver():
+    picture = started()
+    say_late(picture, 5, seconds=1.4, waited=0.9)
+    say_late(picture, 5, late={1: ["nvmlDeviceGetName", 0.9, None]}, waited=0.6)
+    assert picture.slow is None
+
+
+def test_nobody_looking_is_not_slow():
+    picture = started()
+    say_late(picture, 5, seconds=0.3, interval=5.0)
+    assert picture.slow is None

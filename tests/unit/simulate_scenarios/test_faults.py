@@ -119,7 +119,7 @@ CASES = (
     Case("h100x8+visible:5,2", parts={"torch", "environment"}),
 )
 # These change all of a GPU, or which GPUs there are; they have tests of their own below.
-ELSEWHERE = {"lost", "hang", "gone", "zero-gpus", "old-driver", "cold"}
+ELSEWHERE = {"lost", "hang", "gone", "zero-gpus", "old-driver", "cold", "driver-costs"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)

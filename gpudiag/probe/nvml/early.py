@@ -1,0 +1,29 @@
+"""The entry of the child that asks NVML: the library initialises while Python loads what will ask it.
+
+nvmlInit takes some 35 ms on a GPU machine, and so do the imports. It is counted: pynvml's own nvmlInit then returns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import CDLL
+from threading import Thread
+from typing import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def stream_nvml(emit: Callable[[Any], None], root: str = "/") -> None:
+    """What `child.stream_nvml` sends."""
+    initialization = Thread(target=_initialize, daemon=True)
+    initialization.start()
+    from gpudiag.probe.nvml.child import stream_nvml
+
+    stream_nvml(emit, root, initialization.join)
+
+
+def _initialize() -> None:
+    """Initialise the library; what keeps it from that is reported by the call of pynvml."""
+    with suppress(OSError, AttributeError):
+        CDLL(LIBRARY).nvmlInitWithFlags(0)
