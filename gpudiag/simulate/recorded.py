@@ -122,6 +122,7 @@ def _nvml(snapshot: Snapshot) -> SimulatedNvml:
         driver_version=driver,
         nvml_version=value_or(snapshot.nvml_version, f"0.{driver}"),
         cuda_driver_version=value_or(snapshot.cuda_driver_version, ""),
+        confidential_computing=value_or(snapshot.confidential_computing, None),
         init_code=_INIT_CODES.get(state, 0),
         faults=(CallFault("nvmlInit*", hang=True),) if hangs else (),
     )
