@@ -48,7 +48,7 @@ def name_gpus(labels: Sequence[str]) -> str:
 
 
 def describe_free(candidates: Sequence[Candidate]) -> str:
-    """What work may start on: `Free: GPUs 2 3.`"""
+    """The sentence about what work may start on, such as `Free: GPUs 2 3`, with its full stop."""
     return f"Free: {name_gpus([candidate.label for candidate in candidates if candidate.free])}."
 
 

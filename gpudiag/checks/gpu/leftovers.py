@@ -13,6 +13,7 @@ from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.units import format_size
 
 _WSL_NODE = "/dev/dxg"
@@ -213,5 +214,4 @@ def _words(process: GpuProcess) -> str:
     """A process's command, shortened, in brackets; empty where it is not known."""
     if isinstance(process.command, Missing):
         return ""
-    command = process.command if len(process.command) <= 40 else f"{process.command[:37]}..."
-    return f" ({command})"
+    return f" ({shorten_text(process.command, 40)})"

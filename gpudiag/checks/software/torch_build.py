@@ -24,6 +24,7 @@ from gpudiag.model.device import Device, DeviceView, FabricState, Snapshot, Torc
 from gpudiag.model.evidence import Evidence, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.software import (
     compatibility_source,
     minimum_driver,
@@ -197,7 +198,7 @@ def cuda_context(context: Context) -> Judgement:
     without = _without_context(context.snapshot)
     where = f" on {', '.join(map(name_device, without))}" if without else ""
     subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
-    message = f"no CUDA context starts{where}: {starts.detail.splitlines()[0][:160]}"
+    message = f"no CUDA context starts{where}: {shorten_text(starts.detail.splitlines()[0], 160)}"
     return judged(kind.finding(subject, message, Evidence("cuda_error", starts.detail, source="torch")))
 
 
