@@ -8,6 +8,7 @@ from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.host.kernel_faults import WINDOW
 from gpudiag.checks.needs import NEEDS, NO_GPU
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -297,7 +298,7 @@ _NONE_LISTED = "NVML lists no GPU"
     needs=("gpus",),
     reports=(GPU_LOST, GPU_RECOVERY_NEEDED, GPU_RECOVERY_ADVISED),
     readings=("return codes of every NVML call", "recovery_action (NVML field 230)"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none); {BOTH_GPUS}",
 )
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""

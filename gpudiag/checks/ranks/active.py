@@ -4,7 +4,17 @@ from functools import partial
 
 from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    ONE_H100,
+    Basis,
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    could_not_look,
+    judged,
+)
 from gpudiag.model.active import COPIES, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
@@ -44,7 +54,7 @@ COPY_CORRUPTED = _kind(
     level=Level.QUICK,
     reports=PLANNED_FINDINGS,
     readings=("collective",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; NCCL with one rank, and two of one GPU, on {ONE_H100}",
 )
 def collective_all_reduce(context: Context) -> Judgement:
     """Everything wrong with the all-reduce; PASS only where every planned size was verified."""
@@ -60,7 +70,7 @@ def collective_all_reduce(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=RANK_FINDINGS,
     readings=("active",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def active_ranks(context: Context) -> Judgement:
     """A finding for each rank that failed; ERROR for tests not done that no failed rank explains."""
@@ -83,7 +93,7 @@ def active_ranks(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(),
     readings=("active",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, and why; ERROR where no test was finished."""
@@ -103,7 +113,7 @@ def active_coverage(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(COPY_CORRUPTED,),
     readings=("active.bandwidth",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def bandwidth_data(context: Context) -> Judgement:
     """FAIL for each rank whose copies differ from what was copied; ERROR where a rank's were not compared."""

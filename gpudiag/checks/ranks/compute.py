@@ -21,6 +21,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     subject_of,
 )
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -124,6 +125,7 @@ _POWER_CAPS = frozenset(("sw_power_cap", "hw_power_brake_slowdown"))  # NVML's c
     level=Level.QUICK,
     reports=(MATMUL_SLOW,),
     readings=("active.compute", "active.telemetry"),
+    confirmed=BOTH_GPUS,
 )
 def compute_matmul(context: Context) -> Judgement:
     """WARN for each slow GPU, with the dtypes; SKIP where there is nothing to compare with."""
@@ -147,7 +149,7 @@ def compute_matmul(context: Context) -> Judgement:
     level=Level.STANDARD,
     reports=(NOT_REPEATABLE, MINORITY, NO_MAJORITY),
     readings=("active.determinism",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def compute_determinism(context: Context) -> Judgement:
     """FAIL for a device whose results differ from its own, or from those of most identical devices."""

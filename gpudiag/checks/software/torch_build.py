@@ -7,6 +7,7 @@ from functools import partial
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -32,7 +33,7 @@ from gpudiag.reference.software import (
     torch_build_for,
 )
 
-_REAL = "torch's own answers (2.13 CPU build; CUDA builds not seen)"
+_REAL = "torch's own answers: the CPU build of 2.13, 2.11.0+cu130"
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CUDA, owner=Owner.SOFTWARE)
 _ITS_OWN = "this torch does not fit; a job may bring its own"
 _TORCH_BUILD_BASIS = Basis(
@@ -175,7 +176,7 @@ CONTEXT_FAILED = _context(
     level=Level.QUICK,
     reports=(*CONTEXT_KINDS.values(), CONTEXT_FAILED),
     readings=("torch: cudaGetDeviceCount, a first kernel on each GPU, in a child",),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def cuda_context(context: Context) -> Judgement:
     """FAIL with the cause that CUDA names where no context starts; a CPU build of torch starts none."""
@@ -218,7 +219,7 @@ def _without_context(snapshot: Snapshot) -> list[Device]:
     level=Level.QUICK,
     reports=(CPU_BUILD, NCCL_MISSING),
     readings=("torch.version.cuda", "torch.distributed.is_nccl_available"),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def torch_build(context: Context) -> Judgement:
     """FAIL for a CPU build on a machine with GPUs; WARN for a CUDA build without NCCL."""
@@ -245,7 +246,7 @@ def torch_build(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(DRIVER_TOO_OLD, NEWER_MINOR),
     readings=("torch.version.cuda", "driver_version", "cuda_driver_version"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions); {BOTH_GPUS}",
 )
 def torch_driver(context: Context) -> Judgement:
     """FAIL below the table's driver, unless a context starts nevertheless (compat package); WARN for a newer minor."""
@@ -283,7 +284,7 @@ def torch_driver(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(NO_KERNELS, PTX_ONLY),
     readings=("torch.cuda.get_arch_list", "compute_capability"),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def torch_architectures(context: Context) -> Judgement:
     """FAIL for a GPU without any code, WARN for one with PTX only."""

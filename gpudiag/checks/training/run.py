@@ -5,7 +5,14 @@ from statistics import median
 
 from gpudiag.checks.ranks.collective import INJECT_NOT_FIRED, judge_injection
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, RANK_LATE, RANK_TEARDOWN, judge_incidents
-from gpudiag.checks.registry import Judgement, Level, check, does_not_apply, judged
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Judgement,
+    Level,
+    check,
+    does_not_apply,
+    judged,
+)
 from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
@@ -452,7 +459,7 @@ _REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind n
     level=Level.QUICK,
     reports=_REPORTS,
     readings=("training",),
-    confirmed=_ON_CPU_RANKS,
+    confirmed=f"{_ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def train_ddp(context: Context) -> Judgement:
     """What is wrong with the training under DDP."""
@@ -467,7 +474,7 @@ def train_ddp(context: Context) -> Judgement:
     level=Level.STANDARD,
     reports=_REPORTS,
     readings=("training",),
-    confirmed=_ON_CPU_RANKS,
+    confirmed=f"{_ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def train_strategies(context: Context) -> Judgement:
     """What is wrong with the training under all strategies but DDP."""
