@@ -188,6 +188,8 @@ _CGROUP, _MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
 _WORD_FILE = "run/systemd/container"
 # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h: the namespace of the kernel's own first process.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
+# Images set `container=` to these for systemd; their runtimes leave a mark of their own as well.
+_WORDS_OF_IMAGES = ("docker", "podman", "oci")
 _KERNEL_THREAD = "kthreadd"  # process 2 there, and in no other namespace
 
 
@@ -227,8 +229,21 @@ def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str]
         return None
     word = _text_in(root, _WORD_FILE).strip()  # what the runtime told systemd
     of_init = _word_of_init(root)
+    if of_init in _WORDS_OF_IMAGES and not _has_layers(root):
+        of_init = None
     by_word = (word, f"/{_WORD_FILE}") if word else (of_init, "container= of process 1") if of_init else None
     return by_mark or by_word
+
+
+def _has_layers(root: str) -> bool:
+    """Whether the root is a stack of an image's layers, or processes are in a namespace that is not the first."""
+    rows = [line.partition(" - ") for line in _text_in(root, _MOUNTS[1:]).splitlines()]
+    kinds = [after.split()[0] for before, _, after in rows if before.split()[4:5] == ["/"] and after.split()]
+    try:
+        other = os.readlink(os.path.join(root, "proc/self/ns/pid")) != _FIRST_PID_NAMESPACE
+    except OSError:
+        other = False
+    return other or (not kinds) or "overlay" in kinds[-1]
 
 
 def _is_machine_itself(root: str) -> bool:

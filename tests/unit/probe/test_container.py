@@ -81,7 +81,7 @@ IMAGE_MARKS = {
     "/run/.containerenv": ({"run__DOTcontainerenv": ""}, "podman"),
     "/.singularity.d": ({"DOTsingularity.d__env": ""}, "apptainer"),
     "/run/systemd/container": ({"run__systemd__container": "docker\n"}, "docker"),
-    "container= of process 1": ({"proc__1__environ": "PATH=/bin\0container=docker\0"}, "docker"),
+    "container= of process 1": ({"proc__1__environ": "PATH=/bin\0container=lxc\0"}, "lxc"),
 }
 
 
@@ -133,3 +133,24 @@ def test_what_the_kernel_says_of_the_process_counts_in_the_first_namespace_too(
     """As under `docker run --pid=host`, where process 1 is the machine's own."""
     container = machine(**{**kernel_view(tmp_path), **files})
     assert (container["runtime"], container["container_id"], container["sign"]) == ("docker", ID, sign)
+
+
+VARIABLE = {"proc__1__environ": "container=docker\0", "proc__self__cgroup": "0::/\n"}
+
+
+@pytest.mark.parametrize("word", ["docker", "podman", "oci"])
+def test_a_variable_that_images_set_is_no_sign_beside_an_ordinary_root(machine, word):
+    """Where nothing says which namespace it is: those runtimes leave a file too, or stack layers."""
+    files = {"proc__1__environ": f"container={word}\0", "proc__self__mountinfo": ROOT}
+    assert machine(**files) is None
+
+
+def test_the_variable_counts_beside_layers_and_for_runtimes_that_set_it_themselves(machine):
+    container = machine(**VARIABLE, proc__self__mountinfo=OVERLAY_ROOT)
+    assert (container["runtime"], container["sign"]) == ("docker", "container= of process 1")
+
+
+@pytest.mark.parametrize("word", ["lxc", "systemd-nspawn"])
+def test_runtimes_that_set_the_variable_themselves_need_no_layers(machine, word):
+    container = machine(proc__1__environ=f"container={word}\0", proc__self__mountinfo=ROOT)
+    assert container["runtime"] == word
