@@ -23,6 +23,8 @@ _PATH_OF_SUDO = (
     "/usr/sbin:/usr/bin:/sbin:/bin"  # what every distribution's secure_path has; a user's PATH is not used
 )
 _COMMIT_DIGITS = 12
+# Modules whose package has another name.
+_MODULES = {"pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf", "sqlalchemy": "SQLAlchemy"}
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 
 
@@ -47,6 +49,40 @@ def command_for(installed: Distribution, extra: str) -> str:
         return pip_command(f"{NAME}[{extra}]")
     words = _words_of(json.loads(noted), extra)
     return pip_command(*(words or requirements_of(installed, extra)))
+
+
+def repair_command(module: str, python: str | None = None, *, is_there: bool = False) -> str:
+    """The command that installs the package that an interpreter lacks, or again one that is there and lacks a part."""
+    top = module.partition(".")[0]
+    again = ("--force-reinstall", "--no-deps") if is_there or top != module else ()
+    return pip_command(*again, _MODULES.get(top, top), python=python)
+
+
+def command_for_module(module: str, asked: str) -> str:
+    """The command that installs a module which the package `asked`, or gpudiag where both are one, lacks.
+
+    That is gpudiag with the extra that brings the package, so that versions stay those that go together.
+    """
+    try:
+        installed = distribution(NAME)
+    except PackageNotFoundError:
+        return repair_command(module)
+    wanted = _plain_name(_MODULES.get(asked, asked))
+    extras = installed.metadata.get_all("Provides-Extra") or ()
+    bringing = [extra for extra in extras if wanted in map(_name_of, requirements_of(installed, extra))]
+    if not bringing:
+        return repair_command(module)
+    # The smallest of them: `all` has every package too.
+    return install_command(min(bringing, key=lambda extra: len(requirements_of(installed, extra))))
+
+
+def _name_of(requirement: str) -> str:
+    return _plain_name(re.split(r"[\[<>=;~! ]", requirement, maxsplit=1)[0])
+
+
+def _plain_name(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def root_command(words: str) -> str:

@@ -68,6 +68,9 @@ LINK_RECOVERIES_PER_HOUR = 300.0  # 5 a minute, Azure's node health checks
 SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # NCCL's own needs per GPU; Docker's default is this for all
 SHARED_MEMORY_BYTES = GIB  # DataLoader workers pass batches through it; NCCL's guide asks for 1 GiB
 OPEN_FILES = 4096  # our choice: a socket or file per peer, worker and shared tensor; 1024 is a common default
+# Our choice: ranks come near such a limit by themselves, with CUDA and NCCL loaded. That the host has less memory than a GPU
+# is a rule of thumb and no fault: checkpoints are read in pieces, and cloud machines are sold so (decision 37).
+HOST_MEMORY_PER_RANK_BYTES = 4 * GIB
 PROCESSES = 16384  # our choice: threads of ranks, NCCL proxies and DataLoader workers
 DISK_FULL_SHARE = 0.05
 DISK_LOW_SHARE = 0.10

@@ -10,6 +10,11 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, w
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import describe_missing, explain_missing
 
+# Real GPUs that gave a reading, for `confirmed`; docs/gpu-paths.md has their table, and what passed there.
+ONE_H100 = "one H100 (driver 580.159.04, 2026-11-26)"
+ONE_H200 = "one H200 (driver 580.159.04, 2026-11-26)"
+BOTH_GPUS = "one H100 and one H200 (driver 580.159.04, 2026-11-26)"
+
 
 class Level(IntEnum):
     """How long a check may take, cheapest first; a level includes the levels below it."""

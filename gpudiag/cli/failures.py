@@ -3,6 +3,7 @@
 exception                      status
 GpudiagError                   its own `exit_status` (gpudiag/errors.py draws the tree)
 click's usage errors           2
+ImportError of another package 2: a package is not installed, or not whole
 KeyboardInterrupt              130
 TerminatedError (SIGTERM)      143
 BrokenPipeError                141, without a message: the reader has gone
@@ -11,18 +12,26 @@ OSError: no file can be opened 3: the limit of open files is too low
 anything else                  70: our bug, never the user's machine
 """
 
+from __future__ import annotations
+
 import errno
 import os
+import sys
 from dataclasses import dataclass
-
-import click
+from typing import TYPE_CHECKING
 
 from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, GpudiagError
 
+if TYPE_CHECKING:
+    import click
+
 _REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+_OWN = ("gpudiag", "gpudiag_api")
+_IMPORTERS = ("importlib", "_frozen_importlib", "_frozen_importlib_external", "__main__", "")
 
 DEBUG_VARIABLE = "GPUDIAG_DEBUG"
 _INDENT = "  "
@@ -64,6 +73,10 @@ def describe_failure(error: BaseException) -> Failure:
     """The exit status and the words for an exception that reached the top of a command."""
     if isinstance(error, GpudiagError):
         return Failure(error.exit_status, _sentences(error.message, error.hint))
+    if isinstance(error, ImportError) and (failure := _describe_import(error)) is not None:
+        return failure
+    import click  # only now: it may be what is not installed
+
     if isinstance(error, click.ClickException):
         return _describe_usage(error)
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -79,6 +92,40 @@ def describe_failure(error: BaseException) -> Failure:
     return _describe_bug(error)
 
 
+def _describe_import(error: ImportError) -> Failure | None:
+    """The failure where a package is not installed, or not whole; None where a part of gpudiag itself is missing."""
+    from gpudiag.installed import command_for_module, repair_command
+
+    module = error.name or ""
+    top = module.partition(".")[0]
+    if not top or top in _OWN:
+        return None
+    asked = _asked_package(error) or top
+    if top in sys.stdlib_module_names:
+        words = f"this Python ({sys.executable}) was built without {module}, which {asked} needs"
+        return Failure(
+            ExitStatus.USAGE, _sentences(words, "use another Python, such as the distribution's own")
+        )
+    if isinstance(error, ModuleNotFoundError) and module == top:
+        words = f"{top} is not installed, and {'gpudiag' if asked == top else asked} needs it"
+        return Failure(ExitStatus.USAGE, _sentences(words, command_for_module(top, asked)))
+    words = f"{top} is not whole, or of a version that does not fit: {error}"
+    return Failure(ExitStatus.USAGE, _sentences(words, repair_command(top, is_there=True)))
+
+
+def _asked_package(error: ImportError) -> str | None:
+    """The package that gpudiag imported last when the import failed, where a module of that one, or of a later one, failed."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name in _OWN:
+            found = None
+        elif found is None and name not in _IMPORTERS and name not in sys.stdlib_module_names:
+            found = name
+        trace = trace.tb_next
+    return found
+
+
 def nearest(word: str, known: tuple[str, ...]) -> str:
     """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
     from gpudiag.model.nearest import find_nearest  # late, as traceback below: most commands never fail
@@ -88,6 +135,8 @@ def nearest(word: str, known: tuple[str, ...]) -> str:
 
 
 def _describe_usage(error: click.ClickException) -> Failure:
+    import click
+
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context is not None else "gpudiag"
     hint = f"see `{path} --help`"

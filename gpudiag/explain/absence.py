@@ -14,6 +14,7 @@ from gpudiag.explain.log import step_of
 from gpudiag.explain.talk import Watchdog, short_host
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.untrusted_text import shorten_text
 
 _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 # Collectives of NCCL to which all ranks give tensors of one size, as torch's watchdog names them.
@@ -118,7 +119,11 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
         return None
     name, line, text = named[ranks[0]]
     return Waited(
-        ranks, f"`{text[:160]}`", name, line, never_came="keys: /" in text or "ncclUniqueId" in text
+        ranks,
+        f"`{shorten_text(text, 160)}`",
+        name,
+        line,
+        never_came="keys: /" in text or "ncclUniqueId" in text,
     )
 
 
@@ -385,7 +390,9 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
                 if event.topic == "rendezvous.missing_ranks"
                 else "the host of the rendezvous did not answer"
             )
-            return Waited((), f"{how}: `{event.text[:120]}`", event.log, event.line, never_came=True)
+            return Waited(
+                (), f"{how}: `{shorten_text(event.text, 120)}`", event.log, event.line, never_came=True
+            )
     return None
 
 

@@ -22,7 +22,7 @@ from gpudiag.model.explanation import (
     VerdictKind,
 )
 from gpudiag.model.job_state import FlightRecord
-from gpudiag.model.untrusted_text import mask_text
+from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
@@ -180,7 +180,7 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
     told: dict[str, UnknownError] = {}
     for (name, stream), raised in last.items():
         error = UnknownError(
-            text=mask_text(raised.text)[:500], log=name, line=raised.number, count=counts[_shape(raised.text)], where=mask_text(raised.where)[:300],
+            text=shorten_text(mask_text(raised.text), 500), log=name, line=raised.number, count=counts[_shape(raised.text)], where=shorten_text(mask_text(raised.where), 300),
             rank=stream, meaning=meaning_of(raised.text),
         )  # fmt: skip
         told.setdefault(_shape(raised.text), error)
@@ -189,7 +189,7 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
     for name, shown in facts:
         line = shown.last_error
         if line is not None and not shown.found and not shown.went_on(line.number):
-            text = mask_text(line.body.strip())[:500]
+            text = shorten_text(mask_text(line.body.strip()), 500)
             return [UnknownError(text, name, line.number, 1, rank=line.stream, meaning=meaning_of(text))]
     return []
 

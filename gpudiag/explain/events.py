@@ -11,6 +11,7 @@ from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import Found, LogFacts, Raised
 from gpudiag.explain.talk import Exit
 from gpudiag.model.explanation import Role
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin
 
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
@@ -271,7 +272,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     return [
         Event(
-            standing, "", line.body.strip()[:300], log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
+            standing, "", shorten_text(line.body.strip(), 300), log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
             line.speaker.pod or log.place.pod, line.at, line.at is not None, log.place.attempt or 0, quality=2,
         )
     ]  # fmt: skip

@@ -28,6 +28,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
 from gpudiag.reference.failures import Failure
 from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
@@ -125,14 +126,14 @@ class Found:
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
-            excerpt = line.whole.strip()[:MAX_EXCERPT_CHARACTERS]
+            excerpt = shorten_text(line.whole.strip(), MAX_EXCERPT_CHARACTERS)
             new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
             self.speakers[speaker] = new
         else:
             shown.count, shown.last = shown.count + 1, line.number
             shown.where = _prefer_own(shown.where, where)
         if not self.count:
-            self.excerpt, self.at = line.whole.strip()[:MAX_EXCERPT_CHARACTERS], line.at
+            self.excerpt, self.at = shorten_text(line.whole.strip(), MAX_EXCERPT_CHARACTERS), line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
             self.numbers.append(line.number)
         self.count += 1

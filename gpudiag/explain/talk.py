@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpudiag.explain.lines import LogLine, Speaker, read_time
+from gpudiag.model.untrusted_text import shorten_text
 
 # A line without one of these words is not looked at.
 MARKS = re.compile(
@@ -252,7 +253,7 @@ class RankTalk:
         if match := _JOINED.search(line.whole):
             joined = (int(match[1]), int(match[2]))
             self.absences.append(
-                Absence(line.number, line.speaker, line.at, line.body.strip()[:300], (), joined)
+                Absence(line.number, line.speaker, line.at, shorten_text(line.body.strip(), 300), (), joined)
             )
 
     def _add_barrier(self, line: LogLine) -> None:
@@ -264,7 +265,9 @@ class RankTalk:
         if match := _STALLED.search(line.whole) or _STALLED_BY_RANK.search(line.whole):
             ranks = tuple(int(rank) for rank in match[1].split(","))
             text = line.whole[match.start(1) :] if match.re is _STALLED_BY_RANK else line.body
-            self.absences.append(Absence(line.number, line.speaker, line.at, text.strip()[:300], ranks))
+            self.absences.append(
+                Absence(line.number, line.speaker, line.at, shorten_text(text.strip(), 300), ranks)
+            )
 
     def _add_child_ended(self, line: LogLine) -> None:
         if match := _CHILD_ENDED.search(line.whole):
@@ -276,7 +279,9 @@ class RankTalk:
             self._miss(line, (int(match[1]),))
 
     def _miss(self, line: LogLine, ranks: tuple[int, ...]) -> None:
-        self.absences.append(Absence(line.number, line.speaker, line.at, line.body.strip()[:300], ranks))
+        self.absences.append(
+            Absence(line.number, line.speaker, line.at, shorten_text(line.body.strip(), 300), ranks)
+        )
 
     def _add_watchdog(self, line: LogLine) -> None:
         if match := _CAUGHT.search(line.whole):

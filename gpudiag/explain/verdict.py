@@ -17,7 +17,7 @@ from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
 from gpudiag.model.rank_names import name_ranks
-from gpudiag.model.untrusted_text import mask_text
+from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
 from gpudiag.reference.xid import XidKind, xids
 
@@ -206,7 +206,7 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         topic=event.topic,
         log=event.log,
         line=event.line,
-        excerpt=mask_text(event.text)[:500],
+        excerpt=shorten_text(mask_text(event.text), 500),
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
         at=_clock(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
@@ -367,7 +367,7 @@ def _sentence(
     explanation: Explanation | None,
     size: int,
 ) -> str:
-    what = explanation.title if explanation else event.text[:160]
+    what = explanation.title if explanation else shorten_text(event.text, 160)
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
     what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
     what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
@@ -447,7 +447,7 @@ def _echo(group: list[Event]) -> Echo:
     first = group[0]
     explanation = _explanation(first)
     return Echo(
-        what=mask_text(explanation.title if explanation else first.text)[:160],
+        what=shorten_text(mask_text(explanation.title if explanation else first.text), 160),
         count=sum(event.count for event in group),
         ranks=tuple(sorted({event.rank for event in group if event.rank is not None})),
         hosts=tuple(sorted({event.host for event in group if event.host})),
@@ -512,7 +512,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     )
     return Verdict(
         kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=waited.line,
-        excerpt=mask_text(first.text)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
+        excerpt=shorten_text(mask_text(first.text), 500) if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
         cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
     )  # fmt: skip
@@ -541,7 +541,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
         log=event.log,
         line=event.line,
         topic=event.topic,
-        excerpt=mask_text(event.text)[:500],
+        excerpt=shorten_text(mask_text(event.text), 500),
         where=mask_text(event.where),
         cause=explanation.meaning if explanation else "",
         remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
@@ -566,7 +566,7 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         log=first.log,
         line=first.line,
         topic=first.topic,
-        excerpt=mask_text(first.text)[:500],
+        excerpt=shorten_text(mask_text(first.text), 500),
         cause=explanation.meaning if explanation else "",
         remedy="Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`.",
         driver_errors=_driver_errors(events, first, ()),
@@ -586,7 +586,9 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
         evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
     foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
     if foreign is not None:
-        evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
+        evidence += (
+            f"an error of another program than a rank: `{shorten_text(mask_text(foreign.whole.strip()), 160)}`",
+        )
     steps = [
         f"the last step reported is {step} ({name}:{line})"
         for step, name, line, _ in last_steps(job).values()

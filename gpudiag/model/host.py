@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpudiag.model.codec import noun
-from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 
 if TYPE_CHECKING:  # model.codec loads it where the types are needed
     from gpudiag.model.host_state import HostState
@@ -56,6 +56,12 @@ class Container:
 
     runtime: str  # docker, podman, kubernetes, lxc, or the word that the runtime left
     container_id: Reading[str]
+    sign: Reading[str] = NOT_ASKED  # what shows it: a file, /proc/self/cgroup, a variable of process 1
+
+    @property
+    def words(self) -> str:
+        """The runtime and the sign, as they stand in brackets: `docker, by /.dockerenv`."""
+        return self.runtime if isinstance(self.sign, Missing) else f"{self.runtime}, by {self.sign}"
 
 
 @noun

@@ -1,4 +1,4 @@
-"""Text from outside: what would steer a terminal is written out, and secrets are masked."""
+"""Text from outside: what would steer a terminal is written out, secrets are masked, and what is too long is cut by words."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ def escape_steering(text: str, *, colours: bool = False) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def shorten_text(text: str, most_characters: int) -> str:
+    """The text in at most so many characters: cut between two words, with ` ..` where the rest was.
+
+    A word that fills more than half of the room, such as a path, is cut itself. What decides a finding must stay whole:
+    evidence in a document is never shortened, and a message by this.
+    """
+    if len(text) <= most_characters:
+        return text
+    head = text[: max(0, most_characters - 3)]
+    words = head.rstrip() if text[len(head)].isspace() else (head.rsplit(None, 1) or [""])[0]
+    if len(words) < len(head) // 2 or len(words.split()) < 2:
+        return text[: max(0, most_characters - 2)] + ".."
+    return f"{words} .."
 
 
 def mask_text(text: str) -> str:

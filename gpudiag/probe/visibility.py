@@ -32,7 +32,9 @@ def explain_given(machine: Machine, listed: int) -> str | None:
     if given is not None and given[1] == listed:
         return f"Slurm gave this job {listed} ({given[0]}), and its device cgroup hides the others"
     if machine.container is not None and device_node_count(machine) == listed:
-        return f"this container was given {listed}; /sys shows all GPUs of its host"
+        return (
+            f"this container ({machine.container.words}) was given {listed}; /sys shows all GPUs of its host"
+        )
     return None
 
 

@@ -41,6 +41,17 @@ def describe_index(device: Device) -> str:
     return "?" if isinstance(index, Missing) else str(index)
 
 
+def name_gpus(labels: Sequence[str]) -> str:
+    """The GPUs of these labels: `GPU 0`, `GPUs 2 3`, `GPUs 0-3`, `none`. A number alone reads as how many there are."""
+    one = len(labels) == 1 and "-" not in labels[0]
+    return f"GPU{'s' * (not one)} {' '.join(labels)}" if labels else "none"
+
+
+def describe_free(candidates: Sequence[Candidate]) -> str:
+    """The sentence about what work may start on, such as `Free: GPUs 2 3`, with its full stop."""
+    return f"Free: {name_gpus([candidate.label for candidate in candidates if candidate.free])}."
+
+
 def describe_name(device: Device) -> Reading[str]:
     """The product's name without the maker, the brand and the kind of memory: `H100 80GB`."""
     name = device.name
@@ -247,9 +258,9 @@ def _other_lines(snapshot: Snapshot, findings: tuple[Finding, ...], style: Style
 
 
 def _free_line(candidates: tuple[Candidate, ...]) -> list[str]:
-    free = [candidate.label for candidate in candidates if candidate.free]
-    text = f"Free: {' '.join(free) if free else 'none'}.  --wide: UUID, slot, clocks, ECC  --free N --ids"
-    return wrapped(text, indent="  ")
+    return wrapped(
+        f"{describe_free(candidates)}  --wide: UUID, slot, clocks, ECC  --free N --ids", indent="  "
+    )
 
 
 def render_free(snapshot: Snapshot, chosen: tuple[Candidate, ...]) -> str:

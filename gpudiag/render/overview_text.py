@@ -11,9 +11,11 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import (
     computing,
+    describe_free,
     describe_index,
     describe_name,
     describe_processes,
+    name_gpus,
     simulated_lines,
 )
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
@@ -118,27 +120,26 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
             user = describe_processes(computing(device.processes), snapshot.taken_at)
             users.setdefault(user, []).append(device)
     busy = "; ".join(_busy(user, devices) for user, devices in users.items()) or "none"
-    free = [candidate.label for candidate in candidates if candidate.free]
-    text = f"Busy {busy}. Free {' '.join(free) or 'none'}. Not tested: speed, data, network"
+    text = f"Busy {busy}. {describe_free(candidates)} Not tested: speed, data, network"
     return wrapped(text, first="  ", indent="    ")
 
 
 def _busy(user: str, devices: list[Device]) -> str:
-    """`0-3 (ann train.py 6h, 12.5 GiB left)`: who uses the GPUs, and the least memory that is left on one of them."""
+    """`GPUs 0-3 (ann train.py 6h, 12.5 GiB left)`: who uses them, and the least memory that is left on one of them."""
     left = [one.memory_free_bytes for one in devices if not isinstance(one.memory_free_bytes, Missing)]
     some = f", {format_size(min(left))} left" if left else ""
-    return f"{_ranges([describe_index(device) for device in devices])} ({user}{some})"
+    return f"{name_gpus(_ranges([describe_index(device) for device in devices]))} ({user}{some})"
 
 
-def _ranges(indices: list[str]) -> str:
-    """`0-3 5` for 0, 1, 2, 3, 5."""
+def _ranges(indices: list[str]) -> list[str]:
+    """`0-3` and `5` for 0, 1, 2, 3, 5."""
     runs: list[list[str]] = []
     for index in indices:
         if runs and index.isdecimal() and runs[-1][-1].isdecimal() and int(index) == int(runs[-1][-1]) + 1:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return " ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
 
 
 def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:

@@ -8,6 +8,7 @@ from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.history import UNREAD
 from gpudiag.model.report import Report
 from gpudiag.render.report_words import (
+    MAX_TEXT_CHARACTERS,
     Coverage,
     coverage,
     describe_machine,
@@ -98,6 +99,11 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
         lines = wrapped(f"Coverage: {covered.sentence()}")
         for word, reasons in (("without a result", covered.errors), ("skipped", covered.skipped)):
             lines += _reasons(word, reasons, most_named=None)
+        for result in report.results:
+            if result.outcome is Outcome.PASS and result.reason:
+                lines += wrapped(
+                    f"Note: {one_line(result.reason, MAX_TEXT_CHARACTERS)} ({result.check})", indent="  "
+                )
         return lines
     errors = dict(covered.errors)
     if report.verdict is Outcome.FAIL:  # what follows from the fault is told by the fault

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
+from gpudiag.model.untrusted_text import shorten_text
+
 # The width where there is no terminal; no table fits in less.
 _COLUMNS = 80
 _MOST_OF_PROSE = 100  # longer lines of text are hard to read; tables take the whole width
@@ -178,12 +180,10 @@ def _render_row(headings: Sequence[Column], widths: Sequence[int], row: Sequence
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:
-    """`text` with every run of white space as one space and without control characters, cut with `..`."""
+    """`text` with every run of white space as one space and without control characters, cut between words with `..`."""
     visible = "".join(character if _is_safe(character) else " " for character in text)
     line = " ".join(visible.split())
-    if max_characters is None or len(line) <= max_characters:
-        return line
-    return line[: max(0, max_characters - 2)] + ".."
+    return line if max_characters is None else shorten_text(line, max_characters)
 
 
 def safe_lines(text: str) -> str:

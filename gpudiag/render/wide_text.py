@@ -26,11 +26,13 @@ from gpudiag.reference.declaration import Activity, Declared
 from gpudiag.reference.reading_names import WHY_MISSING, name_reading
 from gpudiag.reference.readings import READINGS, TOPICS
 from gpudiag.render.devices_text import (
+    describe_free,
     describe_index,
     describe_instance_name,
     describe_memory_gib,
     describe_process,
     describe_state,
+    name_gpus,
     simulated_lines,
 )
 from gpudiag.render.style import PLAIN, Style, sentence, wrapped
@@ -89,11 +91,12 @@ def render_wide(
         block = _Block(device, snapshot.taken_at, verbose=style.verbose)
         lines += [*block.lines(snapshot, findings_about(device, findings), style), ""]
         unreported |= dict.fromkeys(block.unreported)
-    free = [candidate.label for candidate in candidates if candidate.free]
-    lines.append(f"Free: {' '.join(free) if free else 'none'}.")
+    lines.append(describe_free(candidates))
     for candidate in candidates:
         if not candidate.free:
-            lines += wrapped(f"Not free: {candidate.label}: {', '.join(candidate.against)}.", indent="  ")
+            lines += wrapped(
+                f"Not free: {name_gpus([candidate.label])}: {', '.join(candidate.against)}.", indent="  "
+            )
     if not style.verbose:
         lines += wrapped(_left_out(len(unreported)), indent="  ")
     return "\n".join(lines) + "\n"

@@ -29,6 +29,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.model.run import RunEvent
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
@@ -104,7 +105,7 @@ class ScriptOutput:
 
 def find_explanations(text: str) -> tuple[str, ...]:
     """The lines of an output in which a library says what went wrong."""
-    lines = (line.strip()[:_CHARACTERS_AT_MOST] for line in text.splitlines())
+    lines = (shorten_text(line.strip(), _CHARACTERS_AT_MOST) for line in text.splitlines())
     telling = (line for line in lines if _EXPLAINS.search(line) and not _ECHO.search(line))
     return tuple(dict.fromkeys(line.removeprefix("what():").strip() for line in telling))[:_LINES_AT_MOST]
 

@@ -15,7 +15,7 @@ from time import monotonic
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.codec import loads
 from gpudiag.model.run import RunEvent
-from gpudiag.model.untrusted_text import mask_text
+from gpudiag.model.untrusted_text import mask_text, shorten_text
 
 MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
 MAX_EVENTS = 2000
@@ -97,7 +97,7 @@ class RunProcess:
         lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
         found = [event.finding.message for _, event in self.events if event.finding is not None]
         said = found[0] if found else sentence_of(lines)
-        words = mask_text(said[:_MAX_REASON_CHARACTERS]) if said else "it printed nothing"
+        words = shorten_text(mask_text(said), _MAX_REASON_CHARACTERS) if said else "it printed nothing"
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         return f"{how}: {words}"
 

@@ -6,6 +6,7 @@ the document has; what was missing there stays missing. A record whose torch was
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def _nvml(snapshot: Snapshot) -> SimulatedNvml:
         driver_version=driver,
         nvml_version=value_or(snapshot.nvml_version, f"0.{driver}"),
         cuda_driver_version=value_or(snapshot.cuda_driver_version, ""),
+        confidential_computing=value_or(snapshot.confidential_computing, None),
         init_code=_INIT_CODES.get(state, 0),
         faults=(CallFault("nvmlInit*", hang=True),) if hangs else (),
     )
@@ -284,15 +286,28 @@ def _function(device: PciDevice) -> PciFunction:
 
 
 def _interface(interface: Any) -> Interface:
-    """The interface as recorded; the record has no prefix lengths, so the usual ones are used."""
+    """The interface as recorded; the record has no prefix lengths, so the usual ones are used.
+
+    What is no address is left out: whoever gives a record away may have replaced it.
+    """
     return Interface(
         name=interface.name,
         up=interface.up,
         loopback=interface.loopback,
         mtu=value_or(interface.mtu, 1500),
         speed_mbit_per_second=value_or(interface.speed_mbit_per_second, 0) or None,
-        addresses=tuple(f"{at}/64" if ":" in at else f"{at}/24" for at in interface.addresses),
+        addresses=tuple(
+            f"{at}/64" if ":" in at else f"{at}/24" for at in interface.addresses if _is_address(at)
+        ),
     )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _torch(snapshot: Snapshot) -> TorchBuild:

@@ -61,6 +61,7 @@ class SimulatedNvml:
     driver_version: str = ""
     nvml_version: str = ""
     cuda_driver_version: str = ""  # "13.0"
+    confidential_computing: str | None = None  # enabled or disabled; None: NVML does not support the question
     init_code: int = 0
     init_delay_seconds: float = 0.0
     call_microseconds: Mapping[str, float] = field(default_factory=dict)

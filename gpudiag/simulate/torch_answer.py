@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint
-from gpudiag.units import KIB, MIB
+from gpudiag.units import KIB
 
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
-# What a CUDA context takes of a GPU's memory before anything is allocated; own choice, of the order of the
-# real figure, which depends on GPU and driver.
-_CONTEXT_BYTES = 512 * MIB
+# What torch's context took of one H100's and one H200's memory before anything was allocated (driver 580.159.04, torch
+# 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver and torch.
+_CONTEXT_BYTES = 650_969_088
 _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"
 _CPU_BUILD = "CPU build of torch"

@@ -83,7 +83,7 @@ HOST = (
     Case("host.process_limits", "host.open_files_limit", now(state_part("process_limits", open_files=1024)), now(state_part("process_limits", open_files=4096))),
     Case("host.process_limits", "host.processes_limit", now(state_part("process_limits", processes=4096)), now(state_part("process_limits", processes=16384))),
     Case("host.cgroup", "host.processors_few", now(state_part("cgroup", processors_limit=4.0)), now(state_part("cgroup", processors_limit=8.0))),
-    Case("host.cgroup", "host.memory_limit_low", now(state_part("cgroup", memory_limit_bytes=32 * GIB)), now(state_part("cgroup", memory_limit_bytes=200 * GIB))),
+    Case("host.cgroup", "host.memory_limit_low", now(state_part("cgroup", memory_limit_bytes=31 * GIB)), now(state_part("cgroup", memory_limit_bytes=32 * GIB))),
     Case("host.numa", "host.numa_far", now(state_part("processor_layout", allowed="0-55")), now(state_part("processor_layout", allowed="0-112"))),
     Case("host.governor", "host.governor", now(state_part("processor_layout", governors=("powersave",))), now(state_part("processor_layout", governors=("powersave",), virtual_machine=True))),
     Case("host.clock", "host.clock_source", now(state_part("clock", source="hpet")), now(state_part("clock", source="hpet"), state_part("processor_layout", virtual_machine=True))),

@@ -8,6 +8,7 @@ from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.host.kernel_faults import WINDOW
 from gpudiag.checks.needs import NEEDS, NO_GPU
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -26,6 +27,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import PciDevice
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 
@@ -131,12 +133,12 @@ def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
 
 def _words(event: KernelEvent) -> str:
     """The line without the prefix that every line of the driver has."""
-    return event.text.removeprefix("NVRM: ").rstrip("!.")[:120]
+    return shorten_text(event.text.removeprefix("NVRM: ").rstrip("!."), 120)
 
 
 def _facts(events: list[KernelEvent]) -> Iterator[Evidence]:
     last = events[-1]
-    yield Evidence("line", last.text[:200], source="kernel log")
+    yield Evidence("line", last.text, source="kernel log")
     yield Evidence(
         "count", sum(1 + event.more for event in events), limit=0, source="kernel log of this boot"
     )
@@ -296,7 +298,7 @@ _NONE_LISTED = "NVML lists no GPU"
     needs=("gpus",),
     reports=(GPU_LOST, GPU_RECOVERY_NEEDED, GPU_RECOVERY_ADVISED),
     readings=("return codes of every NVML call", "recovery_action (NVML field 230)"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (recovery action: none); {BOTH_GPUS}",
 )
 def gpu_lost(context: Context) -> Judgement:
     """A finding for each GPU that is lost, or that the driver wants recovered."""

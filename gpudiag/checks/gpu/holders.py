@@ -20,6 +20,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Missing
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.units import format_seconds, format_size
 
 # --- who holds it
@@ -92,9 +93,7 @@ def why_no_context(snapshot: Snapshot, device: Device) -> str | None:
 def command_words(process: GpuProcess) -> str | Missing:
     """A process's command, shortened."""
     command = process.command
-    if isinstance(command, Missing) or len(command) <= _COMMAND_CHARACTERS:
-        return command
-    return f"{command[: _COMMAND_CHARACTERS - 3]}..."
+    return command if isinstance(command, Missing) else shorten_text(command, _COMMAND_CHARACTERS)
 
 
 def own_pids(measures: Measures) -> frozenset[int]:

@@ -76,8 +76,10 @@ PROCESS_FOREIGN = _kind(
 )
 def memory_leftover(context: Context) -> Judgement:
     """WARN for a GPU with memory in use and no process on it."""
-    if context.snapshot.machine.container is not None:
-        return does_not_apply("inside a container the driver does not list other containers' processes")
+    container = context.snapshot.machine.container
+    if container is not None:
+        words = f"inside a container ({container.words}) the driver does not list other containers' processes"
+        return does_not_apply(words)
     nodes = context.snapshot.machine.device_nodes
     if not isinstance(nodes, Missing) and _WSL_NODE in nodes:
         return does_not_apply("under WSL the driver does not list the processes of Windows")
@@ -96,8 +98,10 @@ def memory_leftover(context: Context) -> Judgement:
 )
 def process_dead(context: Context) -> Judgement:
     """FAIL for a zombie or stuck process on a GPU; WARN for a process that the machine does not have."""
-    if context.snapshot.machine.container is not None:
-        return does_not_apply("inside a container the driver names processes by the host's numbers")
+    container = context.snapshot.machine.container
+    if container is not None:
+        words = f"inside a container ({container.words}) the driver names processes by the host's numbers"
+        return does_not_apply(words)
     return judge_devices(
         context.snapshot, ("processes",), lambda snapshot, device: _judge_processes(context, device)
     )

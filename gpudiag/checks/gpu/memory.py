@@ -15,7 +15,15 @@ from gpudiag.checks.per_device import (
     memory_waits,
     moved,
 )
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Basis,
+    FindingKind,
+    Judgement,
+    Restated,
+    check,
+    judged,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, RowRemapHistogram, Snapshot
@@ -51,7 +59,7 @@ MEMORY_TOO_SMALL = FindingKind(
     needs=("gpus",),
     reports=(MEMORY_TOO_SMALL,),
     readings=("memory_total_bytes", "name", "ecc_mode"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4; {BOTH_GPUS}",
 )
 def memory_size(context: Context) -> Judgement:
     """FAIL for a GPU with less memory than equal boards have here, or than its data sheet says."""
@@ -191,7 +199,7 @@ ECC_CORRECTED_RATE = _kind(
     needs=("gpus",),
     reports=(ECC_DISABLED, ECC_MODE_PENDING),
     readings=("ecc_mode", "ecc_mode_pending", "brand", "name"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def ecc_mode(context: Context) -> Judgement:
     """WARN where ECC is off on a data-center GPU, or where a change waits for a reset."""
@@ -204,7 +212,7 @@ def ecc_mode(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(ECC_UNCORRECTED_VOLATILE, ECC_UNCORRECTED_RISING, ECC_UNCORRECTED_AGGREGATE),
     readings=("ecc_uncorrected_volatile", "ecc_uncorrected_aggregate", "ecc_locations"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def ecc_uncorrected(context: Context) -> Judgement:
     """FAIL for errors since driver load or a risen life count; WARN for a life count above 0."""
@@ -222,7 +230,7 @@ def ecc_uncorrected(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(ECC_SRAM_THRESHOLD, ECC_SRAM_UNCORRECTED),
     readings=("ecc_sram_threshold_exceeded", "ecc_locations[sram].uncorrected_aggregate"),
-    confirmed="nvidia-smi -q of A100, H100 and B200",
+    confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
 )
 def ecc_sram(context: Context) -> Judgement:
     """FAIL where the driver reports SRAM errors past its threshold, or the life count exceeds NVIDIA's policy."""
@@ -237,7 +245,7 @@ def ecc_sram(context: Context) -> Judgement:
     needs=("gpus", "earlier"),
     reports=(ECC_CORRECTED_RATE,),
     readings=("ecc_corrected_volatile",),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def ecc_corrected_rate(context: Context) -> Judgement:
     """WARN for a GPU whose corrected errors grow far faster than those of the others."""
@@ -456,7 +464,7 @@ _WAITS = {
         ROW_REMAP_FAILED, ROW_REMAP_SPARES_GONE, ROW_REMAP_PENDING, ROW_REMAP_SPARES_LOW, ROW_REMAP_COUNT,
     ),
     readings=("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable", "row_remap_histogram"),
-    confirmed="nvidia-smi -q of A100, H100 and B200",
+    confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
 )  # fmt: skip
 def memory_row_remap(context: Context) -> Judgement:
     """FAIL where remapping failed or has no spare left; WARN where it is pending or the spares run low."""
@@ -488,7 +496,7 @@ def memory_page_retirement(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(MEMORY_UNREPAIRABLE, MEMORY_REPAIR_PENDING),
     readings=("memory_unrepairable", "memory_channel_repair_pending", "tpc_repair_pending"),
-    confirmed="nvidia-smi -q of H100 and B200 (the two repairs that may be pending)",
+    confirmed=f"nvidia-smi -q of H100 and B200 (the two repairs that may be pending); {BOTH_GPUS}",
 )
 def memory_repair(context: Context) -> Judgement:
     """FAIL where the driver calls memory unrepairable; WARN where a repair waits for a reset."""

@@ -17,7 +17,14 @@ from gpudiag.checks.per_device import (
     seconds_between,
     too_few_alike,
 )
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Basis,
+    FindingKind,
+    Judgement,
+    check,
+    does_not_apply,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -95,7 +102,7 @@ LOOKS_STUCK = _mode_kind(
     needs=("gpus",),
     reports=(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE),
     readings=("compute_mode",),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def mode_compute(context: Context) -> Judgement:
     """FAIL for a prohibited GPU, WARN for an exclusive one."""
@@ -108,7 +115,7 @@ def mode_compute(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(MIG_PENDING, MIG_EMPTY),
     readings=("mig_mode", "mig_mode_pending", "mig_instances"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def mode_mig(context: Context) -> Judgement:
     """WARN for a mode change that is pending, and for MIG without an instance."""
@@ -275,7 +282,7 @@ IDLE_DRAW = _power_kind(
     needs=("gpus",),
     reports=(POWER_LIMIT_LOWERED, POWER_LIMIT_DIFFERS),
     readings=("power_limit_enforced_watts", "power_limit_default_watts"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def power_limit(context: Context) -> Judgement:
     """WARN for a limit below the default, or unlike that of the other GPUs of the same product."""
@@ -289,7 +296,7 @@ def power_limit(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(CLOCKS_LOWERED, CLOCKS_DIFFER),
     readings=("graphics_clock_application_mhz", "graphics_clock_application_default_mhz"),
-    confirmed="nvidia-smi -q of A100, H100 and B200",
+    confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
 )
 def clocks_application(context: Context) -> Judgement:
     """WARN for application clocks below the default, or unlike those of the other GPUs of the same product."""

@@ -19,7 +19,15 @@ from gpudiag.checks.per_device import (
     seconds_between,
     too_few_alike,
 )
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, does_not_apply
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Basis,
+    FindingKind,
+    Judgement,
+    Restated,
+    check,
+    does_not_apply,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -89,7 +97,7 @@ HOTTER_THAN_PEERS = _heat_kind(
         "temperature_margin_celsius", "temperature_margin_slowdown_celsius", "temperature_celsius",
         "temperature_slowdown_celsius",
     ),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4; {BOTH_GPUS}",
 )  # fmt: skip
 def temperature_gpu(context: Context) -> Judgement:
     """FAIL at the device's slowdown limit, WARN near it: by margin where the GPU has one, else by degrees."""
@@ -103,7 +111,7 @@ def temperature_gpu(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(MEMORY_TOO_HOT,),
     readings=("memory_temperature_celsius", "temperature_memory_max_celsius"),
-    confirmed="nvidia-smi -q of A100",
+    confirmed=f"nvidia-smi -q of A100; {BOTH_GPUS}",
 )
 def temperature_memory(context: Context) -> Judgement:
     """FAIL past the highest memory temperature that the device reports, or that its model may have."""
@@ -319,7 +327,7 @@ _UNTOLD = Missing(MissingReason.NOT_SUPPORTED, "the driver counts none of the ca
     needs=("gpus",),
     reports=(HARDWARE_THERMAL, POWER_BRAKE, HARDWARE_SLOWDOWN),
     readings=("clocks_event_reasons",),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def clocks_hardware_slowdown(context: Context) -> Judgement:
     """WARN for a GPU whose hardware holds its clocks back at this moment."""
@@ -332,7 +340,7 @@ def clocks_hardware_slowdown(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(SOFTWARE_THERMAL,),
     readings=("clocks_event_reasons",),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def clocks_software_thermal(context: Context) -> Judgement:
     """WARN for a GPU that the driver slows down because of heat."""
@@ -345,7 +353,7 @@ def clocks_software_thermal(context: Context) -> Judgement:
     needs=("gpus", "earlier"),
     reports=(THROTTLED,),
     readings=("throttle_seconds",),
-    confirmed="nvidia-smi -q of H100, B200 and T4 (the counters that it shows)",
+    confirmed=f"nvidia-smi -q of H100, B200 and T4 (the counters that it shows); {BOTH_GPUS}",
 )
 def clocks_throttle_time(context: Context) -> Judgement:
     """FAIL for a GPU that heat or the board held back for a good part of the time between two readings."""

@@ -31,6 +31,8 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
 )
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import (
+    ONE_H100,
+    ONE_H200,
     Basis,
     FindingKind,
     Judgement,
@@ -188,6 +190,7 @@ _BY_HAND = ("restart_machine", "check_mechanics")
         XID_OTHER_GPU, XID_NOTE,
     ),
     readings=("kernel_log", "recovery_action"),
+    confirmed=f"Xid 31 on {ONE_H100}; Xid 13 and 43 on {ONE_H200}",
 )  # fmt: skip
 def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""

@@ -289,7 +289,7 @@ def find_restart(fault: GpuFault) -> Evidence | None:
     burst = fault.last
     grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]
     if all(_is_before_restart(event) for event in grave):
-        return Evidence("restarted_by", (grave[-1].restarted_by or "")[:200], source="kernel log")
+        return Evidence("restarted_by", grave[-1].restarted_by or "", source="kernel log")
     still = None if burst.device is None else memory_waits(burst.device)
     if still is None or still[1]:
         return None
@@ -424,7 +424,7 @@ def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
     """The kernel log's own words, or NVML's event, and what followed it."""
     root = fault.last.root
     source = "kernel log" if root.text else "NVML event"
-    facts = [Evidence("line", root.text[:200], source=source)] if root.text else []
+    facts = [Evidence("line", root.text, source=source)] if root.text else []
     if root.xid_code is not None:
         facts.append(Evidence("xid", root.xid_code, source=source))
     if not isinstance(root.at, Missing):

@@ -180,7 +180,7 @@ def _finding(snapshot: Snapshot, events: list[KernelEvent]) -> Finding:
     count = sum(1 + event.more for event in events)
     times = "once" if count == 1 else f"{count} times"
     facts = [
-        Evidence("line", last.text[:200], source="kernel log"),
+        Evidence("line", last.text, source="kernel log"),
         Evidence("count", count, limit=0, source="kernel log of 24 hours"),
     ]
     if not isinstance(last.at, Missing):

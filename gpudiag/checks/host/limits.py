@@ -31,7 +31,7 @@ _HOST_PROCESS_LIMITS_BASIS = Basis(
 _HOST_CGROUP_BASIS = Basis(
     reads="cpu.max, memory.max and pids.max of the control group and of all above it; the processors that"
     " affinity allows.",
-    limit="a processor for each GPU; as much memory as the largest GPU has (our choice)",
+    limit=f"a processor and {format_size(limits.HOST_MEMORY_PER_RANK_BYTES)} of memory for each GPU (our choice)",
     look_also=("cat /proc/self/cgroup", "host.out_of_memory_kill"),
 )
 SHM_TINY = _kind(
@@ -79,7 +79,7 @@ PROCESSORS_FEW = _kind(
 MEMORY_LIMIT_LOW = _kind(
     code="host.memory_limit_low",
     outcome=Outcome.WARN,
-    meaning="The control group's memory limit is small compared with the GPUs' memory; loading a model may be killed.",
+    meaning="The control group leaves less memory than the ranks of these GPUs need: the kernel kills one that goes above it.",
     remedy="Ask the scheduler for more memory (`--mem`), or raise the container's memory limit.",
     basis=_HOST_CGROUP_BASIS,
 )
@@ -139,13 +139,24 @@ def host_process_limits(context: Context) -> Judgement:
     confirmed=_KERNEL,
 )
 def host_cgroup(context: Context) -> Judgement:
-    """WARN where the job may use fewer processors than it has GPUs, or less memory than one GPU has."""
+    """WARN for too few processors or too little memory for a rank on each GPU; a note for less memory than a GPU has."""
     cgroup = host_state(context).cgroup
     if isinstance(cgroup, Missing):
         return not_readable("the control group", cgroup)
     if not usable_gpus(context):
         return does_not_apply("the machine has no GPU")
-    return judged(*_few_processors(context), *_little_memory(context))
+    limit = cgroup.memory_limit_bytes
+    findings = [*_few_processors(context)]
+    if limit is None or isinstance(limit, Missing):
+        return judged(*findings)
+    findings += _little_memory(context, limit, cgroup.path)
+    largest = max((value_or(device.memory_total_bytes, 0) for device in context.snapshot.devices), default=0)
+    if findings or limit >= largest:
+        return judged(*findings)
+    words = (
+        f"the job may use {format_size(limit)} of host memory, less than the {format_size(largest)} of a GPU"
+    )
+    return Judgement(Outcome.PASS, reason=f"{words}: a checkpoint of that size cannot be read into it whole")
 
 
 def _low_limits(context: Context) -> Iterator[Finding]:
@@ -197,14 +208,15 @@ def _few_processors(context: Context) -> Iterator[Finding]:
         yield host_finding(context, PROCESSORS_FEW, message, evidence)
 
 
-def _little_memory(context: Context) -> Iterator[Finding]:
-    cgroup = host_state(context).cgroup
-    assert not isinstance(cgroup, Missing)  # noqa: S101 - the caller has looked
-    limit = cgroup.memory_limit_bytes
-    largest = max((value_or(device.memory_total_bytes, 0) for device in context.snapshot.devices), default=0)
-    if limit is not None and not isinstance(limit, Missing) and limit < largest:
-        source = f"cgroup {cgroup.path}; limit: the largest GPU's memory"
-        evidence = Evidence("memory_limit_bytes", limit, "bytes", largest, source)
-        yield host_finding(
-            context, MEMORY_LIMIT_LOW, f"the job may use {format_size(limit)} of host memory", evidence
+def _little_memory(context: Context, limit: int, path: str) -> Iterator[Finding]:
+    gpus = usable_gpus(context)
+    needed = limits.HOST_MEMORY_PER_RANK_BYTES * gpus
+    if limit < needed:
+        source = (
+            f"cgroup {path}; limit: {format_size(limits.HOST_MEMORY_PER_RANK_BYTES)} for each GPU, our choice"
         )
+        evidence = Evidence("memory_limit_bytes", limit, "bytes", needed, source)
+        message = (
+            f"the job may use {format_size(limit)} of host memory, for ranks on {gpus} GPU{'s' * (gpus != 1)}"
+        )
+        yield host_finding(context, MEMORY_LIMIT_LOW, message, evidence)

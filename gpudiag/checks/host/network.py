@@ -188,8 +188,9 @@ def network_interface(context: Context) -> Judgement:
         return not_readable("network interfaces", interfaces)
     if not isinstance(state.settings, Missing) and state.settings.environment.get("NCCL_SOCKET_IFNAME"):
         return does_not_apply("NCCL_SOCKET_IFNAME decides")
-    if context.snapshot.machine.container is not None:
-        return does_not_apply("in a container every interface is virtual")
+    container = context.snapshot.machine.container
+    if container is not None:
+        return does_not_apply(f"in a container ({container.words}) every interface is virtual")
     candidates = [interface for interface in interfaces if _is_candidate(interface)]
     if not candidates:
         return does_not_apply("no interface but the loopback is up: ranks can connect on this machine only")

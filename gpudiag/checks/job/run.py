@@ -205,7 +205,7 @@ def _kernel_facts(facts: RunFacts) -> tuple[Evidence, ...]:
     """What the kernel log has of the time of the run, the first lines."""
     if isinstance(facts.kernel, Missing):
         return ()
-    return tuple(Evidence("kernel_log", one.text[:200], source="kernel log") for one in facts.kernel[:4])
+    return tuple(Evidence("kernel_log", one.text, source="kernel log") for one in facts.kernel[:4])
 
 
 def _judge_stalls(facts: RunFacts) -> tuple[Finding, ...]:

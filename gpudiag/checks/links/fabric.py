@@ -186,7 +186,7 @@ def fabric_manager(context: Context) -> Judgement:
     if not nvswitches(snapshot):
         return does_not_apply("there are no NVSwitches on the bus")
     if snapshot.machine.container is not None:
-        return does_not_apply("it runs outside this container")
+        return does_not_apply(f"it runs outside this container ({snapshot.machine.container.words})")
     manager = host_state(context).fabric_manager
     if isinstance(manager, Missing):
         return not_readable("the fabric manager", manager)

@@ -17,7 +17,14 @@ from gpudiag.checks.per_device import (
     nobody_works,
     same_in,
 )
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Basis,
+    FindingKind,
+    Judgement,
+    check,
+    judged,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import pci_gpus
 from gpudiag.model.context import Context
@@ -85,7 +92,7 @@ REPLAYS_MANY = _kind(
     needs=("gpus",),
     reports=(WIDTH_REDUCED,),
     readings=("pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def pcie_width(context: Context) -> Judgement:
     """FAIL for a link with fewer lanes than GPU and slot have; a narrow slot is no fault."""
@@ -126,7 +133,7 @@ def pcie_generation(context: Context) -> Judgement:
     needs=("gpus", "earlier"),
     reports=(REPLAYS_MANY, REPLAYS),
     readings=("pcie_replay_count", "pcie_generation", "pcie_width"),
-    confirmed=_CAPTURES,
+    confirmed=f"{_CAPTURES}; {BOTH_GPUS}",
 )
 def pcie_replay_rate(context: Context) -> Judgement:
     """WARN or FAIL for a link that repeats too many packets between two readings; the count alone is no fault."""
@@ -285,6 +292,7 @@ class _Counts:
     needs=("gpus",),
     reports=(FATAL, NONFATAL, FATAL_SINCE_BOOT, NONFATAL_SINCE_BOOT, CORRECTED_RATE),
     readings=("/sys/bus/pci/devices/*/aer_dev_*", "NVML fields 173, 179, 180"),
+    confirmed=BOTH_GPUS,
 )
 def pcie_errors(context: Context) -> Judgement:
     """FAIL for a new fatal error; WARN for older ones, for nonfatal ones, and for many corrected ones."""

@@ -145,7 +145,7 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
     where = switch if event.link is None else f"{switch} link {event.link}"
     meaning = entry.meaning if entry else "not in gpudiag's catalogue"
     address = f" ({short_bus_id(event.bus_id)})" if event.bus_id else ""
-    facts = [Evidence("line", event.text[:200], source="kernel log")]
+    facts = [Evidence("line", event.text, source="kernel log")]
     if code is not None:
         facts.append(Evidence("sxid", code, source="kernel log"))
     if not isinstance(event.at, Missing):
@@ -153,7 +153,7 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
     if seen_by_gpu:
         facts.append(Evidence("nvlink_error_on_a_gpu", True, source="kernel log"))
     if event.restarted_by is not None:
-        facts.append(Evidence("restarted_by", event.restarted_by[:200], source="kernel log"))
+        facts.append(Evidence("restarted_by", event.restarted_by, source="kernel log"))
     remedy = entry.remedy if entry and kind is not SXID_SETTLED else ""
     if kind is SXID_FATAL and _works(snapshot):
         remedy = f"{remedy or SXID_FATAL.remedy} {how_to_tell_of_reset(event, None)}"

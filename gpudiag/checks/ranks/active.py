@@ -7,7 +7,17 @@ from gpudiag.checks.gpu.holders import describe_holders, own_pids
 from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, without_gpu_memory
 from gpudiag.checks.ranks.measured_speeds import device_of
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, could_not_look, judged
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    ONE_H100,
+    Basis,
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    could_not_look,
+    judged,
+)
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.active import COPIES, NOT_TESTED, ActiveMeasurement
 from gpudiag.model.context import Context
@@ -48,7 +58,7 @@ COPY_CORRUPTED = _kind(
     level=Level.QUICK,
     reports=PLANNED_FINDINGS,
     readings=("collective",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; NCCL with one rank, and two of one GPU, on {ONE_H100}",
 )
 def collective_all_reduce(context: Context) -> Judgement:
     """Everything wrong with the all-reduce; PASS only where every planned size was verified."""
@@ -64,7 +74,7 @@ def collective_all_reduce(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=RANK_FINDINGS,
     readings=("active",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def active_ranks(context: Context) -> Judgement:
     """A finding for each rank that failed; ERROR for tests not done that no failed rank explains."""
@@ -87,7 +97,7 @@ def active_ranks(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(),
     readings=("active",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def active_coverage(context: Context) -> Judgement:
     """SKIP that names each GPU left untested, or tested beside others, and why; ERROR where no test was finished."""
@@ -118,7 +128,7 @@ def active_coverage(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(COPY_CORRUPTED,),
     readings=("active.bandwidth",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def bandwidth_data(context: Context) -> Judgement:
     """FAIL for each rank whose copies differ from what was copied; ERROR where a rank's were not compared."""

@@ -27,6 +27,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     why_shared,
 )
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -115,6 +116,7 @@ Opinions = Callable[[Context, BandwidthResult], tuple[Opinion, ...]]
     level=Level.QUICK,
     reports=(MEMORY_SLOW,),
     readings=("active.bandwidth", "memory_clock_max_mhz", "memory_bus_width_bits"),
+    confirmed=BOTH_GPUS,
 )
 def bandwidth_memory(context: Context) -> Judgement:
     """WARN for each GPU whose memory is slow."""
@@ -128,6 +130,7 @@ def bandwidth_memory(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(HOST_SLOW,),
     readings=("active.bandwidth", "active.telemetry"),
+    confirmed=BOTH_GPUS,
 )
 def bandwidth_host_device(context: Context) -> Judgement:
     """WARN for each GPU that copies slowly from or to the host, alone on its link."""

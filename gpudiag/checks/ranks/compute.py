@@ -23,6 +23,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     why_shared,
 )
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -136,6 +137,7 @@ _MINUTE = 60.0
     level=Level.QUICK,
     reports=(MATMUL_SLOW,),
     readings=("active.compute", "active.telemetry"),
+    confirmed=BOTH_GPUS,
 )
 def compute_matmul(context: Context) -> Judgement:
     """WARN for each slow GPU, with the dtypes; SKIP where there is nothing to compare with."""
@@ -164,7 +166,7 @@ def compute_matmul(context: Context) -> Judgement:
     level=Level.STANDARD,
     reports=(NOT_REPEATABLE, MINORITY, NO_MAJORITY),
     readings=("active.determinism",),
-    confirmed=ON_CPU_RANKS,
+    confirmed=f"{ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def compute_determinism(context: Context) -> Judgement:
     """FAIL for a device whose results differ from its own, or from those of most identical devices."""

@@ -7,7 +7,16 @@ from functools import partial
 from gpudiag.checks.gpu.products import is_data_center
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import alike, answering, judge_devices
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
+from gpudiag.checks.registry import (
+    BOTH_GPUS,
+    Basis,
+    FindingKind,
+    Judgement,
+    check,
+    does_not_apply,
+    judged,
+    not_readable,
+)
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.checks.traces import pci_gpus, traces_for
 from gpudiag.model.context import Context
@@ -168,7 +177,7 @@ def driver_version(context: Context) -> Judgement:
         "gsp_firmware_mode",
         "gsp_firmware_mode_default",
     ),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4; {BOTH_GPUS}",
 )
 def driver_firmware(context: Context) -> Judgement:
     """WARN for firmware that differs from most peers', for a corrupted InfoROM, and for a GSP that is off."""
@@ -182,7 +191,7 @@ def driver_firmware(context: Context) -> Judgement:
     needs=("gpus",),
     reports=(PERSISTENCE_OFF,),
     readings=("persistence_mode", "seconds that NVML took"),
-    confirmed="nvidia-smi -q of A100, H100, B200 (off) and T4",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 (off) and T4; {BOTH_GPUS}",
 )
 def driver_persistence(context: Context) -> Judgement:
     """WARN where persistence is off on a data-center GPU and the driver was slow to start for it."""

@@ -7,6 +7,7 @@ from gpudiag.checks import limits
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.per_device import answering, is_loaded, judge_devices
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -133,7 +134,7 @@ DISAGREEMENT = FindingKind(
     title="NVML answers",
     reports=tuple(NVML_KINDS.values()),
     readings=("nvmlInit", "every trace of a GPU: PCI bus, device nodes, driver, allocation"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (it answers)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (it answers); {BOTH_GPUS}",
 )
 def nvml_answers(context: Context) -> Judgement:
     """FAIL where a machine with a trace of a GPU has no working NVML; SKIP where there is no trace."""
@@ -161,7 +162,7 @@ def nvml_answers(context: Context) -> Judgement:
     title="the sources agree",
     reports=(DISAGREEMENT,),
     readings=("count, order, memory, names and driver version by NVML, GPUtil and torch",),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 against simulated machines",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 against simulated machines; {BOTH_GPUS}",
 )
 def sources_agree(context: Context) -> Judgement:
     """WARN for each disagreement that no setting explains."""
@@ -271,6 +272,7 @@ _REASONS = "clocks_event_reasons"
     needs=("nvml",),
     reports=(CALL_FAILED,),
     readings=("the return code of every NVML call",),
+    confirmed=BOTH_GPUS,
 )
 def nvml_calls(context: Context) -> Judgement:
     """An ERROR finding per GPU, and for the library, with failed calls; gpu.lost and gpu.hung have silent GPUs."""
@@ -320,7 +322,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
         _REASONS,
         "and similar ones",
     ),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all known)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (all known); {BOTH_GPUS}",
 )
 def driver_values(context: Context) -> Judgement:
     """WARN for each GPU whose state the driver gives as a number that has no name; a note for its product."""

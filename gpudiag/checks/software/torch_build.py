@@ -8,6 +8,7 @@ from gpudiag.checks.gpu.holders import why_no_context
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.per_device import Gap, answering, conclude
 from gpudiag.checks.registry import (
+    BOTH_GPUS,
     Basis,
     FindingKind,
     Judgement,
@@ -26,6 +27,7 @@ from gpudiag.model.device import Device, DeviceView, FabricState, Snapshot, Torc
 from gpudiag.model.evidence import Evidence, SourceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.software import (
     compatibility_source,
     minimum_driver,
@@ -33,7 +35,7 @@ from gpudiag.reference.software import (
     torch_build_for,
 )
 
-_REAL = "torch's own answers (2.13 CPU build; CUDA builds not seen)"
+_REAL = "torch's own answers: the CPU build of 2.13, 2.11.0+cu130"
 _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CUDA, owner=Owner.SOFTWARE)
 _ITS_OWN = "this torch does not fit; a job may bring its own"
 _TORCH_BUILD_BASIS = Basis(
@@ -178,7 +180,7 @@ CONTEXT_FAILED = _context(
     level=Level.QUICK,
     reports=(*CONTEXT_KINDS.values(), CONTEXT_FAILED),
     readings=("torch: cudaGetDeviceCount, a first kernel on each GPU, in a child",),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def cuda_context(context: Context) -> Judgement:
     """FAIL with the cause that CUDA names where no context starts; a CPU build of torch starts none."""
@@ -210,7 +212,7 @@ def cuda_context(context: Context) -> Judgement:
         return does_not_apply(f"{NOT_TESTED}, because others hold the memory: {'; '.join(full)}")
     where = f" on {', '.join(map(name_device, without))}" if without else ""
     subject = device_subject(context.snapshot, without[0]) if len(without) == 1 else _subject(context)
-    message = f"no CUDA context starts{where}: {starts.detail.splitlines()[0][:160]}"
+    message = f"no CUDA context starts{where}: {shorten_text(starts.detail.splitlines()[0], 160)}"
     return judged(kind.finding(subject, message, Evidence("cuda_error", starts.detail, source="torch")))
 
 
@@ -230,7 +232,7 @@ def _without_context(snapshot: Snapshot) -> list[Device]:
     level=Level.QUICK,
     reports=(CPU_BUILD, NCCL_MISSING),
     readings=("torch.version.cuda", "torch.distributed.is_nccl_available"),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def torch_build(context: Context) -> Judgement:
     """FAIL for a CPU build on a machine with GPUs; WARN for a CUDA build without NCCL."""
@@ -257,7 +259,7 @@ def torch_build(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(DRIVER_TOO_OLD, NEWER_MINOR),
     readings=("torch.version.cuda", "driver_version", "cuda_driver_version"),
-    confirmed="nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions)",
+    confirmed=f"nvidia-smi -q of A100, H100, B200 and T4 (driver and CUDA versions); {BOTH_GPUS}",
 )
 def torch_driver(context: Context) -> Judgement:
     """FAIL below the table's driver, unless a context starts nevertheless (compat package); WARN for a newer minor."""
@@ -295,7 +297,7 @@ def torch_driver(context: Context) -> Judgement:
     level=Level.QUICK,
     reports=(NO_KERNELS, PTX_ONLY),
     readings=("torch.cuda.get_arch_list", "compute_capability"),
-    confirmed=_REAL,
+    confirmed=f"{_REAL}; {BOTH_GPUS}",
 )
 def torch_architectures(context: Context) -> Judgement:
     """FAIL for a GPU without any code, WARN for one with PTX only."""

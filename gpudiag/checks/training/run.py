@@ -12,7 +12,7 @@ from gpudiag.checks.ranks.incidents import (
     judge_incidents,
     without_gpu_memory,
 )
-from gpudiag.checks.registry import Judgement, Level, check, does_not_apply, judged
+from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
@@ -459,7 +459,7 @@ _REPORTS = tuple(kind for kind in (*TRAINING_FINDINGS, *RANK_FINDINGS) if kind n
     level=Level.QUICK,
     reports=_REPORTS,
     readings=("training",),
-    confirmed=_ON_CPU_RANKS,
+    confirmed=f"{_ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def train_ddp(context: Context) -> Judgement:
     """What is wrong with the training under DDP."""
@@ -474,7 +474,7 @@ def train_ddp(context: Context) -> Judgement:
     level=Level.STANDARD,
     reports=_REPORTS,
     readings=("training",),
-    confirmed=_ON_CPU_RANKS,
+    confirmed=f"{_ON_CPU_RANKS}; {BOTH_GPUS}",
 )
 def train_strategies(context: Context) -> Judgement:
     """What is wrong with the training under all strategies but DDP."""

@@ -196,30 +196,86 @@ _PIECES = (
 )
 # Files that every runtime mounts into a container from its own directory on the host.
 _MOUNTED = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+_CGROUP, _MOUNTS = "/proc/self/cgroup", "/proc/self/mountinfo"
+_WORD_FILE = "run/systemd/container"
+# PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h: the namespace of the kernel's own first process.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+# Images set `container=` to these for systemd; their runtimes leave a mark of their own as well.
+_WORDS_OF_IMAGES = ("docker", "podman", "oci")
+_KERNEL_THREAD = "kthreadd"  # process 2 there, and in no other namespace
 
 
 def read_container(root: str = "/") -> dict[str, Any] | None:
-    """The runtime's name and the container's id as a sheet's document; None outside a container."""
-    cgroup = _text_in(root, "proc/self/cgroup")
-    mounted = parse_mounted_roots(_text_in(root, "proc/self/mountinfo"))
-    runtime = _runtime(root, cgroup, mounted)
-    if runtime is None:
+    """The runtime's name, the container's id and the sign of it as a sheet's document; None outside a container.
+
+    A virtual machine may run the files of a container's image, with the marks that they hold: it is no container.
+    """
+    cgroup = _text_in(root, _CGROUP[1:])
+    mounted = parse_mounted_roots(_text_in(root, _MOUNTS[1:]))
+    found = _name_runtime(root, cgroup, mounted)
+    if found is None:
         return None
     sheet = Sheet(reason_of)
-    sheet.values["runtime"] = runtime
+    sheet.values["runtime"], sheet.values["sign"] = found
     sheet.read("container_id", lambda: parse_container_id("\n".join((cgroup, *mounted))))
     return sheet.document()
 
 
-def _runtime(root: str, cgroup: str, mounted: list[str]) -> str | None:
-    # Kubernetes runs on another runtime, whose marks are there as well: look for Kubernetes first.
-    evidence = "\n".join((cgroup, *mounted))
-    by_piece = next((name for piece, name in _PIECES if piece.search(evidence)), None)
-    if by_piece == "kubernetes":
+def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str] | None:
+    """The runtime's name, and the sign that names it."""
+    # What the kernel says of this process comes first; what an image may hold as well counts only where another
+    # root or process 1 is in between. Kubernetes runs on another runtime, whose marks are there as well.
+    evidence = {_CGROUP: cgroup, _MOUNTS: "\n".join(mounted)}
+    by_piece = next(
+        ((name, sign) for piece, name in _PIECES for sign, text in evidence.items() if piece.search(text)),
+        None,
+    )
+    if by_piece is not None and by_piece[0] == "kubernetes":
         return by_piece
-    by_mark = next((name for mark, name in _MARKS if os.path.lexists(os.path.join(root, mark))), None)
-    word = _text_in(root, "run/systemd/container").strip()  # what the runtime told systemd
-    return by_mark or by_piece or word or _word_of_init(root)
+    by_mark = next(
+        ((name, f"/{mark}") for mark, name in _MARKS if os.path.lexists(os.path.join(root, mark))), None
+    )
+    if by_piece is not None:
+        return by_piece if by_mark is None else by_mark
+    if _is_machine_itself(root):
+        return None
+    word = _text_in(root, _WORD_FILE).strip()  # what the runtime told systemd
+    of_init = _word_of_init(root)
+    if of_init in _WORDS_OF_IMAGES and not _has_layers(root):
+        of_init = None
+    by_word = (word, f"/{_WORD_FILE}") if word else (of_init, "container= of process 1") if of_init else None
+    return by_mark or by_word
+
+
+def _has_layers(root: str) -> bool:
+    """Whether the root is a stack of an image's layers, or processes are in a namespace that is not the first."""
+    rows = [line.partition(" - ") for line in _text_in(root, _MOUNTS[1:]).splitlines()]
+    kinds = [after.split()[0] for before, _, after in rows if before.split()[4:5] == ["/"] and after.split()]
+    try:
+        other = os.readlink(os.path.join(root, "proc/self/ns/pid")) != _FIRST_PID_NAMESPACE
+    except OSError:
+        other = False
+    return other or (not kinds) or "overlay" in kinds[-1]
+
+
+def _is_machine_itself(root: str) -> bool:
+    """Whether process 1 is the kernel's own first process, and has the root that this process has.
+
+    Apptainer and `docker run --pid=host` leave the first namespace of processes, and have another root.
+    """
+    try:
+        namespace = os.readlink(os.path.join(root, "proc/self/ns/pid"))
+    except OSError:
+        return False
+    ours, first = (parse_root_mount(_text_in(root, f"proc/{pid}/mountinfo")) for pid in ("self", "1"))
+    is_first = namespace == _FIRST_PID_NAMESPACE and _text_in(root, "proc/2/comm").strip() == _KERNEL_THREAD
+    return is_first and ours is not None and ours == first
+
+
+def parse_root_mount(mountinfo: str) -> tuple[str, str] | None:
+    """The device and the folder in it that are mounted as /, fields 3 and 4 of proc_pid_mountinfo(5)."""
+    rows = [line.split() for line in mountinfo.splitlines()]
+    return next(((row[2], row[3]) for row in reversed(rows) if len(row) > 4 and row[4] == "/"), None)
 
 
 def _word_of_init(root: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gpudiag.installed import pip_command
 from gpudiag.model.codec import join_sheets, missing_of, noun, read_sheet
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
-from gpudiag.model.host import Machine
+from gpudiag.model.host import Container, Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
 
@@ -313,8 +313,12 @@ def explain_failure(failure: NvmlFailure, machine: Machine) -> str:
 def explain_no_devices(machine: Machine) -> str:
     """Why a working NVML may list no GPU."""
     if machine.container is not None:
-        return "NVML works and lists no GPU: none was given to this container"
+        return f"NVML works and lists no GPU: none was given to {_this_container(machine.container)}"
     return "NVML works and lists no GPU: `dmesg | grep NVRM` says whether the driver gave one up"
+
+
+def _this_container(container: Container) -> str:
+    return f"this container ({container.words})"
 
 
 def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
@@ -322,7 +326,7 @@ def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
         return f"{failure.words}; {pip_command('nvidia-ml-py')}"
     if machine.container is not None:
         return (
-            "libnvidia-ml.so.1 is not in this container: start it with its GPUs "
+            f"libnvidia-ml.so.1 is not in {_this_container(machine.container)}: start it with its GPUs "
             "(`--gpus all`, NVIDIA Container Toolkit)"
         )
     if not isinstance(machine.kernel_driver_version, Missing):
@@ -335,7 +339,8 @@ def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
 
 def _driver_not_loaded(failure: NvmlFailure, machine: Machine) -> str:
     if machine.container is not None:
-        return "the NVIDIA kernel driver is not loaded on the host of this container: look at the host first"
+        host = f"the host of {_this_container(machine.container)}"
+        return f"the NVIDIA kernel driver is not loaded on {host}: look at the host first"
     modules = machine.kernel_modules
     if not isinstance(modules, Missing) and "nouveau" in modules:
         return "nouveau drives the GPU in place of the NVIDIA driver: blacklist nouveau and reboot"
@@ -348,12 +353,14 @@ def _version_mismatch(failure: NvmlFailure, machine: Machine) -> str:
     ours = f"NVML {library}" if library else "the NVML library"
     theirs = "the loaded kernel driver" if isinstance(loaded, Missing) else f"kernel driver {loaded}"
     if machine.container is not None:
-        return f"{ours} does not match {theirs}: restart this container so that it gets the host's libraries"
+        container = _this_container(machine.container)
+        return f"{ours} does not match {theirs}: restart {container} so that it gets the host's libraries"
     return f"{ours} does not match {theirs}: reboot, or stop all GPU work and reload the nvidia modules"
 
 
 def _no_permission(failure: NvmlFailure, machine: Machine) -> str:
-    where = "the device list of this container" if machine.container is not None else "your groups"
+    container = machine.container
+    where = "your groups" if container is None else f"the device list of {_this_container(container)}"
     return f"the driver refuses this user: check `ls -l /dev/nvidiactl /dev/nvidia*` and {where}"
 
 

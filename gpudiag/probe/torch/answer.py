@@ -2,18 +2,20 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.installed import pip_command
+from gpudiag.installed import pip_command, repair_command
 from gpudiag.model.codec import all_missing, decode, missing_of, noun, read_sheet, readings_of
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, start_program
 
 SOURCE = "torch"
+_ABSENT_MODULE = re.compile(r"No module named '([\w.]+)'")
 # `import torch` takes 1.4 to 2.3 s of processor time, and many times that from a cold network file
 # system; a first context on an idle GPU without persistence mode takes seconds more.
 DEADLINE_SECONDS = 30.0
@@ -46,7 +48,7 @@ def torch_answer_of(child: GuardedChild, python: str | None = None) -> TorchAnsw
     if "absent" in answers:
         return _absent(answers["absent"][0], python, child.seconds)
     if "build" not in answers:
-        return _without_build(child)
+        return _without_build(child, python)
     counts = answers["counts"][0] if "counts" in answers else None
     documents = {message[1]: message[2] for message in child.messages if message[0] == "device"}
     expected = counts["device_count"] if counts and counts["cuda_available"] else 0
@@ -80,13 +82,16 @@ def _absent(words: str, python: str | None, seconds: Reading[float]) -> TorchAns
     return TorchAnswer(status, Missing(MissingReason.SOURCE_ABSENT, words))
 
 
-def _without_build(child: GuardedChild) -> TorchAnswer:
+def _without_build(child: GuardedChild, python: str | None) -> TorchAnswer:
     """Torch could not be imported, or not in time."""
     if child.ending == "timed_out":
         words = f"`import torch` gave no answer within {child.seconds:.1f} s"
         status = SourceStatus(SOURCE, SourceState.TIMED_OUT, words, child.seconds)
         return TorchAnswer(status, Missing(MissingReason.TIMED_OUT, words))
     words = f"`import torch` failed: {_last_line(child)}"
+    absent = _ABSENT_MODULE.search(words)
+    if absent:
+        words += f": {repair_command(absent[1], python=python or sys.executable)}"
     status = SourceStatus(SOURCE, SourceState.FAILED, words, child.seconds)
     return TorchAnswer(status, Missing(MissingReason.ERROR, words))
 

@@ -15,6 +15,7 @@ from typing import Any
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
+from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.ranks import process
 from gpudiag.ranks.agents.fork_server import ForkServer, OwnTemplate, TemplateProcess
 from gpudiag.ranks.agents.network import find_listener
@@ -237,7 +238,9 @@ def shorten(data: bytes) -> str:
     head = data[:_HEAD_BYTES].rpartition(b"\n")[0] or data[:_HEAD_BYTES]
     tail = data[-_TAIL_BYTES:].partition(b"\n")[2] or data[-_TAIL_BYTES:]
     between = data[len(head) : len(data) - len(tail)].decode(errors="replace").splitlines()
-    told = list(dict.fromkeys(line.strip()[:_LINE_CHARACTERS] for line in between if _tells(line)))
+    told = list(
+        dict.fromkeys(shorten_text(line.strip(), _LINE_CHARACTERS) for line in between if _tells(line))
+    )
     parts = [head.decode(errors="replace").strip(), *_cut(told), tail.decode(errors="replace").strip()]
     return "\n".join(parts)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
+from gpudiag.model.untrusted_text import shorten_text
 
 # Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents find each
 # other, and where ranks meet if nobody has named a port.
@@ -128,7 +129,7 @@ def find_listener(port: int) -> str | None:
             continue
         if target.startswith("socket:[") and target[len("socket:[") : -1] in inodes:
             command = _read(path.parents[1] / "cmdline").replace("\0", " ").strip()
-            return f"process {path.parts[2]}: {command[:_COMMAND_CHARACTERS]}"
+            return f"process {path.parts[2]}: {shorten_text(command, _COMMAND_CHARACTERS)}"
     return None
 
 

@@ -10,7 +10,6 @@ from gpudiag.ranks.stages import IMPORT
 
 NOT_SET = "not set"
 _SOURCE = "each machine's agent"
-_MAX_CHARACTERS = 80
 
 
 def find_skew(
@@ -37,8 +36,8 @@ def find_skew(
         odd = [rank for rank, value in values.items() if value != usual]
         evidence = (
             Evidence("variable" if is_variable else "version_of", name, source=_SOURCE),
-            Evidence("value", values[odd[0]][:_MAX_CHARACTERS], source=_SOURCE),
-            Evidence("others_have", usual[:_MAX_CHARACTERS], source=_SOURCE),
+            Evidence("value", values[odd[0]], source=_SOURCE),
+            Evidence("others_have", usual, source=_SOURCE),
             Evidence("ranks", format_ranks(odd), source=_SOURCE),
         )
         found.append(

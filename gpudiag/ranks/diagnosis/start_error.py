@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpudiag.errors import UsageError
-from gpudiag.installed import install_command, pip_command
+from gpudiag.installed import install_command, repair_command
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis.evidence import WAIT_STATUS, format_ranks, of_exception, signal_name
@@ -92,9 +92,9 @@ def absent_module(name: str, python: str | None = None) -> UsageError:
     if python is not None:
         return UsageError(
             f"{name} is not installed for {python}, and ranks need it",
-            hint=pip_command(name, python=python),
+            hint=repair_command(name, python=python),
         )
-    hint = install_command("torch") if name == "torch" else pip_command(name)
+    hint = install_command("torch") if name == "torch" else repair_command(name)
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 
 

@@ -77,6 +77,9 @@ class _Template:
                     self._send("absent", module=name, python=sys.executable)
                     return False
                 importlib.import_module(name)
+            except ModuleNotFoundError as error:  # of a package that torch needs, most likely
+                self._send("absent", module=error.name or name, python=sys.executable)
+                return False
             except Exception as error:  # noqa: BLE001 - a broken torch raises anything: OSError, ImportError, AttributeError
                 self._send("failed", module=name, error=describe_exception(error))
                 return False

@@ -42,6 +42,7 @@ def render_etc(blueprint: Blueprint) -> dict[str, str]:
 def render_proc(host: HostFacts, now: datetime) -> dict[str, str]:
     """/proc without its processes, network and driver."""
     mounts = _mounts(host)
+    kernel_thread = {"proc/2/comm": "kthreadd\n"} if host.container_runtime is None else {}
     return {
         "proc/cpuinfo": _cpuinfo(host),
         "proc/meminfo": _meminfo(host),
@@ -57,6 +58,8 @@ def render_proc(host: HostFacts, now: datetime) -> dict[str, str]:
         "proc/mounts": mounts,
         "proc/self/mounts": mounts,
         "proc/self/mountinfo": _mountinfo(host),
+        "proc/1/mountinfo": _mountinfo(host),
+        **kernel_thread,
         "proc/self/cgroup": f"{host.cgroup}\n",
         "proc/1/cgroup": "0::/init.scope\n" if host.container_runtime is None else "0::/\n",
         "proc/self/status": _self_status(host),
@@ -244,5 +247,7 @@ def render_host_tree(blueprint: Blueprint, now: datetime) -> HostTree:
     }
     absent = blueprint.host.absent_files
     shown = {path: text for path, text in files.items() if not path.startswith(absent)}
-    links = {**pci_links, **render_open_nodes(blueprint)}
+    # proc_pid_ns(5): the kernel's first namespace of processes has a fixed number, any other a number of its own.
+    namespace = 4026531836 if blueprint.host.container_runtime is None else 4026532541
+    links = {**pci_links, **render_open_nodes(blueprint), "proc/self/ns/pid": f"pid:[{namespace}]"}
     return HostTree(files=shown, links=links, nodes=device_nodes(blueprint))

@@ -46,6 +46,7 @@ _BY_HAND: dict[str, str] = {
     "nvmlSystemGetNVMLVersion": "s n",
     "nvmlSystemGetCudaDriverVersion": "o",
     "nvmlSystemGetCudaDriverVersion_v2": "o",
+    "nvmlSystemGetConfComputeState": "o",
     "nvmlSystemGetProcessName": "k s n",
     "nvmlSystemGetHicVersion": "c a4",
     "nvmlGetExcludedDeviceCount": "o",

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.reference.declaration import Activity, ByHand, Call, Declared, Field, by_question
-from gpudiag.reference.nvml import constant
+from gpudiag.reference.nvml import constant, pack_struct
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import ENABLE_STATES
 from gpudiag.simulate.nvml.answers import (
@@ -166,6 +166,10 @@ def _encode_system(nvml: SimulatedNvml, gpu_count: int, table: AnswerTable) -> N
     for function in ("nvmlGetExcludedDeviceCount", "nvmlGetBlacklistDeviceCount", "nvmlUnitGetCount"):
         table.answer(function, NO_SUBJECT, u32(0))
     table.answer("nvmlSystemGetHicVersion", NO_SUBJECT, u32(0))
+    if nvml.confidential_computing is not None:
+        feature = word_number(numbered(ENABLE_STATES), "confidential_computing", nvml.confidential_computing)
+        state = pack_struct("c_nvmlConfComputeSystemState_t", ccFeature=feature)
+        table.answer("nvmlSystemGetConfComputeState", NO_SUBJECT, state)
 
 
 def _cuda_number(version: str) -> int:

@@ -1,9 +1,9 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
+from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.sources import Gathered, find_disagreements
 from tests.unit.model.nouns import make_device, make_machine
@@ -138,7 +138,7 @@ def test_cuda_that_starts_nowhere_differs_from_a_count():
 
 def test_a_container_is_expected_to_see_its_own_gpus():
     nodes = ("/dev/nvidia3", "/dev/nvidia5", "/dev/nvidiactl")
-    machine = machine_with(pci=8, device_nodes=nodes, container=SimpleNamespace(runtime="docker"))
+    machine = machine_with(pci=8, device_nodes=nodes, container=Container("docker", NOT_ASKED, "/.dockerenv"))
     found = only(
         gather(gpus=2, gputil=(0, 1), torch=(0, 1), facts=replace(CUDA, device_count=2), machine=machine)
     )
@@ -147,7 +147,7 @@ def test_a_container_is_expected_to_see_its_own_gpus():
 
 def test_a_container_that_misses_a_gpu_it_was_given_is_not():
     nodes = ("/dev/nvidia3", "/dev/nvidia4", "/dev/nvidia5")
-    machine = machine_with(pci=8, device_nodes=nodes, container=SimpleNamespace(runtime="docker"))
+    machine = machine_with(pci=8, device_nodes=nodes, container=Container("docker", NOT_ASKED, "/.dockerenv"))
     found = only(
         gather(gpus=2, gputil=(0, 1), torch=(0, 1), facts=replace(CUDA, device_count=2), machine=machine)
     )

@@ -6,7 +6,8 @@ import pytest
 from gpudiag.compat import UTC
 from gpudiag.installed import pip_command
 from gpudiag.model.device import SourceState
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.host import Container
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.nvml.answer import explain_failure, explain_no_devices, nvml_answer_of
 from tests.unit.model.nouns import make_machine
 
@@ -24,7 +25,7 @@ VITAL = (
     "pstate",
     "sm_clock_mhz",
 )
-IN_A_CONTAINER = make_machine(container=SimpleNamespace(runtime="docker"))
+IN_A_CONTAINER = make_machine(container=Container("docker", NOT_ASKED, "/.dockerenv"))
 
 
 def child(*messages, ending="finished", seconds=0.1, detail=""):
@@ -205,5 +206,5 @@ def test_a_timeout_says_how_to_wait_longer():
 
 
 def test_no_devices_are_explained_by_the_container():
-    assert "container" in explain_no_devices(IN_A_CONTAINER)
+    assert explain_no_devices(IN_A_CONTAINER).endswith("this container (docker, by /.dockerenv)")
     assert "container" not in explain_no_devices(make_machine())

@@ -121,9 +121,9 @@ def test_the_table_agrees_with_the_simulated_machines(base: str):
         if model is None:
             continue
         readings = gpu.readings
-        assert (
-            readings.get("memory_bus_width_bits", model.memory_bus_width_bits) == model.memory_bus_width_bits
-        )
+        # The driver of a real H200 says 6,016 bits, its data sheet 6,144.
+        width = readings.get("memory_bus_width_bits", model.memory_bus_width_bits)
+        assert width == pytest.approx(model.memory_bus_width_bits, rel=0.03)
         assert readings["memory_clock_max_mhz"] == pytest.approx(model.memory_clock_mhz, rel=0.01)
         assert readings["compute_capability"] == model.compute_capability
         assert readings["power_limit_default_watts"] == pytest.approx(model.power_watts, rel=0.03)

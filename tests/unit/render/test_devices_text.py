@@ -20,7 +20,7 @@ GPU NAME        MEM GiB UTIL TEMP POWER W USER/COMMAND    STATE
   3 H100 80GB         -    -    -       - -               LOST [1]
 [1] GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) (GPU-3). Drain the
     machine and power-cycle it; if the GPU is lost again, have it replaced.
-Free: 1.  --wide: UUID, slot, clocks, ECC  --free N --ids
+Free: GPU 1.  --wide: UUID, slot, clocks, ECC  --free N --ids
 """
 
 
@@ -158,8 +158,8 @@ def test_wide_tells_a_reading_that_should_have_come_and_a_setting_that_differs()
 
 def test_wide_says_why_a_gpu_is_not_free() -> None:
     text = wide(make_snapshot(make_busy(0), make_idle(1)))
-    assert "Free: 1." in text
-    assert "Not free: 0: 1 compute process" in text
+    assert "Free: GPU 1." in text
+    assert "Not free: GPU 0: 1 compute process" in text
 
 
 def test_wide_keeps_to_the_terminal_and_shows_a_lost_gpu_as_who_it_is() -> None:

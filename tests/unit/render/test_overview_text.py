@@ -15,7 +15,7 @@ SICK = """\
 FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3s passive)
   GPU 3 (1c:00.0) is off the bus: GPU is lost (NVML 15) -> Drain the machine and
     power-cycle it; if the GPU is lost again, have it replaced.
-  Busy 0-1 (ann train.py 6h). Free 2. Not tested: speed, data, network
+  Busy GPUs 0-1 (ann train.py 6h). Free: GPU 2. Not tested: speed, data, network
 Next: gpudiag list | preflight | nccl-test | serve | explain gpu.lost | --help
 """
 
@@ -33,7 +33,7 @@ def test_a_healthy_machine_passes_in_three_lines() -> None:
     snapshot = make_snapshot(make_idle(0), make_idle(1), machine=make_bare_machine(gpus=2))
     lines = render(snapshot).splitlines()
     assert lines[0].startswith("PASS a1: 2x H100 80GB, driver 580")
-    assert "Free 0 1" in lines[1]
+    assert "Free: GPUs 0 1." in lines[1]
     assert len(lines) == 3
 
 
@@ -63,7 +63,7 @@ def test_a_broken_driver_is_a_failure_with_its_remedy() -> None:
 def test_a_desktop_that_draws_keeps_no_gpu_busy() -> None:
     drawing = replace(make_process(), kind="graphics")
     text = render(make_snapshot(make_idle(0, processes=(drawing,))))
-    assert "Busy none. Free 0." in text
+    assert "Busy none. Free: GPU 0." in text
 
 
 def test_many_faults_are_counted_and_not_all_told() -> None:
