@@ -13,7 +13,7 @@ from gpudiag.lint.reader import Line, Script, SourceFile
 from gpudiag.lint.syntax import Parsed
 from gpudiag.lint.trace import Loop, Step, trace_script
 from gpudiag.lint.values import Values
-from gpudiag.model.lint import Edit, Severity
+from gpudiag.model.lint import Edit, Place, Severity
 
 # Packages that open the process group, wrap the model, shard the data and save by themselves.
 _OWNERS = {
@@ -29,7 +29,7 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What a rule found: where, in words for the user, and the line as it should read."""
+    """What a rule found: where, in words for the user, and the statement as it should read, or advice in words."""
 
     node: ast.AST
     message: str
@@ -37,6 +37,8 @@ class Mistake:
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
     line: Line | None = None  # of what is no Python, in place of the node
+    place: Place | None = None  # of `mend`; None: it replaces the statement
+    advice: str = ""  # where `mend` is empty
 
 
 class Program:

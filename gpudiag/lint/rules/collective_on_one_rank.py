@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from gpudiag.lint import vocabulary as known
+from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -39,7 +40,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
             text = f"{comes} {name} (line {line}); the others never do, and the job hangs"
-        yield Mistake(step.node, text, f"{program.statement_text(step.node)}  # on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
+        yield moved(program, step.node, text, out_of(program, step.node, guard), f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
 
 
 def collectives_of(program: Program) -> Iterator[tuple[str, Step]]:

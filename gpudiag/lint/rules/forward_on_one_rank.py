@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -25,7 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if program.values.kinds(call.func) == {"ddp"} and program.which_ranks(step) is Which.ONE:
             name = call.func.id
-            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", program.statement_text(call).replace(f"{name}(", f"{name}.module(", 1))  # fmt: skip
+            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", with_replaced(program, call.func, f"{name}.module"))  # fmt: skip
             return
 
 

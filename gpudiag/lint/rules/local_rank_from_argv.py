@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
@@ -29,7 +30,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         yield Mistake(
             call,
             "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
-            program.edited_line(edits) if edits and not edits[0].before else mended,
+            program.edited_line(edits)
+            if edits and not edits[0].before
+            else with_replaced(program, call, mended),
             edits,
         )
 

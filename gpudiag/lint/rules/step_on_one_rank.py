@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -46,7 +47,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
             continue
         told.add(call)
-        yield Mistake(call, f"{what} is stepped on one rank only" if what != "the backward pass" else "only one rank runs the backward pass", f"{program.statement_text(call)}  # on every rank")  # fmt: skip
+        message = (
+            f"{what} is stepped on one rank only"
+            if what != "the backward pass"
+            else "only one rank runs the backward pass"
+        )
+        place = next((p for g in step.where.guards if (p := out_of(program, call, g)) is not None), None)
+        yield moved(program, call, message, place, "let every rank do it")
 
 
 def _what(program: Program, receiver: ast.expr) -> str | None:

@@ -238,9 +238,9 @@ def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
     starts = {
         "from accelerate import Accelerator\nacc = Accelerator()\n": "with acc.local_main_process_first(): data = ",
         "import horovod.torch as hvd\nhvd.init()\n": "hvd.local_rank() == 0",
-        f"{opened}local_rank = dist.get_node_local_rank()\n": "(local_rank == 0)",
-        f'{opened}import os\nprint(os.environ["LOCAL_RANK"])\n': 'int(os.environ["LOCAL_RANK"]) == 0',
-        opened: "(dist.get_rank() == 0)",
+        f"{opened}local_rank = dist.get_node_local_rank()\n": "download=local_rank == 0",
+        f'{opened}import os\nprint(os.environ["LOCAL_RANK"])\n': "int(os.environ['LOCAL_RANK']) == 0",
+        opened: "download=dist.get_rank() == 0",
     }
     for start, mend in starts.items():
         text = f'import torchvision\n{start}data = torchvision.datasets.MNIST("data", download=True)\n'
