@@ -9,6 +9,7 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.collective_on_one_rank import collectives_of
 from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
+from gpudiag.lint.vocabulary import GROUP_MAKERS
 from gpudiag.model.lint import Severity
 
 _SENDS = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "scatter", "scatter_object_list")  # fmt: skip
@@ -29,7 +30,8 @@ def _loops_that_meet(program: Program) -> list[Loop]:
     loops = []
     for name, step in collectives_of(program):
         if (
-            name not in ("init_process_group", "new_group")
+            name != "init_process_group"
+            and name not in GROUP_MAKERS
             and "group" not in ast.unparse(step.node)
             and program.which_ranks(step) is None
         ):

@@ -16,6 +16,8 @@ _STEPPED = {
     "scaler": "the scaler",
 }
 
+_EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "accelerator"})
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
@@ -29,6 +31,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             or call in told
             or step.where.handling
         ):
+            continue
+        if call.func.attr == "backward" and not _comes_from_a_wrapped_model(program, call):
             continue
         if program.which_ranks(step) is not Which.ONE or "world_size" in " ".join(
             ast.unparse(g.test) for g in step.where.guards
@@ -54,6 +58,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
         place = next((p for g in step.where.guards if (p := out_of(program, call, g)) is not None), None)
         yield moved(program, call, message, place, "let every rank do it")
+
+
+def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
+    """Whether the loss is computed by a model whose gradients the ranks exchange; a reference model has none to exchange."""
+    func = call.func
+    losses = [func.value, *call.args] if isinstance(func, ast.Attribute) else []
+    return any(program.values.depends_on(loss, _EXCHANGED) for loss in losses)
 
 
 def _what(program: Program, receiver: ast.expr) -> str | None:

@@ -90,6 +90,86 @@ def test_what_asks_for_a_job_lets_all_ranks_through(item) -> None:
     assert lint_text(text).findings == ()
 
 
+SOME_RANKS = {
+    "below": "if rank < 2:\n    dist.barrier()",
+    "half": "if rank < dist.get_world_size() // 2:\n    dist.barrier()",
+    "members": "if rank in members:\n    dist.barrier()",
+    "literal": "if rank in (0, 3):\n    dist.barrier()",
+    "even": "if rank % 2 == 0:\n    dist.barrier()",
+    "odd": "if rank % 2:\n    dist.barrier()",
+    "machine": "if rank // 8 == 0:\n    dist.barrier()",
+    "named": "is_member = rank in members\nif is_member:\n    dist.barrier()",
+    "and": "if args.pairs and rank in members:\n    dist.barrier()",
+    "loop": "for members in plan:\n    if rank not in members:\n        continue\n    dist.new_group(members)",
+    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n    DeviceMesh('cpu', members)",
+}
+ALL_OR_A_GROUP = {
+    "group": "if rank in members:\n    dist.barrier(group=group)",
+    "place of the group": "if rank in members:\n    dist.barrier(part)",
+    "all": "if rank < dist.get_world_size():\n    dist.barrier()",
+    "range": "if rank in range(dist.get_world_size()):\n    dist.barrier()",
+    "both sides": "if rank % 2 == 0:\n    dist.barrier()\nelse:\n    dist.barrier()",
+    "one after the other": "if rank < 2:\n    dist.barrier()\nif rank >= 2:\n    dist.barrier()",
+    "members alone": "if rank in members:\n    dist.new_group(members, use_local_synchronization=True)",
+    "used by members": "group = dist.new_group(members)\nif rank in members:\n    dist.barrier(group)",
+    "send": "if rank < 2:\n    dist.send(torch.zeros(1), dst=2)",
+}
+
+
+@walk(SOME_RANKS.items(), lambda item: item[0])
+def test_what_several_ranks_call_and_not_all_is_found(item) -> None:
+    text = f"{_RANKS_HEAD}rank = dist.get_rank()\n{item[1]}\ndist.destroy_process_group()\n"
+    assert [f.code for f in lint_text(text).findings] == ["lint.collective_on_one_rank"]
+
+
+@walk(ALL_OR_A_GROUP.items(), lambda item: item[0])
+def test_groups_and_conditions_that_all_ranks_meet_are_left_alone(item) -> None:
+    text = f"{_RANKS_HEAD}rank = dist.get_rank()\n{item[1]}\ndist.destroy_process_group()\n"
+    assert lint_text(text).findings == ()
+
+
+LIGHTNING = """
+import lightning as L
+import torch
+
+
+class Module(L.LightningModule):
+    def on_validation_epoch_end(self):
+        {}
+
+
+class Watch(L.Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        {}
+"""
+ON_ONE_RANK_OF_LIGHTNING = (
+    "if self.trainer.is_global_zero: self.all_gather(self.score)",
+    "if self.global_rank == 0: self.trainer.strategy.barrier()",
+    "if self.trainer.is_global_zero: self.trainer.save_checkpoint('last.ckpt')",
+    "if self.trainer.is_global_zero: self.log('score', 1.0, sync_dist=True)",
+)
+RIGHT_IN_LIGHTNING = (
+    "if self.trainer.is_global_zero: self.log('score', 1.0)",
+    "if self.trainer.is_global_zero: torch.save(self.state_dict(), 'last.pt')",
+    "self.log('score', 1.0, sync_dist=True)",
+    "self.trainer.save_checkpoint('last.ckpt')",
+)
+
+
+@walk(ON_ONE_RANK_OF_LIGHTNING)
+def test_collectives_of_lightning_are_for_all_ranks(call) -> None:
+    for text in (
+        LIGHTNING.format(call, "pass"),
+        LIGHTNING.format("pass", call.replace("self.trainer", "trainer").replace("self.", "pl_module.")),
+    ):
+        assert [f.code for f in lint_text(text).findings] == ["lint.collective_on_one_rank"]
+
+
+@walk(RIGHT_IN_LIGHTNING)
+def test_what_lightning_lets_one_rank_do_is_left_alone(call) -> None:
+    assert lint_text(LIGHTNING.format(call, "pass")).findings == ()
+
+
 DECORATORS = {
     "imported": ("from mine import rank_zero_only", "@rank_zero_only"),
     "of an object": ("from mine import accelerator", "@accelerator.on_main_process"),
