@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, canonical_name, star_names
 
@@ -58,6 +59,8 @@ class Names:
         self.bound: set[str] = set()  # names, in any scope
         self._qualified: dict[ast.AST, str | None] = {}
         self._read(tree, self.module)
+        for call in self.calls:
+            self._unpack(call)
 
     def qualify(self, node: ast.AST | None) -> str | None:
         """The full name of what an expression names by imports and aliases, such as `torch.nn.DataParallel`."""
@@ -95,12 +98,18 @@ class Names:
         return None
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The scope in which a node is evaluated."""
-        current: ast.AST | None = node
+        """The scope in which a node is evaluated: defaults and decorators of a function in that around it."""
+        if node in self.scopes:
+            return self.scopes[node]
+        inner, current = node, self.parents.get(node)
         while current is not None:
-            if current in self.scopes:
+            if isinstance(current, ast.arguments) and inner in (*current.defaults, *current.kw_defaults):
+                inner = self.parents[current]  # the function whose default it is
+            elif current in self.scopes and inner not in getattr(current, "decorator_list", ()):
                 return self.scopes[current]
-            current = self.parents.get(current)
+            else:
+                inner = current
+            current = self.parents.get(inner)
         return self.module
 
     def bindings_of(self, node: ast.Name) -> list[Binding]:
@@ -175,6 +184,61 @@ class Names:
         else:
             self._read_bindings(node, scope)
         self._read(node, scope)
+
+    def _unpack(self, call: ast.Call) -> None:
+        """Put the keywords of `f(**options)` in the call, where a literal of the script says what they are."""
+        keywords: list[ast.keyword] = []
+        for given in call.keywords:
+            literal = self._literal_of(given.value) if given.arg is None else None
+            keywords += literal if literal is not None else [given]
+        call.keywords = keywords
+
+    def _literal_of(self, node: ast.expr) -> list[ast.keyword] | None:
+        """The keywords in a dict that is written down, directly or under a name that nothing changes."""
+        if isinstance(node, ast.Name):
+            bindings = self.bindings_of(node)
+            if (
+                len(bindings) != 1
+                or bindings[0].value is None
+                or bindings[0].path
+                or node.id in self.changed_containers
+            ):
+                return None
+            node = bindings[0].value
+        if isinstance(node, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            named = [
+                (key, value) for key, value in zip(keys, node.values, strict=True) if isinstance(key, str)
+            ]
+            return [ast.keyword(key, value) for key, value in named] if len(named) == len(keys) else None
+        is_dict = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
+        if (
+            not is_dict
+            or not isinstance(node, ast.Call)
+            or node.args
+            or any(k.arg is None for k in node.keywords)
+        ):
+            return None
+        return list(node.keywords)
+
+    @cached_property
+    def changed_containers(self) -> frozenset[str]:
+        """The names of containers that the script changes: `options["sampler"] = ..`, `options.update(..)`."""
+        changed = {
+            node.value.id
+            for node in self.nodes
+            if isinstance(node, ast.Subscript)
+            and not isinstance(node.ctx, ast.Load)
+            and isinstance(node.value, ast.Name)
+        }
+        changed |= {
+            call.func.value.id
+            for call in self.calls
+            if isinstance(call.func, ast.Attribute)
+            and isinstance(call.func.value, ast.Name)
+            and call.func.attr in ("update", "pop", "setdefault", "clear", "popitem")
+        }
+        return frozenset(changed)
 
     def _read_function(self, node: Function, scope: Scope) -> None:
         inner = Scope(node, scope)

@@ -164,6 +164,13 @@ class Program:
         ) or self.imports("horovod")  # fmt: skip
 
     @cached_property
+    def nexts(self) -> list[ast.Call]:
+        """The calls of `next`, by which loops take batches from an iterator."""
+        return [
+            c for c in self.names.calls if isinstance(c.func, ast.Name) and c.func.id == "next" and c.args
+        ]
+
+    @cached_property
     def ddp_steps(self) -> list[Step]:
         """Where a model is wrapped in DDP."""
         return self.calls(*sorted(known.DDP_CLASSES))
@@ -297,6 +304,8 @@ def hides(program: Program, call: ast.AST, *words: str) -> bool:
         if given.arg is not None:
             continue
         values = program.values.of(given.value)
+        if isinstance(given.value, ast.Name) and given.value.id in program.names.changed_containers:
+            return True
         if not values or any(
             not isinstance(value.node, ast.Dict | ast.Call) or value.kind == "unknown" for value in values
         ):

@@ -118,8 +118,8 @@ class RankConditions:
             return _lets_one_through(operator, right) is None and self._are_some(right)
         if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             number = _number(right)
-            if number is not None:
-                return number >= 0 and _lets_one_through(operator, right) is None
+            if number is not None:  # `rank >= 0` asks whether there is a rank at all
+                return number > 0 and _lets_one_through(operator, right) is None
             return isinstance(right, ast.BinOp) and isinstance(right.op, ast.FloorDiv | ast.Div)
         return False
 

@@ -336,9 +336,9 @@ class Values(Flow):
         positional = [*function.args.posonlyargs, *function.args.args]
         place = next((i for i, argument in enumerate(positional) if argument.arg == name), None)
         by_spawn = self.names.qualify(call.func) in known.SPAWN
-        given = next(
-            (k.value for k in call.keywords if k.arg == "args"), call.args[1] if len(call.args) > 1 else None
-        )
+        given = next((k.value for k in call.keywords if k.arg == "args"), None)
+        if given is None and by_spawn and len(call.args) > 1:
+            given = call.args[1]
         if place is None:
             return UNKNOWN
         if by_spawn and place == 0:

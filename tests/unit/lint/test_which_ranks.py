@@ -112,6 +112,7 @@ ALL_OR_A_GROUP = {
     "one after the other": "if rank < 2:\n    dist.barrier()\nif rank >= 2:\n    dist.barrier()",
     "members alone": "if rank in members:\n    dist.new_group(members, use_local_synchronization=True)",
     "used by members": "group = dist.new_group(members)\nif rank in members:\n    dist.barrier(group)",
+    "there is one": "if rank >= 0:\n    dist.barrier()",
     "send": "if rank < 2:\n    dist.send(torch.zeros(1), dst=2)",
 }
 
