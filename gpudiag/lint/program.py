@@ -51,7 +51,7 @@ class Program:
         self.names = Names(parsed.tree, conventional=not script.whole)
         self.values = Values(self.names)
         self.ranks = RankConditions(self.values)
-        self.code = _COMMENT.sub("", _without_docstrings(parsed))
+        self.code = _COMMENT.sub("", _without_docstrings(parsed, self.names.nodes))
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -257,10 +257,10 @@ class Program:
         return text.strip()
 
 
-def _without_docstrings(parsed: Parsed) -> str:
-    """The lines of a script without strings that stand alone: they tell, and do nothing."""
+def _without_docstrings(parsed: Parsed, nodes: list[ast.AST]) -> str:
+    """The lines of a script without strings that stand alone: they document, and do nothing."""
     lines = [line.text for line in parsed.lines]
-    for node in ast.walk(parsed.tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)

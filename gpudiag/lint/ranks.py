@@ -106,6 +106,16 @@ class RankConditions:
             )
         return False
 
+    def _is_last(self, node: ast.expr) -> bool:
+        """Whether a number is that of the last rank: `world_size - 1`."""
+        return (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Sub)
+            and isinstance(node.right, ast.Constant)
+            and node.right.value == 1
+            and "world_size" in self._values.kinds(node.left)
+        )
+
     def _compares_with_several(self, test: ast.Compare) -> bool:
         left, operator, right = test.left, test.ops[0], test.comparators[0]
         if self._is_rank(right) and not self._is_rank(left):
@@ -248,6 +258,8 @@ class RankConditions:
         if not kinds or not kinds <= RANKS:
             return _perhaps(test)
         one = _lets_one_through(operator, right)
+        if one is None and isinstance(operator, ast.Eq | ast.NotEq) and self._is_last(right):
+            one = isinstance(operator, ast.Eq)
         if one is None:
             return Which.PERHAPS
         return Which.ONE if one is holds else Which.OTHERS

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.collectives import collectives_of
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.rules.collective_on_one_rank import collectives_of
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 

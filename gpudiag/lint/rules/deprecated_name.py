@@ -27,10 +27,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     for node in program.nodes:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
-        parent = program.names.parents.get(node)
         name = program.names.qualify(node)
         if name not in _INSTEAD or name in told:
             continue
+        parent = program.names.parents.get(node)
         if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
             continue
         told.add(name)

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.collectives import collectives_of, is_of_a_part
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.rules.collective_on_one_rank import collectives_of, is_of_a_part
 from gpudiag.lint.vocabulary import GROUP_MAKERS
 from gpudiag.model.lint import Severity
 

@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.collectives import collectives_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.rules.collective_on_one_rank import collectives_of
 from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import GROUP_MAKERS

@@ -48,6 +48,11 @@ local_rank, size = setup()
 if local_rank == 0:
     dist.barrier()""",
 }
+ONE_RANK |= {
+    "case": "match dist.get_rank():\n    case 0:\n        dist.barrier()",
+    "other case": "match dist.get_rank():\n    case 0:\n        pass\n    case _:\n        dist.barrier()",
+    "last": "if dist.get_rank() == dist.get_world_size() - 1:\n    dist.barrier()",
+}
 EVERY_RANK = {
     "job": "if dist.is_initialized():\n    dist.barrier()",
     "size": 'if int(os.environ.get("WORLD_SIZE", 1)) > 1:\n    dist.barrier()',
