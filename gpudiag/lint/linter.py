@@ -8,10 +8,18 @@ from pathlib import Path
 
 from gpudiag.lint.ignoring import Silence, read_silences
 from gpudiag.lint.program import Mistake, Program
-from gpudiag.lint.reader import SUFFIXES, Line, Script, SourceFile, Unreadable, parse_source, read_source
+from gpudiag.lint.reader import (
+    SHELL_SUFFIXES,
+    SUFFIXES,
+    Line,
+    Script,
+    SourceFile,
+    Unreadable,
+    parse_source,
+    read_source,
+)
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules import BY_CODE, RULES
-from gpudiag.lint.rules.launch_module import find_commands
 from gpudiag.lint.shares import work_in_shares
 from gpudiag.lint.syntax import Broken, Parsed, parse_script
 from gpudiag.model.lint import LintedFile, LintFinding, LintReport
@@ -22,7 +30,7 @@ _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "
 # What every script that these rules are about names; the others are parsed, and nothing else.
 _SUBJECTS = (
     "dist", "Dist", "Parallel", "horovod", "hvd", "deepspeed", "ccelerat", "nvml", "spawn", "local_rank", "local-rank", "DDP",
-    "fully_shard", "CUDA_VISIBLE_DEVICES", "launch",
+    "fully_shard", "CUDA_VISIBLE_DEVICES", "launch", "lightning", "torchrun",
 )  # fmt: skip
 
 
@@ -62,7 +70,11 @@ def _expand(paths: Iterable[Path]) -> Iterator[Path]:
             folders[:] = sorted(
                 name for name in folders if not name.startswith(".") and name not in _LEFT_OUT
             )
-            yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix.lower() in SUFFIXES)
+            yield from (
+                Path(folder, name)
+                for name in sorted(names)
+                if Path(name).suffix.lower() in (*SUFFIXES, *SHELL_SUFFIXES)
+            )
         yield from unread
 
 
@@ -97,9 +109,10 @@ def lint_source(source: SourceFile) -> Linted:
             found += _lint_script(source, script)
         except RecursionError:
             remark = "its statements are nested too deeply"
-    rule = BY_CODE["lint.launch_module"]
-    for mistake in find_commands(source.shell, run=source.shell_runs, editable=source.kind == "page"):
-        found.append(_located(source, None, None, rule, mistake))
+    for rule in RULES if source.shell else ():
+        if rule.find_commands is not None:
+            mistakes = rule.find_commands(source.shell, run=source.shell_runs, editable=source.kind == "page")
+            found += [_located(source, None, None, rule, mistake) for mistake in mistakes]
     found = sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.code))
     silence = read_silences(source.text, "notebook" if source.kind == "notebook" else source.kind)
     kept = tuple(
@@ -158,14 +171,14 @@ def _located(
         line = mistake.line or Line("", 1)
         return LintFinding(
             rule.code, severity, source.path, line.number, 1, line.text.strip(), mistake.message, rule.why,
-            mistake.mend, mistake.edits,
+            mistake.mend, mistake.edits, place=mistake.place, advice=mistake.advice,
         )  # fmt: skip
     number = getattr(mistake.node, "lineno", 1)
     line = program.line_at(number)
     column = line.shift + program.column_of(number, getattr(mistake.node, "col_offset", 0)) + 1
     return LintFinding(
         rule.code, severity, source.path, line.number, column, line.text.strip(), mistake.message, rule.why,
-        mistake.mend, mistake.edits, _cell_of(script, number - 1),
+        mistake.mend, mistake.edits, _cell_of(script, number - 1), mistake.place, mistake.advice,
     )  # fmt: skip
 
 

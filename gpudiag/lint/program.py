@@ -13,7 +13,7 @@ from gpudiag.lint.reader import Line, Script, SourceFile
 from gpudiag.lint.syntax import Parsed
 from gpudiag.lint.trace import Loop, Step, trace_script
 from gpudiag.lint.values import Values
-from gpudiag.model.lint import Edit, Severity
+from gpudiag.model.lint import Edit, Place, Severity
 
 # Packages that open the process group, wrap the model, shard the data and save by themselves.
 _OWNERS = {
@@ -29,7 +29,7 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What a rule found: where, in words for the user, and the line as it should read."""
+    """What a rule found: where, in words for the user, and the statement as it should read, or advice in words."""
 
     node: ast.AST
     message: str
@@ -37,6 +37,8 @@ class Mistake:
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
     line: Line | None = None  # of what is no Python, in place of the node
+    place: Place | None = None  # of `mend`; None: it replaces the statement
+    advice: str = ""  # where `mend` is empty
 
 
 class Program:
@@ -49,7 +51,7 @@ class Program:
         self.names = Names(parsed.tree, conventional=not script.whole)
         self.values = Values(self.names)
         self.ranks = RankConditions(self.values)
-        self.code = _COMMENT.sub("", _without_docstrings(parsed))
+        self.code = _COMMENT.sub("", _without_docstrings(parsed, self.names.nodes))
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -162,6 +164,13 @@ class Program:
         ) or self.imports("horovod")  # fmt: skip
 
     @cached_property
+    def nexts(self) -> list[ast.Call]:
+        """The calls of `next`, by which loops take batches from an iterator."""
+        return [
+            c for c in self.names.calls if isinstance(c.func, ast.Name) and c.func.id == "next" and c.args
+        ]
+
+    @cached_property
     def ddp_steps(self) -> list[Step]:
         """Where a model is wrapped in DDP."""
         return self.calls(*sorted(known.DDP_CLASSES))
@@ -248,10 +257,10 @@ class Program:
         return text.strip()
 
 
-def _without_docstrings(parsed: Parsed) -> str:
-    """The lines of a script without strings that stand alone: they tell, and do nothing."""
+def _without_docstrings(parsed: Parsed, nodes: list[ast.AST]) -> str:
+    """The lines of a script without strings that stand alone: they document, and do nothing."""
     lines = [line.text for line in parsed.lines]
-    for node in ast.walk(parsed.tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -295,6 +304,8 @@ def hides(program: Program, call: ast.AST, *words: str) -> bool:
         if given.arg is not None:
             continue
         values = program.values.of(given.value)
+        if isinstance(given.value, ast.Name) and given.value.id in program.names.changed_containers:
+            return True
         if not values or any(
             not isinstance(value.node, ast.Dict | ast.Call) or value.kind == "unknown" for value in values
         ):

@@ -82,6 +82,82 @@ class RankConditions:
             self._known[key] = Which.PERHAPS if found is Which.NOBODY else found
         return self._known[key]
 
+    def lets_some_through(self, guard: Guard) -> bool:
+        """Whether a condition holds for several ranks and not for all: `rank < 2`, `rank in members`, `rank % 2 == 0`."""
+        return self._some(guard.test, guard.holds, _DEPTH)
+
+    def _some(self, test: ast.expr, holds: bool, depth: int) -> bool:
+        if depth < 0:
+            return False
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self._some(test.operand, not holds, depth)
+        if isinstance(test, ast.BoolOp):
+            return isinstance(test.op, ast.And) is holds and any(
+                self._some(part, holds, depth) for part in test.values
+            )
+        if isinstance(test, ast.Compare):
+            return len(test.ops) == 1 and self._compares_with_several(test)
+        if isinstance(test, ast.BinOp):  # `if rank % 2:`
+            return self._shares_out(test)
+        if isinstance(test, ast.Name | ast.Attribute):
+            made = self._made(test)
+            return isinstance(made, ast.Compare | ast.BoolOp | ast.UnaryOp) and self._some(
+                made, holds, depth - 1
+            )
+        return False
+
+    def _is_last(self, node: ast.expr) -> bool:
+        """Whether a number is that of the last rank: `world_size - 1`."""
+        return (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Sub)
+            and isinstance(node.right, ast.Constant)
+            and node.right.value == 1
+            and "world_size" in self._values.kinds(node.left)
+        )
+
+    def _compares_with_several(self, test: ast.Compare) -> bool:
+        left, operator, right = test.left, test.ops[0], test.comparators[0]
+        if self._is_rank(right) and not self._is_rank(left):
+            left, right, operator = right, left, _mirrored(operator)
+        if self._shares_out(left):
+            return isinstance(operator, ast.Eq | ast.NotEq | ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+        if not self._is_rank(left):
+            return False
+        if isinstance(operator, ast.In | ast.NotIn):
+            return _lets_one_through(operator, right) is None and self._are_some(right)
+        if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            number = _number(right)
+            if number is not None:  # `rank >= 0` asks whether there is a rank at all
+                return number > 0 and _lets_one_through(operator, right) is None
+            return isinstance(right, ast.BinOp) and isinstance(right.op, ast.FloorDiv | ast.Div)
+        return False
+
+    def _is_rank(self, node: ast.expr) -> bool:
+        kinds = self._kinds(node)
+        return bool(kinds) and kinds <= RANKS
+
+    def _shares_out(self, node: ast.expr) -> bool:
+        """Whether a number is the same for some of the ranks: `rank % 2`, `rank // 4`."""
+        return (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Mod | ast.FloorDiv)
+            and self._is_rank(node.left)
+            and "world_size" not in self._values.kinds(node.right)
+            and not (isinstance(node.right, ast.Constant) and node.right.value == 1)
+        )
+
+    def _are_some(self, node: ast.expr) -> bool:
+        """Whether a list of ranks is not surely that of all: `range(world_size)`, or a literal of one rank, is none."""
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return len(node.elts) > 1
+        text = ast.unparse(node)
+        values = self._values.of(node)
+        made = " ".join(ast.unparse(v.node) for v in values if isinstance(v.node, ast.expr))
+        return not any(
+            word in f"{text} {made}".lower() for word in ("world", "all_", "size", "environ", "range", "keys")
+        )
+
     def _which(self, test: ast.expr, holds: bool, depth: int) -> Which | None:
         if depth < 0:
             return Which.PERHAPS
@@ -182,6 +258,8 @@ class RankConditions:
         if not kinds or not kinds <= RANKS:
             return _perhaps(test)
         one = _lets_one_through(operator, right)
+        if one is None and isinstance(operator, ast.Eq | ast.NotEq) and self._is_last(right):
+            one = isinstance(operator, ast.Eq)
         if one is None:
             return Which.PERHAPS
         return Which.ONE if one is holds else Which.OTHERS

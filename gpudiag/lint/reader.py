@@ -16,7 +16,7 @@ MAX_NOTEBOOK_BYTES = 100_000_000  # a notebook carries its pictures
 SUFFIXES = (".py", ".pyw", ".ipynb", ".md", ".markdown", ".qmd", ".rmd")
 _NOTEBOOKS = (".ipynb",)
 _PAGES = (".md", ".markdown", ".qmd", ".rmd")
-_SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
+SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
 _SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
 # What people hand over by `*`, and what no Python is written in.
 _OTHERS = (".yaml", ".yml", ".json", ".jsonl", ".toml", ".cfg", ".ini", ".lock", ".rst", ".html", ".csv", ".tsv", ".log", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".js", ".ts")  # fmt: skip
@@ -121,8 +121,10 @@ def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
     if suffix in _OTHERS:
         raise Unreadable("it is no Python script, notebook, page or shell script")
     lines = tuple(Line(line, number) for number, line in enumerate(split_lines(text), start=1))
-    if suffix in _SHELLS or (suffix not in SUFFIXES and _SHELL_SCRIPT.match(text)):
-        commands = tuple(line for line in lines if not line.text.lstrip().startswith("#"))
+    if suffix in SHELL_SUFFIXES or (suffix not in SUFFIXES and _SHELL_SCRIPT.match(text)):
+        commands = tuple(
+            line for line in lines if not line.text.lstrip().startswith("#") or "#SBATCH" in line.text
+        )
         return SourceFile(name, text, encoding, newline, (), commands, True, remark, "shell")
     script = Script(lines, "script")
     return SourceFile(name, text, encoding, newline, (script,), remark=remark)

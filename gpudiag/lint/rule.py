@@ -1,10 +1,19 @@
-"""What a rule is: its entry in the catalogue, its three examples, and the function that looks."""
+"""What a rule is: its entry in the catalogue, its three examples, and the functions that look."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.reader import Line
 from gpudiag.model.lint import Severity
+
+
+class FindsCommands(Protocol):
+    """What looks at lines of shell."""
+
+    def __call__(self, lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
+        """The mistakes in lines that are run (of a script, a notebook) or only shown (of a page)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +33,4 @@ class Rule:
     find: Callable[[Program], Iterable[Mistake]]
     fixes: bool = False
     source: str = ""
+    find_commands: FindsCommands | None = None  # in shell scripts, and in the commands of pages and notebooks

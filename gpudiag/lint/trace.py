@@ -128,12 +128,12 @@ class _Tracer:
         elif isinstance(node, ast.Match):
             self._expression(node.subject, where)
             for case in node.cases:
-                self._block(case.body, replace(where, guards=(*where.guards, Guard(node.subject, True))))
+                self._block(case.body, replace(where, guards=(*where.guards, *_guards_of(node, case))))
         else:
             self._simple(node, where)
 
     def _simple(self, node: ast.stmt, where: Where) -> None:
-        for child in ast.iter_child_nodes(node):
+        for child in self._names.children.get(node, ()):
             if isinstance(child, ast.expr):
                 self._expression(child, where)
         self._add(node, where)
@@ -158,9 +158,8 @@ class _Tracer:
                 self._expression(value, where)
                 where = replace(where, guards=(*where.guards, Guard(value, isinstance(node.op, ast.And))))
             return
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.expr_context | ast.operator):
-                self._expression(child, where)
+        for child in self._names.children.get(node, ()):
+            self._expression(child, where)
         if isinstance(node, ast.Call):
             self._add(node, where)
             self._enter(node, where)
@@ -187,6 +186,23 @@ class _Tracer:
         self._visits[function] = visits + 1
         decorators = (*where.decorators, *function.decorator_list)
         self._block(function.body, replace(where, stack=(*where.stack, function), decorators=decorators))
+
+
+def _guards_of(node: ast.Match, case: ast.match_case) -> Iterator[Guard]:
+    """What holds in a case: its own value, or that none of the cases before it holds."""
+    for other in node.cases[: node.cases.index(case)]:
+        if isinstance(other.pattern, ast.MatchValue):
+            yield Guard(_compared_with(node.subject, other.pattern.value), False)
+    if isinstance(case.pattern, ast.MatchValue):
+        yield Guard(_compared_with(node.subject, case.pattern.value), True)
+    elif not (isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None):
+        yield Guard(node.subject, True)
+    if case.guard is not None:
+        yield Guard(case.guard, True)
+
+
+def _compared_with(subject: ast.expr, value: ast.expr) -> ast.Compare:
+    return ast.copy_location(ast.Compare(subject, [ast.Eq()], [value]), value)
 
 
 def _leaves(body: list[ast.stmt]) -> bool:

@@ -7,6 +7,8 @@ from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
 from gpudiag.lint.values import argument_of
 
+_SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
+
 
 def iterated(node: ast.expr) -> ast.expr:
     """What a loop goes over, without the `enumerate` or the progress bar around it."""
@@ -20,21 +22,58 @@ def iterated(node: ast.expr) -> ast.expr:
 
 def loaders_of(program: Program, loop: Loop) -> list[ast.Call]:
     """The calls of DataLoader whose batches a loop takes."""
-    if not isinstance(loop, ast.For | ast.AsyncFor):
-        return []
-    over = iterated(loop.iter)
-    return [v.node for v in program.values.of(over) if v.kind == "loader" and isinstance(v.node, ast.Call)]
+    taken = [call.args[0] for call in program.nexts if _loop_around(program, call) is loop]
+    if isinstance(loop, ast.For | ast.AsyncFor):
+        taken.append(iterated(loop.iter))
+    values = {value for node in taken for value in program.values.of(node) if value.kind == "loader"}
+    return [value.node for value in values if isinstance(value.node, ast.Call)]
+
+
+def _loop_around(program: Program, node: ast.AST) -> ast.AST | None:
+    """The innermost loop in which a node stands, in its own function."""
+    for outer in program.names.ancestors(node):
+        if isinstance(outer, ast.For | ast.AsyncFor | ast.While):
+            return outer
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return None
+    return None
 
 
 def training_loaders(program: Program) -> Iterator[tuple[ast.Call, Loop, Step]]:
     """Each loader whose batches go into a backward pass, with the loop over it and that pass."""
     seen = set()
     for step in program.backwards:
+        if _trains_alone(program, step):
+            continue
         for loop in step.where.loops:
             for loader in loaders_of(program, loop):
                 if (loader, loop) not in seen:
                     seen.add((loader, loop))
                     yield loader, loop, step
+
+
+def _trains_alone(program: Program, step: Step) -> bool:
+    """Whether a backward pass is that of a model that no ranks share, in a file that also has one that they do."""
+    call = step.node
+    if not program.ddp_steps or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    called = list(_kinds_called(program, [call.func.value, *call.args]))
+    return frozenset({"module"}) in called and not any(kinds & _SHARED_MODELS for kinds in called)
+
+
+def _kinds_called(program: Program, nodes: list[ast.expr]) -> Iterator[frozenset[str]]:
+    """What is called to compute some expressions, through names."""
+    left: list[ast.AST] = list(nodes)
+    seen: set[ast.AST] = set()
+    while left:
+        for part in ast.walk(left.pop()):
+            if isinstance(part, ast.Call):
+                yield program.values.kinds(part.func)
+            elif isinstance(part, ast.Name) and part not in seen:
+                seen.add(part)
+                made = [b.value for b in program.values.reaching(part) if b.value is not None]
+                left += [value for value in made if value not in seen]
+                seen.update(made)
 
 
 def repeats(program: Program, loop: Loop) -> bool:

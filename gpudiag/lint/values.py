@@ -149,13 +149,15 @@ class Values(Flow):
                 if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
                     return binding.node
             return None
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr in self.names.methods:
             owner = self.class_of(node.value)
             return self.method_of(owner, node.attr) if owner is not None else None
         return None
 
     def class_of(self, node: ast.AST | None) -> ast.ClassDef | None:
         """The class of this script whose object, or which itself, an expression is."""
+        if not self.names.classes:
+            return None
         if isinstance(node, ast.Name) and node.id in ("self", "cls"):
             return self.names.class_around(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
@@ -191,7 +193,9 @@ class Values(Flow):
         built = self.class_named(node)
         if built is not None:
             return self.method_of(built, "__init__")
-        called = self.class_of(node) if isinstance(node, ast.Name | ast.Attribute) else None
+        if not isinstance(node, ast.Name | ast.Attribute) or not self.names.methods & {"__call__", "forward"}:
+            return None
+        called = self.class_of(node)
         if called is None:
             return None
         return self.method_of(called, "__call__") or self.method_of(called, "forward")
@@ -336,9 +340,9 @@ class Values(Flow):
         positional = [*function.args.posonlyargs, *function.args.args]
         place = next((i for i, argument in enumerate(positional) if argument.arg == name), None)
         by_spawn = self.names.qualify(call.func) in known.SPAWN
-        given = next(
-            (k.value for k in call.keywords if k.arg == "args"), call.args[1] if len(call.args) > 1 else None
-        )
+        given = next((k.value for k in call.keywords if k.arg == "args"), None)
+        if given is None and by_spawn and len(call.args) > 1:
+            given = call.args[1]
         if place is None:
             return UNKNOWN
         if by_spawn and place == 0:

@@ -21,6 +21,13 @@ _CANONICAL = {
     "torch.amp.GradScaler": "torch.cuda.amp.GradScaler",
     "torch.nn.utils.clip_grad.clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
     "torch.distributed.device_mesh.init_device_mesh": "torch.distributed.init_device_mesh",
+    "torch.distributed.device_mesh.DeviceMesh": "torch.distributed.DeviceMesh",
+    "torch.distributed.tensor.DeviceMesh": "torch.distributed.DeviceMesh",
+    "torch.distributed.tensor.init_device_mesh": "torch.distributed.init_device_mesh",
+    "torch.distributed._tensor.DeviceMesh": "torch.distributed.DeviceMesh",
+    "torch.distributed._tensor.init_device_mesh": "torch.distributed.init_device_mesh",
+    "torch.distributed.checkpoint.state_dict_saver.async_save": "torch.distributed.checkpoint.async_save",
+    "torch.distributed.algorithms.Join": "torch.distributed.algorithms.join.Join",
 }
 _PREFIXES = (
     ("torch.distributed.distributed_c10d.", "torch.distributed."),
@@ -77,11 +84,16 @@ TORCH_COLLECTIVES = frozenset({
     "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
     "all_to_all", "all_to_all_single", "new_group",
 })  # fmt: skip
+# What makes groups: every rank of the job calls it, those that are in none of them too.
+GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group", "init_device_mesh", "DeviceMesh"})  # fmt: skip
 HOROVOD_COLLECTIVES = frozenset({
     "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_",
     "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_variables", "alltoall",
     "reducescatter", "barrier",
 })  # fmt: skip
+# Lightning 2: what every rank must call. `Trainer.save_checkpoint` ends with a barrier of its strategy, and so does Fabric's save.
+LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", "reduce_boolean_decision"})
+LIGHTNING_FABRIC = frozenset({"barrier", "all_gather", "all_reduce", "broadcast", "save", "load", "backward", "clip_gradients"})  # fmt: skip
 ACCELERATE_COLLECTIVES = frozenset({"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})  # fmt: skip
 
 _TORCH_DISTRIBUTED = frozenset({

@@ -29,8 +29,21 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a corrected statement goes, if it does not replace the one that was found.
+
+    It goes in front of `line`, a number from 1 of the file, which may be one more than the file has, behind `column` blanks.
+    With `moves` the statement that was found goes away; else it stays.
+    """
+
+    line: int
+    column: int
+    moves: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One mistake in one file: where it stands, what it does to a run, and how the line should read."""
+    """One mistake in one file: where it stands, what it does to a run, and how the code should read."""
 
     code: str
     severity: Severity
@@ -40,9 +53,11 @@ class LintFinding:
     source: str  # the line, without what stands before its first word
     message: str
     why: str
-    mend: str  # the line as it should read
+    mend: str  # the statement, or its first line, as it should read; empty where no one statement corrects it
     edits: tuple[Edit, ...] = ()  # of a mend that is certain, for --fix
     cell: int | None = None  # of a notebook, from 1
+    place: Place | None = None  # of `mend`; None: it replaces the statement
+    advice: str = ""  # what to change, in words, where `mend` is empty
 
 
 @dataclass(frozen=True, slots=True)

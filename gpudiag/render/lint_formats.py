@@ -64,9 +64,7 @@ def _result(finding: LintFinding, places: dict[str, int]) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": places[finding.code],
         "level": _LEVELS[finding.severity],
-        "message": {
-            "text": f"{finding.message}. Better: {finding.mend}" if finding.mend else finding.message
-        },
+        "message": {"text": _message(finding)},
         "locations": [
             {"physicalLocation": {"artifactLocation": {"uri": _uri(finding.path)}, "region": region}}
         ],
@@ -74,6 +72,15 @@ def _result(finding: LintFinding, places: dict[str, int]) -> dict[str, Any]:
     if finding.edits:
         result["fixes"] = [_fix(finding)]
     return result
+
+
+def _message(finding: LintFinding) -> str:
+    """The message, and what to do."""
+    if not finding.mend:
+        return f"{finding.message}. {finding.advice}" if finding.advice else finding.message
+    place = finding.place
+    where = "" if place is None else f" {'moved' if place.moves else 'added'} in front of line {place.line}"
+    return f"{finding.message}. Better{where}: {finding.mend}"
 
 
 def _fix(finding: LintFinding) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def render_annotations(report: LintReport) -> str:
     """One workflow command for each mistake, which a runner of GitHub shows beside the line."""
     lines = []
     for finding in report.findings:
-        text = f"{finding.message}. Better: {finding.mend}" if finding.mend else finding.message
+        text = _message(finding)
         lines.append(
             f"::{_ANNOTATIONS[finding.severity]} file={escape_property(one_line(finding.path))},line={finding.line},"
             f"col={finding.column},title={escape_property(finding.code)}::{escape(one_line(text))}"

@@ -1,4 +1,4 @@
-"""What a lint found, as text: each mistake with its line, why, and the mended line."""
+"""What a lint found, as text: each mistake with its line, why, and the corrected code."""
 
 from gpudiag.model.lint import LintFinding, LintReport, Severity
 from gpudiag.render.style import PLAIN, Style, one_line, prose_columns, wrapped
@@ -31,10 +31,20 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
     heading = [line.replace(word, style.paint(word, "red" if finding.severity is Severity.FINDING else "yellow"), 1) if n == 0 else line for n, line in enumerate(heading)]  # fmt: skip
     lines = [*heading, *_code("now:   ", finding.source)]
     if finding.mend:
-        lines += _code("better:", finding.mend)
+        lines += _code("better:", f"{finding.mend}{_where(finding)}")
+    elif finding.advice:
+        lines += wrapped(f"{one_line(finding.advice)}.", indent=_INDENT + " " * 8, first=f"{_INDENT}do:     ")
     if first:
         lines += wrapped(finding.why, indent=_INDENT + " " * 5, first=f"{_INDENT}why: ")
     return lines
+
+
+def _where(finding: LintFinding) -> str:
+    """A comment that says where the statement goes; empty where it replaces the one that was found."""
+    if finding.place is None:
+        return ""
+    moved = "move it" if finding.place.moves else "add it"
+    return f"  # {moved} in front of line {finding.place.line}"
 
 
 def _code(label: str, text: str) -> list[str]:

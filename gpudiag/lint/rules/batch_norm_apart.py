@@ -1,9 +1,11 @@
 """BatchNorm whose statistics each rank keeps for itself."""
 
+import ast
 import re
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program
+from gpudiag.lint.corrections import with_replaced
+from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
@@ -23,7 +25,15 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not has_batch_norm(program):
         return
     for step in program.ddp_steps:
-        yield Mistake(step.node, "the model has BatchNorm, and each rank normalises by its own batch", "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # before DDP")  # fmt: skip
+        message = "the model has BatchNorm, and each rank normalises by its own batch"
+        inner = argument(step.node, 0, "module")
+        if inner is None:
+            yield Mistake(
+                step.node, message, "", advice="convert the model by SyncBatchNorm.convert_sync_batchnorm"
+            )
+        else:
+            converted = f"torch.nn.SyncBatchNorm.convert_sync_batchnorm({ast.unparse(inner)})"
+            yield Mistake(step.node, message, with_replaced(program, inner, converted))
         return
 
 

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_keyword
 from gpudiag.lint.program import Mistake, Program, argument, has_star, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -17,14 +18,15 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if argument(call, place, word) is None and keyword(call, f"group_{word}") is None:
                 told.add(call)
-                text = ast.unparse(call)
                 end = call.end_col_offset or 0
                 edits = (
                     program.edit_span(call.end_lineno or 1, end - 1, end - 1, f", {word}=0")
                     if call.args and call.end_lineno == call.lineno
                     else ()
                 )
-                yield Mistake(call, f"{name} needs its argument {word}", f"{text[:-1]}, {word}=0)", edits)
+                yield Mistake(
+                    call, f"{name} needs its argument {word}", with_keyword(program, call, word, "0"), edits
+                )
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import behind, moved, with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -36,12 +37,12 @@ def _judge(program: Program, step: Step) -> Mistake | None:
             "the gradients are clipped while they are still scaled",
             f"{scaler}.unscale_({optimizer}); {text}",
         )
-    if _reduced_later(program, step):
-        return Mistake(
-            step.node,
-            "the gradients are clipped before they are averaged over the ranks",
-            f"{text}  # after the all_reduce",
-        )
+    reduced = _reduced_later(program, step)
+    if reduced is not None:
+        return moved(
+            program, step.node, "the gradients are clipped before they are averaged over the ranks",
+            behind(program, reduced.node, moves=step.node), "clip them after the all_reduce",
+        )  # fmt: skip
     if _is_horovod(program, step):
         return Mistake(
             step.node,
@@ -50,7 +51,7 @@ def _judge(program: Program, step: Step) -> Mistake | None:
         )
     if program.values.kinds(_model_of(step)) == {"fsdp1"}:
         model, limit = _model_of(step), argument(step.node, 1, "max_norm")
-        return Mistake(step.node, "each rank clips by the norm of its own shard", f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else 'max_norm'})")  # fmt: skip
+        return Mistake(step.node, "each rank clips by the norm of its own shard", with_replaced(program, step.node, f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})"))  # fmt: skip
     return None
 
 
@@ -86,21 +87,21 @@ def _is_scaled(program: Program, step: Step) -> bool:
     return False
 
 
-def _reduced_later(program: Program, step: Step) -> bool:
-    """Whether an all_reduce of gradients follows, before the optimizer's step."""
+def _reduced_later(program: Program, step: Step) -> Step | None:
+    """The all_reduce of gradients that follows, before the optimizer's step; None where there is none."""
     place = program.steps.index(step)
     for other in program.steps[place + 1 :]:
         call = other.node
         if not isinstance(call, ast.Call) or other.where.entry is not step.where.entry:
             continue
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "backward") and other.where.loops[:1] == step.where.loops[:1]:  # fmt: skip
-            return False
+            return None
         if program.names.qualify(call.func) == "torch.distributed.all_reduce":
             given = argument(call, 0, "tensor")
-            return given is not None and (
-                "grad" in program.values.kinds(given) or ".grad" in ast.unparse(given)
-            )
-    return False
+            if given is not None and ("grad" in program.values.kinds(given) or ".grad" in ast.unparse(given)):
+                return other
+            return None
+    return None
 
 
 def _is_horovod(program: Program, step: Step) -> bool:

@@ -3,10 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.collectives import collectives_of
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.rules.collective_on_one_rank import collectives_of
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
@@ -32,8 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
                 continue
             told.add(step.node)
-            mend = program.statement_text(step.node).replace(ast.unparse(given), "0") if isinstance(given, ast.Name) else f"dist.{name}(..., {word}=0)"  # fmt: skip
-            yield Mistake(step.node, f"each rank names itself as the {word} of {name}", mend)
+            yield Mistake(step.node, f"each rank names itself as the {word} of {name}", with_replaced(program, given, "0"))  # fmt: skip
 
 
 def _find_branches(program: Program) -> Iterator[Mistake]:
@@ -63,7 +63,7 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue
         names = (ours[0][0], theirs[0][0])
-        yield Mistake(theirs[0][1].node, f"the ranks call different collectives: {names[0]} and {names[1]}", f"{ast.unparse(ours[0][1].node)}  # the same call on every rank")  # fmt: skip
+        yield Mistake(theirs[0][1].node, f"the ranks call different collectives: {names[0]} and {names[1]}", with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)))  # fmt: skip
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -42,22 +43,21 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 f"{name} takes a tensor, and gets {_WORDS[kind]}",
-                _mend(step.node, name, given, kind),
+                _mend(program, step.node, given, kind),
             )
 
 
-def _mend(call: ast.AST, name: str, given: ast.expr, kind: str) -> str:
-    text, shown = ast.unparse(call), ast.unparse(given)
+def _mend(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
+    shown = ast.unparse(given)
     if kind == "state_dict":
-        inside = text.replace(shown, "tensor", 1)
-        return f"for tensor in {shown}.values(): {inside}"
+        return f"for tensor in {shown}.values(): {with_replaced(program, given, 'tensor')}"
     if kind == "parameters":
-        return f"for parameter in {shown}: {text.replace(shown, 'parameter.data', 1)}"
+        return f"for parameter in {shown}: {with_replaced(program, given, 'parameter.data')}"
     if kind in ("module", "ddp"):
-        return f"for parameter in {shown}.parameters(): {text.replace(shown, 'parameter.data', 1)}"
+        return f"for parameter in {shown}.parameters(): {with_replaced(program, given, 'parameter.data')}"
     if shown.endswith(".item()"):
-        return text.replace(shown, shown.removesuffix(".item()") + ".detach()", 1)
-    return f"value = torch.tensor(float({shown}), device=device); {text.replace(shown, 'value', 1)}"
+        return with_replaced(program, given, shown.removesuffix(".item()") + ".detach()")
+    return f"value = torch.tensor(float({shown}), device=device); {with_replaced(program, given, 'value')}"
 
 
 RULE = Rule(

@@ -1,23 +1,29 @@
 """A collective that only some ranks come to."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint import vocabulary as known
-from gpudiag.lint.program import Mistake, Program, keyword
+from gpudiag.lint.collectives import collectives_of, is_of_a_part
+from gpudiag.lint.corrections import moved, out_of
+from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard, Step
 from gpudiag.model.lint import Severity
 
+_ONE_PROCESS = re.compile(r"world_size\w*(?:\(\))?\s*(?:[=!<>]=?)\s*[12]\b")
+
 
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner == "torch's RPC":  # its workers are of several kinds
         return
-    steps = [(name, step) for name, step in collectives_of(program) if not _is_of_a_part(program, step)]
+    steps = [(name, step) for name, step in collectives_of(program) if not is_of_a_part(name, step)]
     one_sided = [
         (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
     ]
+    yield from _find_on_some(program, steps)
     told = set()
     for name, step in one_sided:
         if step.node in told or step.where.handling:
@@ -39,32 +45,34 @@ def _find(program: Program) -> Iterator[Mistake]:
             text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
             text = f"{comes} {name} (line {line}); the others never do, and the job hangs"
-        yield Mistake(step.node, text, f"{program.statement_text(step.node)}  # on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
+        yield moved(program, step.node, text, out_of(program, step.node, guard), f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
 
 
-def collectives_of(program: Program) -> Iterator[tuple[str, Step]]:
-    """The collectives that a script comes to, in order, by their names."""
-    for step in program.steps:
-        if not isinstance(step.node, ast.Call):
+def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
+    """Collectives of all ranks under a condition that several ranks meet, and not all."""
+    told = set()
+    for name, step in steps:
+        if step.node in told or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
             continue
-        name = program.names.qualify(step.node.func) or ""
-        package, _, short = name.rpartition(".")
-        if (
-            (package == "torch.distributed" and short in known.TORCH_COLLECTIVES)
-            or name == known.INIT
-            or (package.startswith("horovod.") and short in known.HOROVOD_COLLECTIVES)
-        ):
-            yield short, step
-        elif (
-            isinstance(step.node.func, ast.Attribute) and step.node.func.attr in known.ACCELERATE_COLLECTIVES
-        ) and "accelerator" in program.values.kinds(step.node.func.value):
-            yield step.node.func.attr, step
+        guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
+        if guard is None or name == "init_process_group" or _has_other_side(guard, steps):
+            continue
+        others = [other for short, other in steps if short == name and other.node is not step.node]
+        if any(program.which_ranks(other) is not None and _same_place(step, other) for other in others) and name not in known.GROUP_MAKERS:  # fmt: skip
+            continue
+        told.add(step.node)
+        line = program.line_at(guard.test.lineno).number
+        text = f"only some ranks call {name} (line {line}); the others never do, and the job hangs"
+        advice = (
+            f"call {name} on every rank, in one order, and use what it gives only on the members"
+            if name in known.GROUP_MAKERS
+            else f"give {name} the group of these ranks, or call it on every rank"
+        )
+        yield moved(program, step.node, text, out_of(program, step.node, guard), advice)
 
 
-def _is_of_a_part(program: Program, step: Step) -> bool:
-    """Whether the collective is one of a smaller group."""
-    group = keyword(step.node, "group") or keyword(step.node, "process_set")
-    return group is not None or (isinstance(step.node, ast.Call) and any("group" in ast.unparse(a).lower() for a in step.node.args[1:]))  # fmt: skip
+def _same_place(step: Step, other: Step) -> bool:
+    return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
 
 
 def _deciding(program: Program, step: Step) -> Guard | None:
@@ -79,7 +87,7 @@ def _answers(program: Program, step: Step, other: Step, which: Which | None) -> 
     opposite = Which.OTHERS if which is Which.ONE else Which.ONE
     if theirs is not opposite and not (theirs is which is Which.ONE and _are_two(program, step, other)):
         return False
-    return other.where.stack[-1:] == step.where.stack[-1:] or other.where.entry is step.where.entry
+    return _same_place(step, other)
 
 
 def _are_two(program: Program, step: Step, other: Step) -> bool:
@@ -110,7 +118,7 @@ def _is_paired_elsewhere(
 
 def _starts_alone(program: Program, step: Step) -> bool:
     """Whether the condition also tests that there is one process."""
-    return any("world_size" in ast.unparse(g.test) and "1" in ast.unparse(g.test) for g in step.where.guards)
+    return any(_ONE_PROCESS.search(ast.unparse(guard.test)) for guard in step.where.guards)
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -26,10 +27,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         elif _sets_variable(program, step) and _follows(used, step) and step.node not in told:
             told.add(step.node)
             where = program.line_at(getattr(used.node, "lineno", 1)).number
+            place = in_front_of(program, used.node, moves=step.node)
             yield Mistake(
                 step.node,
                 f"CUDA_VISIBLE_DEVICES is set after CUDA was used in line {where}, and has no effect there",
-                f"{program.statement_text(step.node)}  # before the first use of CUDA, or on the command line",
+                program.statement_text(step.node) if place is not None else "",
+                place=place,
+                advice="" if place is not None else f"set it before line {where}, or on the command line",
             )
 
 

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Guard
@@ -36,9 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if any(not _ABOUT_GPUS.search(ast.unparse(guard.test)) or not guard.holds for guard in others):
             continue
         model = ast.unparse(step.node.args[0]) if step.node.args else "model"
-        mend = program.statement_text(step.node).replace(
-            ast.unparse(step.node), f"DistributedDataParallel({model}, device_ids=[local_rank])"
-        )
+        mend = with_replaced(program, step.node, f"DistributedDataParallel({model}, device_ids=[local_rank])")
         yield Mistake(
             step.node,
             "DataParallel is used beside init_process_group: no gradient is exchanged between the processes",

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
@@ -25,14 +26,24 @@ def _find(program: Program) -> Iterator[Mistake]:
             if given.arg is None or given.arg in _PARAMETERS:
                 continue
             if "conf" in given.arg:
-                yield Mistake(call, f"initialize() has no argument {given.arg}; the configuration is given as config", f"deepspeed.initialize(..., config={ast.unparse(given.value)})")  # fmt: skip
+                yield Mistake(call, f"initialize() has no argument {given.arg}; the configuration is given as config", _renamed(program, call, given.arg))  # fmt: skip
             else:
-                yield Mistake(call, f"initialize() has no argument {given.arg}", "deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)")  # fmt: skip
+                yield Mistake(call, f"initialize() has no argument {given.arg}", _without(program, call, given.arg))  # fmt: skip
         old = keyword(call, "config_params")
         if old is not None and keyword(call, "config") is None:
             node = keyword_node(call, "config_params")
             edits = program.edit_span(node.lineno, node.col_offset, node.col_offset + len("config_params"), "config") if node is not None else ()  # fmt: skip
-            yield Mistake(call, "config_params is the old name of config", f"deepspeed.initialize(..., config={ast.unparse(old)})", edits, Severity.NOTE)  # fmt: skip
+            yield Mistake(call, "config_params is the old name of config", _renamed(program, call, "config_params"), edits, Severity.NOTE)  # fmt: skip
+
+
+def _renamed(program: Program, call: ast.Call, name: str) -> str:
+    keywords = [ast.keyword("config", k.value) if k.arg == name else k for k in call.keywords]
+    return with_replaced(program, call, ast.unparse(ast.Call(call.func, call.args, keywords)))
+
+
+def _without(program: Program, call: ast.Call, name: str) -> str:
+    keywords = [k for k in call.keywords if k.arg != name]
+    return with_replaced(program, call, ast.unparse(ast.Call(call.func, call.args, keywords)))
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, FSDP1
@@ -26,17 +27,24 @@ def _find(program: Program) -> Iterator[Mistake]:
     for node in program.nodes:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
-        parent = program.names.parents.get(node)
         name = program.names.qualify(node)
         if name not in _INSTEAD or name in told:
             continue
+        parent = program.names.parents.get(node)
         if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
             continue
         told.add(name)
         instead = _INSTEAD[name]
         short = name.rsplit(".", 1)[1]
-        mend = program.statement_text(node).replace(short, instead.rsplit(".", 1)[1]) if " " not in instead else f"{instead}  # in place of {short}"  # fmt: skip
-        yield Mistake(node, f"{short} is deprecated; use {instead}", mend)
+        message = f"{short} is deprecated; use {instead}"
+        if name == FSDP1:
+            yield Mistake(node, message, "", advice="call fully_shard(block) for each block, then fully_shard(model), and use the model itself")  # fmt: skip
+        elif " " in instead:
+            yield Mistake(node, message, "", advice=f"call {instead}")
+        else:
+            called = instead.rsplit(".", 1)[1]
+            text = f"{ast.unparse(node.value)}.{called}" if isinstance(node, ast.Attribute) else called
+            yield Mistake(node, message, with_replaced(program, node, text))
     yield from _find_scripted(program)
 
 
@@ -47,7 +55,9 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 "TorchScript around DDP is deprecated; use torch.compile",
-                "model = torch.compile(model)",
+                with_replaced(program, step.node, f"torch.compile({ast.unparse(step.node.args[0])})")
+                if isinstance(step.node, ast.Call) and step.node.args
+                else "",
             )
     for step in program.calls(*sorted(DDP_CLASSES)):
         inner = argument(step.node, 0, "module")
@@ -64,7 +74,8 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 "DDP around a TorchScript module is deprecated; use torch.compile",
-                "model = torch.compile(DistributedDataParallel(model))",
+                "",
+                advice="leave TorchScript out, and compile the wrapped model by torch.compile",
             )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import at_end
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -18,7 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     if first is None or not (program.training_loops() or program.ddp_steps):
         return
     yield Mistake(
-        first.node, "the process group is never closed", "dist.destroy_process_group()  # last, on every rank"
+        first.node,
+        "the process group is never closed",
+        "dist.destroy_process_group()",
+        place=at_end(program, first.node),
     )
 
 

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -39,12 +40,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         yield Mistake(
             step.node,
             "all ranks download the data set into one folder at the same time",
-            _mend(program, step.node),
+            _mend(program, step.node) if isinstance(step.node, ast.Call) else "",
         )
         return
 
 
-def _mend(program: Program, call: ast.AST) -> str:
+def _mend(program: Program, call: ast.Call) -> str:
     """The statement or call so that one rank of each machine downloads first, in the names that the script has."""
     for step in program.calls("accelerate.Accelerator"):
         made = program.names.statement_of(step.node)
@@ -59,7 +60,7 @@ def _mend(program: Program, call: ast.AST) -> str:
         first = 'int(os.environ["LOCAL_RANK"]) == 0'
     else:  # ranks that the script or a person starts have no such variable
         first = "(dist.get_rank() == 0)"
-    text = ast.unparse(call).replace("download=True", f"download={first}")
+    text = with_replaced(program, next(k.value for k in call.keywords if k.arg == "download"), first)
     return f"{text}  # rank 0 first, then a barrier"
 
 

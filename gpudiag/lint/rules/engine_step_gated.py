@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -25,7 +26,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         ]
         if backward and gates and not others:
             told.add(call)
-            yield Mistake(call, "engine.step() is called in some steps only; the engine counts gradient accumulation by itself", f"{ast.unparse(call)}  # after every backward")  # fmt: skip
+            message = "engine.step() is called in some steps only; the engine counts gradient accumulation by itself"
+            yield moved(program, call, message, out_of(program, call, gates[-1]), "call it after every backward, without the condition")  # fmt: skip
 
 
 RULE = Rule(

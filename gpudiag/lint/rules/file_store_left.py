@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -30,7 +31,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             and str(values[0].value).startswith("file://")
         ):
             path = str(values[0].value).removeprefix("file://")
-            yield Mistake(step.node, f"{path} stays when a run is killed, and the next run waits or fails", f'os.path.exists("{path}") and os.remove("{path}")  # before the ranks start')  # fmt: skip
+            yield Mistake(step.node, f"{path} stays when a run is killed, and the next run waits or fails", f"if int(os.environ.get('RANK', 0)) == 0 and os.path.exists({path!r}): os.remove({path!r})", place=in_front_of(program, step.node))  # fmt: skip
             return
 
 

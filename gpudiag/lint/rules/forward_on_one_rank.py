@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -21,12 +22,30 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for step in program.steps:
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or step.where.handling:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name | ast.Attribute):
             continue
-        if program.values.kinds(call.func) == {"ddp"} and program.which_ranks(step) is Which.ONE:
-            name = call.func.id
-            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", program.statement_text(call).replace(f"{name}(", f"{name}.module(", 1))  # fmt: skip
+        if step.where.handling or program.which_ranks(step) is not Which.ONE:
+            continue
+        if is_wrapped(program, call.func):
+            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", with_replaced(program, call.func, f"{ast.unparse(call.func)}.module"))  # fmt: skip
             return
+
+
+def is_wrapped(program: Program, node: ast.expr) -> bool:
+    """Whether a name holds a DDP model wherever there are ranks: also one that is wrapped only if there are."""
+    kinds = program.values.kinds(node)
+    if kinds == {"ddp"}:
+        return True
+    if "ddp" not in kinds or not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    makers = [binding.value for binding in program.values.reaching(node)]
+    wrapped = [made for made in makers if made is not None and "ddp" in program.values.kinds(made)]
+    return bool(wrapped) and all(
+        isinstance(made, ast.Call)
+        and bool(made.args)
+        and ast.unparse(made.args[0]).split(".to(")[0] == ast.unparse(node)
+        for made in wrapped
+    )
 
 
 RULE = Rule(

@@ -3,8 +3,10 @@
 import ast
 from collections.abc import Iterator
 
-from gpudiag.lint.program import Mistake, Program, argument
+from gpudiag.lint.corrections import behind
+from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
 _PACKAGES = ("torch", "tensorflow", "tensorflow.keras", "keras")
@@ -25,7 +27,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     inner = argument(wraps[0].node, 0, "optimizer")
     optimizer = ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "optimizer"
     if not program.mentions(*_BROADCASTS, "\\w*broadcast\\w*"):
-        yield Mistake(wraps[0].node, "the ranks start from different weights: rank 0's are never broadcast", "hvd.broadcast_parameters(model.state_dict(), root_rank=0)")  # fmt: skip
+        yield Mistake(wraps[0].node, "the ranks start from different weights: rank 0's are never broadcast", _broadcast(program, wraps[0].node, optimizer), place=behind(program, wraps[0].node))  # fmt: skip
     elif program.calls("horovod.torch.broadcast_parameters") and not program.mentions(
         "broadcast_optimizer_state", "elastic", "broadcast_object"
     ):
@@ -34,7 +36,21 @@ def _find(program: Program) -> Iterator[Mistake]:
             "the optimizer's state is not broadcast: after a restart from a checkpoint that rank 0 reads, the ranks differ",
             f"hvd.broadcast_optimizer_state({optimizer}, root_rank=0)",
             severity=Severity.NOTE,
+            place=behind(program, wraps[0].node),
         )
+
+
+def _broadcast(program: Program, wrapped: ast.AST, optimizer: str) -> str:
+    """The statements that give all ranks rank 0's weights and its optimizer's state, for torch or for Keras."""
+    models = [step.node for step in optimizer_calls(program)]
+    names = [ast.unparse(owner) for made in models if (owner := owner_of_parameters(made)) is not None]
+    given = keyword(wrapped, "named_parameters")
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        names.insert(0, ast.unparse(given.func.value))
+    if not program.imports("horovod.torch"):
+        return "hvd.broadcast_variables(model.variables, root_rank=0)"
+    model = names[0] if names else "model"
+    return f"hvd.broadcast_parameters({model}.state_dict(), root_rank=0); hvd.broadcast_optimizer_state({optimizer}, root_rank=0)"
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import optimizer_calls
@@ -20,12 +21,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     for call in _optimizers(program):
         rate = keyword(call, "lr") or keyword(call, "learning_rate") or _placed_rate(call)
-        shown = ast.unparse(rate) if rate is not None else "0.001"
-        mended = f"{shown} * hvd.size()"
-        text = (
-            ast.unparse(call).replace(f"={shown}", f"={mended}", 1) if rate is not None else ast.unparse(call)
-        )
-        yield Mistake(call, "the learning rate is the same for any number of ranks", text)
+        message = "the learning rate is the same for any number of ranks"
+        if rate is None:
+            yield Mistake(call, message, "", advice="give the optimizer the rate times hvd.size()")
+            return
+        shown = f"({ast.unparse(rate)})" if isinstance(rate, ast.BinOp | ast.IfExp) else ast.unparse(rate)
+        yield Mistake(call, message, with_replaced(program, rate, f"{shown} * hvd.size()"))
         return
 
 

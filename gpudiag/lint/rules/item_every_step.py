@@ -16,7 +16,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         for step in program.methods.get("item", []):
             same = step.where.loops == backward.where.loops and step.where.loops[-1:] == (loop,)
             if same and len(step.where.guards) == len(backward.where.guards):
-                yield Mistake(step.node, "a value is read from the GPU in every step, which waits for the GPU", "if step % 50 == 0: print(loss.item())")  # fmt: skip
+                yield Mistake(step.node, "a value is read from the GPU in every step, which waits for the GPU", "", advice="keep the tensor, and call .item() once in some fifty steps")  # fmt: skip
                 return
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.reader import Line
 from gpudiag.lint.rule import Rule
+from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Edit, Severity
 
 COMMAND = re.compile(
@@ -21,15 +22,34 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node, "torch.distributed.launch is deprecated", "torchrun --nproc-per-node N train.py"
             )
+    for step, text in commands_of(program):
+        if COMMAND.search(text) or "-m torch.distributed.launch" in text:
+            yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _mended(program.statement_text(step.node)))  # fmt: skip
+
+
+def commands_of(program: Program) -> Iterator[tuple[Step, str]]:
+    """The steps that run a command, each with the words of it that the script writes down."""
     for runner in sorted(_RUNNERS):
         for step in program.calls(runner):
-            texts = [
-                n.value
-                for n in ast.walk(step.node)
-                if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            ]
-            if any(COMMAND.search(text) for text in texts) or "torch.distributed.launch" in texts:
-                yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _mended(program.statement_text(step.node)))  # fmt: skip
+            if isinstance(step.node, ast.Call) and step.node.args:
+                yield step, " ".join(_words(program, step.node.args[0]))
+
+
+def _words(program: Program, node: ast.AST, depth: int = 4) -> Iterator[str]:
+    """The texts in an argument: of a literal, a list, a name of one, and what is joined to it."""
+    if isinstance(node, ast.Name | ast.Attribute) and depth:
+        for binding in program.values.reaching(node):
+            if binding.value is not None and not binding.path:
+                yield from _words(program, binding.value, depth - 1)
+    elif isinstance(node, ast.Constant):
+        yield node.value if isinstance(node.value, str) else str(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "${VALUE}" for part in node.values
+        )
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _words(program, child, depth)
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
@@ -83,5 +103,6 @@ dist.init_process_group("gloo")
 dist.destroy_process_group()
 ''',
     find=_find,
+    find_commands=find_commands,
     fixes=True,
 )

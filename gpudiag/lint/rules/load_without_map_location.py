@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_keyword
 from gpudiag.lint.program import Mistake, Program, argument, has_star, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import INIT
@@ -32,9 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             and program.which_ranks(step) is None
             and not _is_data(program.statement_text(step.node))
         ):
-            given = argument(step.node, 0, "f")
-            shown = ast.unparse(given) if given is not None else "path"
-            yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", f'torch.load({shown}, map_location="cpu")')  # fmt: skip
+            yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", with_keyword(program, step.node, "map_location", "'cpu'") if isinstance(step.node, ast.Call) else "")  # fmt: skip
             return
 
 

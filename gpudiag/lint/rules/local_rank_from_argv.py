@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
@@ -18,6 +19,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.mentions("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "get_node_local_rank"):
         return
     yield from _find_argv(program)
+    yield from _find_options(program)
     for call in program.names.calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
             continue
@@ -29,7 +31,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         yield Mistake(
             call,
             "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
-            program.edited_line(edits) if edits and not edits[0].before else mended,
+            program.edited_line(edits)
+            if edits and not edits[0].before
+            else with_replaced(program, call, mended),
             edits,
         )
 
@@ -47,6 +51,43 @@ def _find_argv(program: Program) -> Iterator[Mistake]:
         reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
         if reads and name.lower() in ("local_rank", "localrank"):
             yield Mistake(node, f"{name} is read from the command line only, and torchrun does not pass it there", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
+
+
+def _find_options(program: Program) -> Iterator[Mistake]:
+    """`@click.option("--local-rank")`, and `local_rank: int = typer.Option(0)`."""
+    for function in program.names.functions:
+        if isinstance(function, ast.Lambda):
+            continue
+        options = [d for d in function.decorator_list if _is_option(program, d)]
+        arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        if "local_rank" not in [argument.arg for argument in arguments]:
+            continue
+        given: ast.expr | None = next(
+            (o for o in options if isinstance(o, ast.Call) and _names_local_rank(o)), None
+        )
+        if given is None:
+            defaults = [*function.args.defaults, *(d for d in function.args.kw_defaults if d is not None)]
+            given = next((d for d in defaults if program.names.qualify(getattr(d, "func", None)) == "typer.Option"), None)  # fmt: skip
+        if given is None:
+            continue
+        read = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Load) for n in ast.walk(function))  # fmt: skip
+        stored = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Store) for n in ast.walk(function))  # fmt: skip
+        if read and not stored:
+            place = in_front_of(program, function.body[0])
+            yield Mistake(given, "the local rank is read from an option only, which torchrun does not pass: every rank gets the default", 'local_rank = int(os.environ["LOCAL_RANK"])', place=place)  # fmt: skip
+
+
+def _is_option(program: Program, node: ast.expr) -> bool:
+    return program.names.qualify(getattr(node, "func", None)) in (
+        "click.option",
+        "click.argument",
+        "rich_click.option",
+    )
+
+
+def _names_local_rank(option: ast.Call) -> bool:
+    texts = [a.value for a in option.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    return any(text.lstrip("-").replace("-", "_") == "local_rank" for text in texts)
 
 
 def _is_used(program: Program, name: str) -> bool:

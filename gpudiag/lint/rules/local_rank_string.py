@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.values import argument_name
@@ -69,7 +70,7 @@ def _mistake(program: Program, made: ast.expr, where: str) -> Mistake:
     ):
         name = argument_name(made)
         mended = ast.Call(made.func, made.args, [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))])  # fmt: skip
-        text = ast.unparse(mended)
+        text = with_replaced(program, made, ast.unparse(mended))
         edits: tuple[Edit, ...] = ()
         if made.end_lineno is not None and made.end_col_offset and _ends_plainly(program, made):
             edits = program.edit_span(
@@ -78,11 +79,11 @@ def _mistake(program: Program, made: ast.expr, where: str) -> Mistake:
         return Mistake(made, f"--{name} has no type, so it is text, and {where} needs a number", text, edits)
     text = ast.unparse(made)
     if isinstance(made, ast.Call) and len(made.args) > 1 and is_constant(made.args[1], None):
-        return Mistake(made, f"{text} is text, and {where} needs a number", f"int({text})")
+        return Mistake(
+            made, f"{text} is text, and {where} needs a number", with_replaced(program, made, f"int({text})")
+        )
     edits = program.edit(made, f"int({text})")
-    shown = (
-        program.edited_line(edits) if edits else program.statement_text(made).replace(text, f"int({text})")
-    )
+    shown = program.edited_line(edits) if edits else with_replaced(program, made, f"int({text})")
     return Mistake(made, f"{text} is text, and {where} needs a number", shown, edits)
 
 

@@ -3,15 +3,18 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.collectives import collectives_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.rules.collective_on_one_rank import collectives_of
 from gpudiag.lint.trace import Guard, Loop, Step
 from gpudiag.lint.values import RANKS
+from gpudiag.lint.vocabulary import GROUP_MAKERS
 from gpudiag.model.lint import Severity
 
 _SENDS = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "scatter", "scatter_object_list")  # fmt: skip
+
+_AGREE = "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave by it"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -27,7 +30,8 @@ def _loops_that_meet(program: Program) -> list[Loop]:
     loops = []
     for name, step in collectives_of(program):
         if (
-            name not in ("init_process_group", "new_group")
+            name != "init_process_group"
+            and name not in GROUP_MAKERS
             and "group" not in ast.unparse(step.node)
             and program.which_ranks(step) is None
         ):
@@ -46,7 +50,7 @@ def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
         over = loop.iter
         if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
             told.add(loop)
-            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop", f"for {ast.unparse(loop.target)} in range(steps):  # the same on every rank")  # fmt: skip
+            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop", "", advice="let all ranks agree on one number, such as the smallest: dist.all_reduce(count, op=dist.ReduceOp.MIN)")  # fmt: skip
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
@@ -86,10 +90,10 @@ def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
             continue
         if step.where.loops[-1] in meeting and _is_counted_on_one_rank(program, step):
             told.add(step.node)
-            yield Mistake(step.node, "what ends the loop is counted on one rank alone: it leaves, and the others wait for it in their next step", "dist.broadcast(stop, src=0)  # then every rank: if stop: break")  # fmt: skip
+            yield Mistake(step.node, "what ends the loop is counted on one rank alone: it leaves, and the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
         elif step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
             told.add(step.node)
-            yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "dist.broadcast(stop, src=0)  # then every rank: if stop: break")  # fmt: skip
+            yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
 
 
 def _is_counted_on_one_rank(program: Program, step: Step) -> bool:

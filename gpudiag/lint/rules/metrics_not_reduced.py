@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -35,8 +36,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(step.node)
             total = ast.unparse(counted.target)
-            mend = f"hvd.allreduce(torch.tensor({total}), op=hvd.Sum)  # before it is printed" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU, before it is printed"  # fmt: skip
-            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", mend)  # fmt: skip
+            mend = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
+            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", mend, place=behind(program, step.node))  # fmt: skip
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import root_name
@@ -22,9 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             makers = [value.node for value in values if isinstance(value.node, ast.Call)]
             if any(_was_moved(program, maker) for maker in makers):
                 continue
-            yield Mistake(
-                call, "the model is moved after DDP has wrapped it", _mend(program, makers[0], call)
-            )
+            yield _mistake(program, makers[0], call)
             return
 
 
@@ -72,10 +71,18 @@ def _was_moved(program: Program, maker: ast.Call) -> bool:
     return False
 
 
-def _mend(program: Program, maker: ast.Call, call: ast.Call) -> str:
+def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
+    message = "the model is moved after DDP has wrapped it"
     method = call.func.attr if isinstance(call.func, ast.Attribute) else "to"
-    moved = f"{ast.unparse(maker.args[0])}.{method}({', '.join(ast.unparse(a) for a in call.args)})"
-    return program.statement_text(maker).replace(ast.unparse(maker.args[0]), moved, 1)
+    inner = maker.args[0]
+    to_device = f"{ast.unparse(inner)}.{method}({', '.join(ast.unparse(a) for a in call.args)})"
+    if program.names.statement_of(maker) is program.names.statement_of(call):
+        wrapped = ast.unparse(ast.Call(maker.func, [ast.parse(to_device, mode="eval").body, *maker.args[1:]], maker.keywords))  # fmt: skip
+        return Mistake(call, message, with_replaced(program, call, wrapped))
+    place = in_front_of(program, maker, moves=call, needs=call.args)
+    if place is None or not isinstance(inner, ast.Name | ast.Attribute):
+        return Mistake(call, message, "", advice=f"give DDP the model that is there already: {to_device}")
+    return Mistake(call, message, f"{ast.unparse(inner)} = {to_device}", place=place)
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules.ranks_in_a_loop import takes_turns
@@ -37,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = ast.unparse(owner)
-        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains its own model", f"{name} = DistributedDataParallel({name})  # before this line")  # fmt: skip
+        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains its own model", f"{name} = DistributedDataParallel({name})", place=in_front_of(program, step.node))  # fmt: skip
         return
 
 

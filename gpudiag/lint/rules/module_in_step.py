@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -115,7 +116,7 @@ def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
 
 
 def _mend(program: Program, call: ast.Call, instead: str) -> str:
-    return program.statement_text(call).replace(f"{ast.unparse(call.func)}(", f"{instead}(", 1)
+    return with_replaced(program, call.func, instead)
 
 
 RULE = Rule(

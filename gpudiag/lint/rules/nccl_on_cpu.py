@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -22,7 +23,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if _never_uses_gpus(program):
         call = opened[0].node
-        mend = program.statement_text(call).replace("'nccl'", "'gloo'")
+        backend = argument(call, 0, "backend")
+        mend = with_replaced(program, backend, "'gloo'") if backend is not None else ""
         yield Mistake(call, "backend nccl, but this script puts nothing on a GPU", mend)
         return
     if program.mentions("set_default_device", "set_default_tensor_type"):
@@ -33,14 +35,17 @@ def _find(program: Program) -> Iterator[Mistake]:
             made = _made_on_cpu(program, argument(step.node, place, "tensor"))
             if made is not None and step.node not in told and keyword(step.node, "group") is None:
                 told.add(step.node)
-                mended = ast.Call(
-                    made.func, made.args, [*made.keywords, ast.keyword("device", ast.Name("device"))]
-                )
                 yield Mistake(
                     step.node,
                     f"{name} of a tensor on the CPU, which NCCL cannot exchange",
-                    ast.unparse(mended),
+                    "",
+                    advice=f"make it on the GPU of the rank: {_on_a_device(made)}",
                 )
+
+
+def _on_a_device(made: ast.Call) -> str:
+    keywords = [*made.keywords, ast.keyword("device", ast.Name("device"))]
+    return ast.unparse(ast.Call(made.func, made.args, keywords))
 
 
 def _never_uses_gpus(program: Program) -> bool:

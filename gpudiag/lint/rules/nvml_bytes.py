@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import at_end, with_replaced
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -22,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             makers = _makers(program, call.func.value)
             if any((program.names.qualify(m.func) or "").rsplit(".", 1)[-1] in _TEXTS for m in makers) and any((program.names.qualify(m.func) or "").startswith(packages) for m in makers):  # fmt: skip
                 edits = program.edit(call, ast.unparse(call.func.value))
-                yield Mistake(call, "NVML's names are text today: decode raises an AttributeError", program.edited_line(edits) if edits else ast.unparse(call.func.value), edits)  # fmt: skip
+                yield Mistake(call, "NVML's names are text today: decode raises an AttributeError", program.edited_line(edits) if edits else with_replaced(program, call, ast.unparse(call.func.value)), edits)  # fmt: skip
     started = [step for package in packages for step in program.calls(f"{package}.nvmlInit")]
     if (
         started
@@ -33,8 +34,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         yield Mistake(
             started[0].node,
             "NVML is started and never shut down",
-            "pynvml.nvmlShutdown()  # last",
+            f"{ast.unparse(started[0].node.func).rpartition('.')[0] or 'pynvml'}.nvmlShutdown()"
+            if isinstance(started[0].node, ast.Call)
+            else "",
             severity=Severity.NOTE,
+            place=at_end(program, started[0].node),
         )
 
 

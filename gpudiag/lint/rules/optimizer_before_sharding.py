@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -15,7 +16,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
     built: list[tuple[set[Root], Step]] = []
-    told = set()
+    sharded_at: dict[ast.AST, Step] = {}
     for step in program.steps:
         if not isinstance(step.node, ast.Call):
             continue
@@ -27,13 +28,17 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             sharded = roots_through_calls(program, step, argument(step.node, 0, "module"))
             for roots, optimizer in built:
-                if roots & sharded and optimizer.node not in told and _same_run(optimizer, step):
-                    told.add(optimizer.node)
-                    yield Mistake(
-                        optimizer.node,
-                        f"the optimizer is built before {name.rsplit('.', 1)[1]} shards the model, and keeps the old parameters",
-                        f"{program.statement_text(optimizer.node)}  # after {program.statement_text(step.node)}",
-                    )
+                if roots & sharded and _same_run(optimizer, step):
+                    sharded_at[optimizer.node] = step
+    for node, step in sharded_at.items():
+        name = (program.names.qualify(getattr(step.node, "func", None)) or "").rsplit(".", 1)[-1]
+        message = f"the optimizer is built before {name} shards the model, and keeps the old parameters"
+        place = behind(program, step.node, moves=node)
+        if place is not None:
+            yield Mistake(node, message, program.statement_text(node), place=place)
+        else:
+            line = program.line_at(getattr(step.node, "lineno", 1)).number
+            yield Mistake(node, message, "", advice=f"build the optimizer after {name} in line {line}")
 
 
 def _same_run(first: Step, later: Step) -> bool:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.ranks import is_stand_in
 from gpudiag.lint.rule import Rule
@@ -47,7 +48,9 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
         mend = (
             program.edited_line(edits)
             if edits
-            else re.sub(rf"(?<![\w.]){re.escape(shown)}(?!\w)", mended, program.statement_text(use))
+            else with_replaced(program, place, mended)
+            if place is not None
+            else ""
         )
         yield Mistake(
             use,
@@ -112,9 +115,7 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
             right = (
                 "hvd.rank()" if any("local_rank()" in text for text in made) else 'int(os.environ["RANK"])'
             )
-            mend = program.statement_text(step.node).replace(
-                f"rank={ast.unparse(given)}" if given else "", f"rank={right}"
-            )
+            mend = with_replaced(program, given, right) if given is not None else ""
             yield Mistake(
                 step.node,
                 "the local rank is used as the rank of the job: each machine has its own rank 0",

@@ -21,10 +21,10 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
                 told.add(loop)
-                yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "mp.spawn(run, args=(world_size,), nprocs=world_size)")  # fmt: skip
+                yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "", advice="start one process for each rank, by torchrun or mp.spawn, without this loop")  # fmt: skip
             elif takes_turns(program, step, loop):
                 told.add(loop)
-                yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "train(rank)  # on every rank at once, without the loop")  # fmt: skip
+                yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "", advice="leave the loop out: each rank does its own part, and all at the same time")  # fmt: skip
 
 
 def _is_over_ranks(program: Program, loop: Loop) -> bool:

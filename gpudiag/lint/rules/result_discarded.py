@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES
@@ -51,7 +52,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             and isinstance(statement.value, ast.Call)
             and program.names.qualify(statement.value.func) == "torch.cuda.device"
         ):
-            yield Mistake(statement.value, "torch.cuda.device is a context manager: without `with` it changes nothing", ast.unparse(statement.value).replace(".device(", ".set_device("), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
+            yield Mistake(statement.value, "torch.cuda.device is a context manager: without `with` it changes nothing", with_replaced(program, statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
 
 
 def _taker(call: ast.Call) -> str:

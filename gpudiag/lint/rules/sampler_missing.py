@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, hides
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop
@@ -42,7 +43,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             sampler = f"DistributedSampler({shown})"
         keywords = [k for k in loader.keywords if k.arg != "shuffle"]
         mended = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
-        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", ast.unparse(mended))  # fmt: skip
+        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", with_replaced(program, loader, ast.unparse(mended)))  # fmt: skip
 
 
 def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:

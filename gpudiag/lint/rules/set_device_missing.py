@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of
 from gpudiag.lint.program import Mistake, Program, is_constant, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -33,7 +34,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 yield Mistake(
                     step.node,
                     "no GPU was chosen for this rank: all ranks of a machine put their model on GPU 0",
-                    f"torch.cuda.set_device({rank})  # before the first use of CUDA",
+                    f"torch.cuda.set_device({rank})",
+                    place=in_front_of(program, step.node),
                 )
                 return
 

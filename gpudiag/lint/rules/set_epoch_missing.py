@@ -2,7 +2,9 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gpudiag.lint.corrections import first_in
 from gpudiag.lint.program import Mistake, Program, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Loop, Step
@@ -35,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(samplers[0])
         if not calls and not program.mentions("set_epoch"):
-            yield _missing(samplers[0], around[-1])
+            yield _missing(program, loader, samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
             yield _stuck(program, calls[0], around[-1])
     if not calls and not program.mentions("set_epoch") and program.backwards:
@@ -43,7 +45,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             samplers = samples_by_rank(program, sampler_of(loader))
             if samplers and all(map(shuffles, samplers)) and samplers[0] not in told:
                 told.add(samplers[0])
-                yield _missing(samplers[0], loop)
+                yield _missing(program, loader, samplers[0], loop)
     if not told:
         yield from _find_stuck(program, calls)
 
@@ -115,9 +117,20 @@ def _epoch_of(loop: Loop) -> str:
     return ast.unparse(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) and isinstance(loop.target, ast.Name) and loop.target.id != "_" else "epoch"  # fmt: skip
 
 
-def _missing(sampler: ast.Call, loop: Loop) -> Mistake:
-    epoch = _epoch_of(loop)
-    return Mistake(sampler, "set_epoch is never called: every epoch reads the samples in the same order", f"sampler.set_epoch({epoch})  # first in each epoch")  # fmt: skip
+def _missing(program: Program, loader: ast.Call, sampler: ast.Call, loop: Loop) -> Mistake:
+    name = _name_of(program, sampler)
+    receiver = name or f"{_name_of(program, loader) or 'loader'}.sampler"
+    return Mistake(sampler, "set_epoch is never called: every epoch reads the samples in the same order", f"{receiver}.set_epoch({_epoch_of(loop)})", place=first_in(program, loop))  # fmt: skip
+
+
+def _name_of(program: Program, call: ast.Call) -> str | None:
+    """The name that a script gives to what a call makes."""
+    statement = program.names.statement_of(call)
+    if isinstance(statement, ast.Assign) and any(call is part for part in ast.walk(statement.value)):
+        held = statement.value
+        if held is call or isinstance(held, ast.IfExp):
+            return ast.unparse(statement.targets[0])
+    return None
 
 
 def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
@@ -127,7 +140,7 @@ def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         else "sampler"
     )
-    return Mistake(node, "set_epoch gets the same number in every epoch, so the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})  # inside the loop over epochs")  # fmt: skip
+    return Mistake(node, "set_epoch gets the same number in every epoch, so the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})", place=replace(first_in(program, loop), moves=True))  # fmt: skip
 
 
 RULE = Rule(

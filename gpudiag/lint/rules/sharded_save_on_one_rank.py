@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -28,11 +29,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         if any("world_size" in ast.unparse(guard.test) for guard in step.where.guards):
             continue
         told.add(step.node)
-        yield Mistake(
-            step.node,
-            f"{what} needs every rank, and only one calls it",
-            f"{program.statement_text(step.node)}  # on every rank",
-        )
+        place = next((p for g in step.where.guards if (p := out_of(program, step.node, g)) is not None), None)
+        yield moved(program, step.node, f"{what} needs every rank, and only one calls it", place, "let every rank call it; only the writing of a file is for one")  # fmt: skip
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:

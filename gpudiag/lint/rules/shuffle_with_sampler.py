@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import batch_sampler_of, sampler_of
@@ -27,11 +28,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(call)
             edits = program.edit(given, "False")
-            mend = (
-                program.edited_line(edits)
-                if edits
-                else ast.unparse(call).replace("shuffle=True", "shuffle=False")
-            )
+            mend = program.edited_line(edits) if edits else with_replaced(program, given, "False")
             yield Mistake(
                 call, "shuffle=True together with a sampler: DataLoader refuses the combination", mend, edits
             )

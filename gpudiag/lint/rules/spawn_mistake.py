@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import in_front_of, with_keyword, with_replaced
 from gpudiag.lint.names import Function
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
@@ -23,7 +24,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     given = argument(step.node, 0, "fn")
     if isinstance(given, ast.Call) and not _makes_function(program, given):
-        yield Mistake(step.node, "mp.spawn gets the result of a call instead of a function", ast.unparse(step.node).replace(ast.unparse(given), ast.unparse(given.func)))  # fmt: skip
+        yield Mistake(step.node, "mp.spawn gets the result of a call instead of a function", with_replaced(program, given, ast.unparse(given.func)))  # fmt: skip
         return
     function = program.values.function_of(given)
     if function is None:
@@ -31,13 +32,13 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     if program.script.kind == "notebook" and not is_constant(
         keyword(step.node, "start_method"), "fork", "forkserver"
     ):
-        yield Mistake(step.node, "a function of a notebook cannot be found by the processes that mp.spawn starts", "torch.multiprocessing.start_processes(fn, args=.., nprocs=.., start_method='fork')  # or keep it in a file")  # fmt: skip
+        yield Mistake(step.node, "a function of a notebook cannot be found by the processes that mp.spawn starts", "", advice=f"keep {ast.unparse(given) if given is not None else 'it'} in a file and import it, or call torch.multiprocessing.start_processes with start_method='fork'")  # fmt: skip
         return
     yield from _judge_arguments(program, step, function)
     if program.script.kind == "script" and program.script.whole and _is_unguarded(step):
-        yield Mistake(step.node, "mp.spawn is at the top level of the script: every process that it starts runs it again", f'if __name__ == "__main__": {ast.unparse(step.node)}')  # fmt: skip
+        yield Mistake(step.node, "mp.spawn is at the top level of the script: every process that it starts runs it again", f'if __name__ == "__main__": {program.statement_text(step.node)}')  # fmt: skip
     if _lacks_address(program, step):
-        yield Mistake(step.node, "the ranks rendezvous by env://, but MASTER_ADDR and MASTER_PORT are never set", 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"')  # fmt: skip
+        yield Mistake(step.node, "the ranks rendezvous by env://, but MASTER_ADDR and MASTER_PORT are never set", 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"', place=in_front_of(program, step.node))  # fmt: skip
 
 
 def _makes_function(program: Program, given: ast.Call) -> bool:
@@ -50,12 +51,14 @@ def _makes_function(program: Program, given: ast.Call) -> bool:
 
 def _judge_arguments(program: Program, step: Step, function: Function) -> Iterator[Mistake]:
     given = argument(step.node, 1, "args")
+    if not isinstance(step.node, ast.Call):
+        return
     if isinstance(function, ast.Lambda) or function.args.vararg is not None or function.decorator_list:
         return
     if isinstance(given, ast.Name | ast.Constant | ast.Attribute) and not isinstance(given, ast.Attribute):
         kinds = program.values.kinds(given)
         if kinds and kinds <= {"int", "world_size", "str", "float"}:
-            yield Mistake(step.node, "args of mp.spawn must be a tuple", ast.unparse(step.node).replace(f"args={ast.unparse(given)}", f"args=({ast.unparse(given)},)"))  # fmt: skip
+            yield Mistake(step.node, "args of mp.spawn must be a tuple", with_replaced(program, given, f"({ast.unparse(given)},)"))  # fmt: skip
         return
     if given is not None and not (
         isinstance(given, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in given.elts)
@@ -67,7 +70,7 @@ def _judge_arguments(program: Program, step: Step, function: Function) -> Iterat
     least = len(names) - len(function.args.defaults)
     if not least <= count <= len(names):
         takes = f"{least}" if least == len(names) else f"{least} to {len(names)}"
-        yield Mistake(step.node, f"{function.name} takes {takes} arguments and gets {count}: the index of the process, then args", f"mp.spawn({function.name}, args=({', '.join(names[1:])}{',' if len(names) == 2 else ''}), nprocs=world_size)")  # fmt: skip
+        yield Mistake(step.node, f"{function.name} takes {takes} arguments and gets {count}: the index of the process, then args", with_keyword(program, step.node, "args", f"({', '.join(names[1:])}{',' if len(names) == 2 else ''})"))  # fmt: skip
 
 
 def _is_unguarded(step: Step) -> bool:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import moved, out_of
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.ranks import Which
 from gpudiag.lint.rule import Rule
@@ -14,6 +15,8 @@ _STEPPED = {
     "scheduler": "the scheduler",
     "scaler": "the scaler",
 }
+
+_EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "accelerator"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -28,6 +31,8 @@ def _find(program: Program) -> Iterator[Mistake]:
             or call in told
             or step.where.handling
         ):
+            continue
+        if call.func.attr == "backward" and not _comes_from_a_wrapped_model(program, call):
             continue
         if program.which_ranks(step) is not Which.ONE or "world_size" in " ".join(
             ast.unparse(g.test) for g in step.where.guards
@@ -46,7 +51,20 @@ def _find(program: Program) -> Iterator[Mistake]:
         if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
             continue
         told.add(call)
-        yield Mistake(call, f"{what} is stepped on one rank only" if what != "the backward pass" else "only one rank runs the backward pass", f"{program.statement_text(call)}  # on every rank")  # fmt: skip
+        message = (
+            f"{what} is stepped on one rank only"
+            if what != "the backward pass"
+            else "only one rank runs the backward pass"
+        )
+        place = next((p for g in step.where.guards if (p := out_of(program, call, g)) is not None), None)
+        yield moved(program, call, message, place, "let every rank do it")
+
+
+def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
+    """Whether the loss is computed by a model whose gradients the ranks exchange; a reference model has none to exchange."""
+    func = call.func
+    losses = [func.value, *call.args] if isinstance(func, ast.Attribute) else []
+    return any(program.values.depends_on(loss, _EXCHANGED) for loss in losses)
 
 
 def _what(program: Program, receiver: ast.expr) -> str | None:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -20,9 +21,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if _is_torchrun(program, step):
             mend = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
-            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", ast.unparse(mend))  # fmt: skip
+            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", with_replaced(program, step.node, ast.unparse(mend)))  # fmt: skip
         elif host in ("localhost", "127.0.0.1", "::1") and not program.mentions("LOCAL_RANK", "device_count"):
-            yield Mistake(step.node, f"{host} as rendezvous address works on one machine only", ast.unparse(step.node).replace(host, "MASTER_ADDR"), severity=Severity.NOTE)  # fmt: skip
+            yield Mistake(step.node, f"{host} as rendezvous address works on one machine only", with_replaced(program, given, "'env://'") if (given := argument(step.node, 1, "init_method")) is not None else "", severity=Severity.NOTE)  # fmt: skip
 
 
 def _host(program: Program, step: Step) -> str | None:

@@ -5,6 +5,7 @@ import builtins
 import difflib
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import owner_of_parameters
@@ -46,8 +47,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         told.add(node.id)
         meant = f"; did you mean {near[0]}?" if near else ""
-        mend = program.statement_text(node)
-        yield Mistake(node, f"{node.id}, the {what}, is not defined{meant}", mend.replace(node.id, near[0]) if near else f"{node.id} = ...  # before this line")  # fmt: skip
+        message = f"{node.id}, the {what}, is not defined{meant}"
+        if near:
+            yield Mistake(node, message, with_replaced(program, node, near[0]))
+        else:
+            yield Mistake(node, message, "", advice=f"give {node.id} a value before this line")
 
 
 def _is_whole(program: Program) -> bool:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import behind, moved
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
@@ -39,7 +40,7 @@ def _find_optimizers(program: Program) -> Iterator[Mistake]:
             continue
         told.add(step.node)
         line = program.line_at(getattr(bindings[0].node, "lineno", 1)).number
-        yield Mistake(step.node, f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}", f"{program.statement_text(step.node)}  # after {owner.id} is built")  # fmt: skip
+        yield moved(program, step.node, f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}", behind(program, bindings[0].node, moves=step.node), f"build the optimizer after line {line}")  # fmt: skip
 
 
 def _find_group(program: Program) -> Iterator[Mistake]:
@@ -56,7 +57,8 @@ def _find_group(program: Program) -> Iterator[Mistake]:
             and keyword(step.node, "process_group") is None
         ):
             what = ast.unparse(step.node.func) if isinstance(step.node, ast.Call) else "this"
-            yield Mistake(step.node, f"{what} is called before the process group is open", f"{program.statement_text(opened[0].node)}  # before this line")  # fmt: skip
+            line = program.line_at(getattr(step.node, "lineno", 1)).number
+            yield moved(program, step.node, f"{what} is called before the process group is open", behind(program, opened[0].node, moves=step.node), f"open the process group before line {line}")  # fmt: skip
             return
 
 

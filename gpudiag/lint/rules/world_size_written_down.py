@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
@@ -23,17 +24,20 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 "world_size is 1: each process forms its own group, and nothing is averaged",
-                _mend(step.node),
+                _mend(program, step.node),
             )
         elif is_constant(rank, 0) and size is not None:
-            yield Mistake(step.node, "every process is started as rank 0", _mend(step.node))
+            yield Mistake(step.node, "every process is started as rank 0", _mend(program, step.node))
 
 
-def _mend(call: ast.AST) -> str:
+def _mend(program: Program, call: ast.AST) -> str:
     if not isinstance(call, ast.Call):
         return ""
     keywords = [k for k in call.keywords if k.arg not in ("rank", "world_size")]
-    return ast.unparse(ast.Call(call.func, call.args[:2], keywords)) + "  # rank and size come from torchrun"
+    return (
+        with_replaced(program, call, ast.unparse(ast.Call(call.func, call.args[:2], keywords)))
+        + "  # rank and size come from torchrun"
+    )
 
 
 RULE = Rule(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.corrections import behind
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import repeats
@@ -34,7 +35,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         if loops and backward:
             told.add(call)
             name = ast.unparse(call.func.value)
-            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()  # before the backward pass")  # fmt: skip
+            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()", place=behind(program, call))  # fmt: skip
 
 
 def _is_distributed(program: Program) -> bool:

@@ -48,6 +48,11 @@ local_rank, size = setup()
 if local_rank == 0:
     dist.barrier()""",
 }
+ONE_RANK |= {
+    "case": "match dist.get_rank():\n    case 0:\n        dist.barrier()",
+    "other case": "match dist.get_rank():\n    case 0:\n        pass\n    case _:\n        dist.barrier()",
+    "last": "if dist.get_rank() == dist.get_world_size() - 1:\n    dist.barrier()",
+}
 EVERY_RANK = {
     "job": "if dist.is_initialized():\n    dist.barrier()",
     "size": 'if int(os.environ.get("WORLD_SIZE", 1)) > 1:\n    dist.barrier()',
@@ -88,6 +93,87 @@ def test_a_rank_is_known_beside_what_stands_for_it_in_a_single_process(item) -> 
 def test_what_asks_for_a_job_lets_all_ranks_through(item) -> None:
     text = f"{_RANKS_HEAD}{item[1]}\ndist.destroy_process_group()\n"
     assert lint_text(text).findings == ()
+
+
+SOME_RANKS = {
+    "below": "if rank < 2:\n    dist.barrier()",
+    "half": "if rank < dist.get_world_size() // 2:\n    dist.barrier()",
+    "members": "if rank in members:\n    dist.barrier()",
+    "literal": "if rank in (0, 3):\n    dist.barrier()",
+    "even": "if rank % 2 == 0:\n    dist.barrier()",
+    "odd": "if rank % 2:\n    dist.barrier()",
+    "machine": "if rank // 8 == 0:\n    dist.barrier()",
+    "named": "is_member = rank in members\nif is_member:\n    dist.barrier()",
+    "and": "if args.pairs and rank in members:\n    dist.barrier()",
+    "loop": "for members in plan:\n    if rank not in members:\n        continue\n    dist.new_group(members)",
+    "mesh": "from torch.distributed.device_mesh import DeviceMesh\nif rank in members:\n    DeviceMesh('cpu', members)",
+}
+ALL_OR_A_GROUP = {
+    "group": "if rank in members:\n    dist.barrier(group=group)",
+    "place of the group": "if rank in members:\n    dist.barrier(part)",
+    "all": "if rank < dist.get_world_size():\n    dist.barrier()",
+    "range": "if rank in range(dist.get_world_size()):\n    dist.barrier()",
+    "both sides": "if rank % 2 == 0:\n    dist.barrier()\nelse:\n    dist.barrier()",
+    "one after the other": "if rank < 2:\n    dist.barrier()\nif rank >= 2:\n    dist.barrier()",
+    "members alone": "if rank in members:\n    dist.new_group(members, use_local_synchronization=True)",
+    "used by members": "group = dist.new_group(members)\nif rank in members:\n    dist.barrier(group)",
+    "there is one": "if rank >= 0:\n    dist.barrier()",
+    "send": "if rank < 2:\n    dist.send(torch.zeros(1), dst=2)",
+}
+
+
+@walk(SOME_RANKS.items(), lambda item: item[0])
+def test_what_several_ranks_call_and_not_all_is_found(item) -> None:
+    text = f"{_RANKS_HEAD}rank = dist.get_rank()\n{item[1]}\ndist.destroy_process_group()\n"
+    assert [f.code for f in lint_text(text).findings] == ["lint.collective_on_one_rank"]
+
+
+@walk(ALL_OR_A_GROUP.items(), lambda item: item[0])
+def test_groups_and_conditions_that_all_ranks_meet_are_left_alone(item) -> None:
+    text = f"{_RANKS_HEAD}rank = dist.get_rank()\n{item[1]}\ndist.destroy_process_group()\n"
+    assert lint_text(text).findings == ()
+
+
+LIGHTNING = """
+import lightning as L
+import torch
+
+
+class Module(L.LightningModule):
+    def on_validation_epoch_end(self):
+        {}
+
+
+class Watch(L.Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        {}
+"""
+ON_ONE_RANK_OF_LIGHTNING = (
+    "if self.trainer.is_global_zero: self.all_gather(self.score)",
+    "if self.global_rank == 0: self.trainer.strategy.barrier()",
+    "if self.trainer.is_global_zero: self.trainer.save_checkpoint('last.ckpt')",
+    "if self.trainer.is_global_zero: self.log('score', 1.0, sync_dist=True)",
+)
+RIGHT_IN_LIGHTNING = (
+    "if self.trainer.is_global_zero: self.log('score', 1.0)",
+    "if self.trainer.is_global_zero: torch.save(self.state_dict(), 'last.pt')",
+    "self.log('score', 1.0, sync_dist=True)",
+    "self.trainer.save_checkpoint('last.ckpt')",
+)
+
+
+@walk(ON_ONE_RANK_OF_LIGHTNING)
+def test_collectives_of_lightning_are_for_all_ranks(call) -> None:
+    for text in (
+        LIGHTNING.format(call, "pass"),
+        LIGHTNING.format("pass", call.replace("self.trainer", "trainer").replace("self.", "pl_module.")),
+    ):
+        assert [f.code for f in lint_text(text).findings] == ["lint.collective_on_one_rank"]
+
+
+@walk(RIGHT_IN_LIGHTNING)
+def test_what_lightning_lets_one_rank_do_is_left_alone(call) -> None:
+    assert lint_text(LIGHTNING.format(call, "pass")).findings == ()
 
 
 DECORATORS = {
@@ -238,9 +324,9 @@ def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
     starts = {
         "from accelerate import Accelerator\nacc = Accelerator()\n": "with acc.local_main_process_first(): data = ",
         "import horovod.torch as hvd\nhvd.init()\n": "hvd.local_rank() == 0",
-        f"{opened}local_rank = dist.get_node_local_rank()\n": "(local_rank == 0)",
-        f'{opened}import os\nprint(os.environ["LOCAL_RANK"])\n': 'int(os.environ["LOCAL_RANK"]) == 0',
-        opened: "(dist.get_rank() == 0)",
+        f"{opened}local_rank = dist.get_node_local_rank()\n": "download=local_rank == 0",
+        f'{opened}import os\nprint(os.environ["LOCAL_RANK"])\n': "int(os.environ['LOCAL_RANK']) == 0",
+        opened: "download=dist.get_rank() == 0",
     }
     for start, mend in starts.items():
         text = f'import torchvision\n{start}data = torchvision.datasets.MNIST("data", download=True)\n'
