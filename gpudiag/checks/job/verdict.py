@@ -31,7 +31,7 @@ from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_f
 from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
-from gpudiag.reference.waits import GPU, RANKS
+from gpudiag.reference.waits import GPU
 
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
@@ -76,9 +76,9 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
         return False
     if verdict.outcome is not Outcome.PASS:
         return True
-    # That one rank moves does not show that those go on which spin in a wait: since when, only further looks tell.
+    # That one rank moves does not show that those go on of which only processor time moves: since when, only further looks tell.
     still = (limits or HangLimits()).still
-    spin = [one for one in verdict.places if one.kind in (RANKS, GPU) and one.busy and not one.moves]
+    spin = [one for one in verdict.places if one.busy and not one.moves]
     short = any(not isinstance(one.since_seconds, Missing) and one.since_seconds < still for one in spin)
     return any(place.moves for place in verdict.places) and not short
 

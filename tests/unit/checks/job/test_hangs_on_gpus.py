@@ -94,7 +94,8 @@ def test_rass_text_tells_as_much_as_its_json_where_ranks_differ(case: OnGpu) -> 
 
 @walk([case for case in RECORDED if case.name not in _MOVE], name_of)
 def test_two_looks_alone_never_call_a_job_healthy_of_which_nothing_moved(case: OnGpu) -> None:
-    for job in (recorded_on_gpus(case.name), later(case.name), _without_lines(later(case.name))):
+    blind = with_native(_without_lines(later(case.name)), case.name)
+    for job in (recorded_on_gpus(case.name), later(case.name), blind):
         verdict = judge_job(job)
         assert verdict.outcome is not PASS, verdict.headline
         assert "not hanging" not in verdict.headline
