@@ -59,6 +59,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
                 limits=HangLimits(work=plan.limit),
                 job_of=plan.job_of,
                 native=native,
+                watch_seconds=plan.watch,
             )
             _tell(report, events)
         return print_hang(report, wanted)
@@ -111,7 +112,9 @@ def _hang_together(
     with MachinesLaunch(environment, HANG_LOOK) as launch:
         if not launch.looks:
             return await_status(launch)
-        report = look_here(plan.slurm_job, every=plan.every, limits=limits, native=native)
+        report = look_here(
+            plan.slurm_job, every=plan.every, limits=limits, native=native, watch_seconds=plan.watch
+        )
         own = EXIT_STATUSES[report.outcome]
         if launch.tells:
             collected = launch.collect(to_document(report), own)

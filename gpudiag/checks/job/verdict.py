@@ -9,6 +9,7 @@ from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
+from gpudiag.checks.job.gpu_waits import uses_gpu
 from gpudiag.checks.job.groups import (
     Group,
     describe,
@@ -28,7 +29,7 @@ from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
-from gpudiag.model.job import Job, JobVerdict
+from gpudiag.model.job import Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
@@ -81,6 +82,22 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     spin = [one for one in verdict.places if one.busy and not one.moves]
     short = any(not isinstance(one.since_seconds, Missing) and one.since_seconds < still for one in spin)
     return any(place.moves for place in verdict.places) and not short
+
+
+def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
+    """Whether only the C functions of a rank tell what it does: it has a GPU, takes processor time, and nothing else of it moves.
+
+    Not where it is known to work by the name of its function, or to wait in a collective by its frames.
+    """
+    main = rank.last.main
+    if main is None or main.native or not uses_gpu(rank) or rank.last.frozen or rank.last.traced_by:
+        return False
+    if {thread.state for thread in rank.last.threads} & set("DTt"):
+        return False  # py-spy would wait for it without end
+    place = next((one for one in verdict.places if rank.rank in one.ranks or not one.ranks), None)
+    return (
+        place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
+    )
 
 
 def _anything_moves(positions: Sequence[Position], told: Told) -> bool:
