@@ -309,7 +309,7 @@ def _judge_without_waiters(
     found = _judge_held(job, positions)
     if still:
         found += _judge_gone(job, positions, _stood_seconds(alive), limits)
-    if found or not still:
+    if found or not still or any(one.busy for one in alive):
         return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
