@@ -231,8 +231,6 @@ def _describe(positions: Sequence[Position], others: Sequence[Position], *, with
     """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is (step 20)`."""
     head = positions[0]
     words = is_are(positions, head.words)
-    if len(positions) > 1:
-        words = words.replace("its GPU", "their GPUs")
     at = f" at {head.where}" if head.where else ""
     step = _name_step(head) if with_step else ""
     left = _left_loop(head, others[0]) if others and others[0] is not head else ""

@@ -42,16 +42,17 @@ def read_ras(
     address: str = DEFAULT_ADDRESS,
     *,
     pids: frozenset[int] = frozenset(),
+    is_whole: bool = False,
     apart_seconds: float = APART_SECONDS,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Reading[RasLooks]:
     """Two answers of the RAS at this address, begun `apart_seconds` apart, or why there are none.
 
-    With `pids`, JSON that names processes and none of these is of another job, and is not returned. A first answer
-    without a second is returned alone.
+    With `pids`, JSON that names processes and none of these is of another job, and is not returned; so is a text, which names a few
+    of any machine, where `is_whole`: the job has no other processes. A first answer without a second is returned alone.
     """
     began = monotonic()
-    client = _Client(address, pids, began, began + deadline_seconds)
+    client = _Client(address, pids, is_whole, began, began + deadline_seconds)
     try:
         first = client.look()
     except _Failed as failed:
@@ -77,6 +78,7 @@ class _Client:
 
     address: str
     pids: frozenset[int]
+    is_whole: bool
     began: float
     deadline: float
     speaks_json: bool = True
@@ -102,7 +104,9 @@ class _Client:
         raise _Failed(MissingReason.SOURCE_ABSENT, "the processes that answer are of another job")
 
     def _is_wanted(self, look: RasLook) -> bool:
-        """Whether the answer is of the wanted job; a text that names no process cannot tell."""
+        """Whether the answer is of the wanted job; a text names a few processes, of any machine."""
+        if not look.is_complete and not self.is_whole:
+            return True
         named = {rank.pid for one in look.communicators for rank in one.ranks if rank.pid is not None}
         return not self.pids or not named or not self.pids.isdisjoint(named)
 

@@ -125,7 +125,8 @@ def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
             note = "NCCL RAS listens in the network namespace of a container: run `gpudiag hang` in it"
             state = replace(state, notes=(*state.notes, note))
             continue
-        looks = read_ras(address, pids=pids | _pids_inside(root, pids))
+        is_whole = job.world_size == len(ranks)
+        looks = read_ras(address, pids=pids | _pids_inside(root, pids), is_whole=is_whole)
         if isinstance(looks, Missing):
             state = replace(state, notes=(*state.notes, looks.detail))
         else:
