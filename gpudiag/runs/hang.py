@@ -218,7 +218,7 @@ def _read_c_functions(rank: RankSeen) -> RankSeen:
     if isinstance(functions, Missing):
         return rank
     threads = tuple(replace(one, native=functions) if one.tid == look.pid else one for one in look.threads)
-    seen = replace(look, threads=threads, stopped_seconds=round(monotonic() - began, 3))
+    seen = replace(look, threads=threads, stopped_seconds=max(0.001, round(monotonic() - began, 3)))
     return replace(rank, looks=(*rank.looks[:-1], seen))
 
 

@@ -14,7 +14,7 @@ from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.job.proc import read_text
-from gpudiag.probe.nvml.ask import Ask, DeviceSheet
+from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
 from gpudiag.probe.nvml.child import load_pynvml
 from gpudiag.probe.nvml.device import plan_of, read_plan
 from gpudiag.probe.nvml.memory import read_processes
@@ -56,12 +56,16 @@ def stream_gpu_use(emit: Callable[[Any], None], moments: int, apart_seconds: flo
         sleep(max(0.0, moment * apart_seconds - (monotonic() - began)))
         for index, ask in enumerate(asks):
             sheet = DeviceSheet()
-            sheet.read("uuid", ask, "nvmlDeviceGetUUID")
+            sheet.read("uuid", _uuid, ask)
             sheet.read("minor", ask, "nvmlDeviceGetMinorNumber")
             read_plan(ask, sheet, _ASKED)
             read_processes(ask, sheet)
             sheet.read("busy", _utilization_by_process, ask)
             emit(("gpu", moment, index, monotonic() - began, sheet.document()))
+
+
+def _uuid(ask: Ask) -> str:
+    return as_text(lambda: ask("nvmlDeviceGetUUID"))
 
 
 def _utilization_by_process(ask: Ask) -> list[list[int]]:
