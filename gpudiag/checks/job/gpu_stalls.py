@@ -169,7 +169,7 @@ def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
     equal = told.find(Apart.NONE)
     counts = f"; {equal.message} ({equal.source})" if equal is not None else ""
     uses = _describe_uses(positions)
-    idle = [backward_seconds_ago(one.seen.last) for one in positions]
+    idle = [backward_seconds_ago(one.seen.looks) for one in positions]
     backward = min((one for one in idle if one is not None), default=0.0) if None not in idle else 0.0
     since_backward = (
         f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""

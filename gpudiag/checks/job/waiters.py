@@ -46,7 +46,7 @@ class Waiters:
     def at_most_seconds(self) -> float | None:
         """For how long all of them may have waited: one that spins shows no time, but its last backward pass does."""
         known = [
-            max(one.since_seconds, backward_seconds_ago(one.seen.last) or 0.0)
+            max(one.since_seconds, backward_seconds_ago(one.seen.looks) or 0.0)
             if one.busy
             else one.since_seconds
             for one in self.positions

@@ -1,6 +1,6 @@
 """What shows that a thread waits for a GPU: C functions, frames of libraries, the call in a line; and what does not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpudiag.checks.job.gpu_waits import GpuWait, KnownBy, find_gpu_wait
 from gpudiag.checks.job.movement import backward_seconds_ago, moved
@@ -122,5 +122,12 @@ def test_what_moved_and_came_back_between_the_first_and_the_last_look_counts() -
 
 
 def test_when_a_backward_pass_last_ran_is_told_by_torchs_thread() -> None:
-    assert backward_seconds_ago(look(0.0)) == 9.0
-    assert backward_seconds_ago(ProcessLook(0.0, 7, "R", 0.0, threads=look(0.0).threads[:1])) is None
+    assert backward_seconds_ago((look(0.0),)) == 9.0
+    assert backward_seconds_ago((ProcessLook(0.0, 7, "R", 0.0, threads=look(0.0).threads[:1]),)) is None
+
+
+def test_a_stop_for_c_functions_wakes_every_thread_and_is_no_backward_pass() -> None:
+    stopped = replace(look(1.0, cpu=1.0), stopped_seconds=0.12)
+    woken = replace(look(3.5, cpu=3.5, backward=7), stopped_seconds=0.12)
+    assert not moved((look(0.0), stopped, woken))
+    assert backward_seconds_ago((look(0.0), stopped, woken)) == 11.5

@@ -8,7 +8,7 @@ from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import GpuLook, Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
-from tests.recorded_hangs import ON_GPUS, looked_at_again, recorded_on_gpus, with_native, with_ras
+from tests.recorded_hangs import ON_GPUS, looked_at_again, recorded_on_gpus, seen_early, with_native, with_ras
 from tests.walking import walk
 
 FAIL, WARN, ERROR, PASS = Outcome.FAIL, Outcome.WARN, Outcome.ERROR, Outcome.PASS
@@ -121,6 +121,17 @@ def _no_text(look: ProcessLook) -> ProcessLook:
         for thread in look.threads
     )
     return replace(look, threads=tuple(threads))
+
+
+@walk([case for case in RECORDED if case.name in ("fifo", "loader", "pyloop", "lit_callback")], name_of)
+def test_counts_do_not_take_the_place_of_what_a_rank_does_that_stands_still_not_yet_for_long(
+    case: OnGpu,
+) -> None:
+    job = with_ras(seen_early(recorded_on_gpus(case.name)), case.name)
+    verdict = judge_job(job)
+    assert (verdict.outcome, verdict.findings[0].code, is_decided(verdict)) == (WARN, "hang.still", False)
+    assert getattr(verdict.findings[0].subject, "rank", None) == 1
+    assert any("behind" in str(fact.value) for fact in verdict.findings[0].evidence)
 
 
 @walk([case for case in RECORDED if case.name in _MOVE], name_of)
