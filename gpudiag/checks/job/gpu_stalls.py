@@ -18,7 +18,7 @@ from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.told import Told
-from gpudiag.checks.job.waiters import Waiters
+from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
@@ -32,12 +32,11 @@ _LOOPS = ("for ", "while ", "async for ")
 def judge_gpu_stall(waiters: Waiters, told: Told, limits: HangLimits) -> list[Finding]:
     """The finding for ranks that all wait, at least one of them for its GPU or spinning in a collective."""
     apart = told.find(Apart.BEHIND, Apart.ELSEWHERE)
-    if apart is not None and told.moves is not True:
-        found = _judge_counts(waiters, apart, limits)
-        if found is not None:
-            return [found]
-    order = _judge_places(waiters, limits) if apart is None else None
-    return [order or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)]
+    if apart is not None:
+        return [_judge_counts(waiters, apart, limits) or _judge_elsewhere(waiters, apart)]
+    return [
+        _judge_places(waiters, limits) or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)
+    ]
 
 
 def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Finding | None:
@@ -55,6 +54,20 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
     facts = (said, *apart.evidence, *_facts(odd), *_facts(most))
     message = f"{_describe(odd, most)}, while {_describe(most, odd)}{waiters.since}; {apart.message}"
     return _timed(kinds.OTHER_COLLECTIVE, waiters, odd, message, limit, facts)
+
+
+def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
+    """The finding where the ranks that differ are not among those that were looked at: what they do decides."""
+    message = f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that rank does could not be seen from here"
+    said = Evidence(apart.source, apart.message, source=apart.source)
+    return kinds.UNKNOWN.finding(
+        HostSubject(waiters.job.host),
+        message,
+        said,
+        *apart.evidence,
+        *_facts(waiters.positions),
+        remedy=OTHER_MACHINES,
+    )
 
 
 def _may_come(behind: Position, ahead: Position) -> bool:

@@ -54,7 +54,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     verdict = JobVerdict(
         job.name,
         outcome,
-        _headline(job, positions, findings, unseen, outcome),
+        _headline(job, positions, findings, unseen, outcome, told),
         findings,
         tuple(place_of(group) for group in groups),
         _ruled_out(job, positions, findings),
@@ -136,9 +136,12 @@ def _judge(
         found += _judge_gone(job, unconcerned, waiters.since_seconds, limits)
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
-            if _needs_gpus(waiters) and not _anything_moves(positions, told):
-                found += judge_gpu_stall(waiters, told, limits)
-                used = tuple(one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE))
+            if _needs_gpus(waiters):
+                if told.moves is not True:  # counts that moved show that the job goes on
+                    found += judge_gpu_stall(waiters, told, limits)
+                    used = tuple(
+                        one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE)
+                    )
             else:
                 found += judge_waiters(waiters, is_whole=not unknown)
     else:
@@ -369,6 +372,7 @@ def _headline(
     findings: Sequence[Finding],
     unseen: Sequence[str],
     outcome: Outcome,
+    told: Told,
 ) -> str:
     if findings and outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
@@ -383,14 +387,14 @@ def _headline(
             )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
-    return f"not hanging: {_progress(positions)}"
+    return f"not hanging: {_progress(positions, told)}"
 
 
-def _progress(positions: Sequence[Position]) -> str:
+def _progress(positions: Sequence[Position], told: Told) -> str:
     """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        return "no rank waits long"
+        return "NCCL's counts of collectives move" if told.moves is True else "no rank waits long"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
     return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{said}"

@@ -17,6 +17,8 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import Job
 from gpudiag.reference.waits import GPU
 
+OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
+
 
 @dataclass(frozen=True, slots=True)
 class Waiters:
