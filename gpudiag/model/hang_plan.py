@@ -45,7 +45,7 @@ class HangPlan(Plan):
     watch: float = option(
         0.0,
         "--watch",
-        "Look on for this long where it cannot be told whether the job hangs.",
+        "Watch a job for this long where it is unknown whether it hangs.",
         "SECONDS",
         between=(0, 86400),
         default_words="until the limits have passed, about 5",

@@ -46,7 +46,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     findings, used = _judge(job, positions, alive, limits, told)
     unseen = _describe_unseen(positions)
     if not findings and not unseen and alive and not _anything_moves(positions, told):
-        findings = (_nothing_moves(job, alive),)
+        findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -105,15 +105,25 @@ def _anything_moves(positions: Sequence[Position], told: Told) -> bool:
     return told.moves is True or any(one.moves for one in positions)
 
 
-def _nothing_moves(job: Job, alive: Sequence[Position]) -> Finding:
-    """The finding for a job of which nothing was seen to move, and of which nothing else is told."""
+def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, ...]:
+    """The findings for a job of which nothing was seen to move, and of which nothing else is told.
+
+    Ranks that stand still in something of their own are told so; else all of them take processor time, or wait for each other.
+    """
+    own = [one for one in alive if not (one.busy or one.waits_for_ranks or one.waits_for_gpu)]
+    if own:
+        return tuple(
+            kinds.NOT_YET.finding(
+                subject_of(group, job), f"{describe(group)}, and nothing of the job moves", *facts_of(group)
+            )
+            for group in group_alike(own)
+        )
     groups = group_alike(alive)
     said = "; ".join(describe(group) for group in groups[::-1][:3])
     message = f"nothing of the job moved but processor time while it was looked at: {said}"
     subject = subject_of(groups[-1], job) if len(groups) == 1 else HostSubject(job.host)
-    return kinds.UNKNOWN.finding(
-        subject, message, *(fact for group in groups[:2] for fact in facts_of(group))
-    )
+    facts = tuple(fact for group in groups[:2] for fact in facts_of(group))
+    return (kinds.UNKNOWN.finding(subject, message, *facts),)
 
 
 def _judge(
