@@ -157,7 +157,7 @@ def _is_telling(frames: Sequence[Frame], name: str) -> bool:
     shapes = {dict(frame.tensors)[name].shape for frame in frames}
     if len({len(shape) for shape in shapes}) > 1:
         return True
-    others = {other for frame in frames for other, _ in frame.tensors} - {name}
+    others = {other for frame in frames for other, seen in frame.tensors if seen.shape} - {name}
     return any(len({_tensor(frame, other) for frame in frames}) == 1 for other in others)
 
 
