@@ -117,7 +117,8 @@ GPU_KINDS = (
     GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
 )
 # longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
-HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel")
+HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", "kernel30", "evaluate_all", "checkpoint", "compile")
+_OWN_JOB = frozenset(("kernel30", "evaluate_all", "checkpoint", "compile"))  # of jobs/healthy.py
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
 
@@ -295,7 +296,8 @@ def gpu_job(mode: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[by
     port = next(PORTS)
     outside = {**os.environ, "OMP_NUM_THREADS": "1"}
     program = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
-    argv = [sys.executable, *program, "-m", "tests.cuda_stand_in.jobs.counted", mode, str(folder)]
+    module = "healthy" if mode in _OWN_JOB else "counted"
+    argv = [sys.executable, *program, "-m", f"tests.cuda_stand_in.jobs.{module}", mode, str(folder)]
     with open_machine("h100x8", {"NCCL_RAS_ADDR": f"127.0.0.1:{port + 3000}"}, outside) as environment:
         with open(folder / "log", "wb") as log:
             command = command_on(environment, argv)
@@ -363,7 +365,7 @@ def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, fl
     try:
         with gpu_job(mode, folder, ranks) as started:
             path = folder / "progress.rank0.txt"
-            if not wait_for_step(path, 21, started, 400):
+            if not wait_for_step(path, 4 if mode in _OWN_JOB else 21, started, 400):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for number in range(looks):
                 said = look(started.pid)
@@ -372,7 +374,13 @@ def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, fl
                 ]
                 record(f"gpus-healthy-{mode}-{number}", said)
                 word = {"pass": "right", "error": "unknown"}.get(verdict["outcome"], verdict["headline"])
+                if (
+                    verdict["outcome"] == "warn"
+                    and said.document["jobs"][0]["findings"][0]["code"] == "hang.works_alone"
+                ):
+                    word = "right"  # a rank works while others wait: told, and not accused
                 answers.append((word, said.seconds))
+                print(f"    {mode}: {said.status} {'; '.join(said.document.get('notes', ()))}", flush=True)
                 time.sleep(0.5)
             steps = len(path.read_text().splitlines())
             if not wait_for_step(path, steps + 1, started):
