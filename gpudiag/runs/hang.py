@@ -20,6 +20,7 @@ from gpudiag.installed import install_command, root_command
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
+from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.gpu_use import add_gpu_looks, start_gpu_use
@@ -35,8 +36,9 @@ from gpudiag.runs.machines import read_launch
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5
 _WATCH_SECONDS = 5.0  # between two looks at a job that is watched
+_NOT_READ = "C functions could not be read"
 _MOST_STOPPED = 16  # ranks whose C functions are read
-_NATIVE_SECONDS = 10.0
+_NATIVE_SECONDS = 30.0  # it takes 1 s, and many times that where processes wait for processors
 # Launchers that can start a process beside a job that runs already, on each of its machines.
 _STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
 
@@ -203,20 +205,27 @@ def _look_again(
 
 def _with_c_functions(verdict: JobVerdict, limits: HangLimits) -> JobVerdict:
     """The verdict with the C functions of ranks of which only processor time moves: whether they compute, or wait for a GPU."""
-    doubtful = [rank for rank in verdict.job.ranks if needs_c_functions(rank, verdict)][:_MOST_STOPPED]
+    job = verdict.job
+    state = job.state or JobState()
+    if any(_NOT_READ in note for note in state.notes):
+        return verdict  # once is enough
+    doubtful = [rank for rank in job.ranks if needs_c_functions(rank, verdict)][:_MOST_STOPPED]
     if not doubtful:
         return verdict
     with ThreadPoolExecutor(len(doubtful)) as pool:
-        read = dict(zip((rank.pid for rank in doubtful), pool.map(_read_c_functions, doubtful), strict=True))
-    ranks = tuple(read.get(rank.pid, rank) for rank in verdict.job.ranks)
-    return judge_job(replace(verdict.job, ranks=ranks), limits)
+        answers = list(pool.map(_read_c_functions, doubtful))
+    read = {one.pid: one for one in answers if isinstance(one, RankSeen)}
+    notes = tuple(dict.fromkeys(f"{_NOT_READ}: {one.detail}" for one in answers if isinstance(one, Missing)))
+    ranks = tuple(read.get(rank.pid, rank) for rank in job.ranks)
+    state = replace(state, notes=(*state.notes, *notes))
+    return judge_job(replace(job, ranks=ranks, state=state if job.state or notes else None), limits)
 
 
-def _read_c_functions(rank: RankSeen) -> RankSeen:
+def _read_c_functions(rank: RankSeen) -> RankSeen | Missing:
     look, began = rank.last, monotonic()
     functions = read_c_functions(rank.pid, timeout_seconds=_NATIVE_SECONDS)
     if isinstance(functions, Missing):
-        return rank
+        return functions
     threads = tuple(replace(one, native=functions) if one.tid == look.pid else one for one in look.threads)
     seen = replace(look, threads=threads, stopped_seconds=max(0.001, round(monotonic() - began, 3)))
     return replace(rank, looks=(*rank.looks[:-1], seen))

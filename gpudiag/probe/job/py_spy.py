@@ -10,14 +10,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.installed import install_command
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.job.proc import read_stat, read_text
 
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
@@ -25,6 +28,7 @@ _TRIES = 4
 _MOST_FUNCTIONS = 24
 _PYTHON_LOOP = "_PyEval_EvalFrameDefault"
 _NATIVE_TRIES = 3
+_LEFT_STOPPED_SECONDS = 0.5
 # A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the time.
 _OF_THE_SYSTEM = re.compile(r"\((\[vdso\]|libc\.so\.6|ld-linux[^)]*)\)$")
 # Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
@@ -119,6 +123,7 @@ def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]
                 argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL
             )
         except subprocess.TimeoutExpired:
+            _continue_stopped(pid)
             return Missing(MissingReason.TIMED_OUT, f"py-spy did not answer within {timeout_seconds:g} s")
         except OSError as error:
             return Missing(MissingReason.SOURCE_ABSENT, f"py-spy could not be started: {error.strerror}")
@@ -128,6 +133,22 @@ def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]
         if isinstance(found, Missing) or not all(_OF_THE_SYSTEM.search(one) for one in found):
             break
     return found
+
+
+def _continue_stopped(pid: int) -> None:
+    """Continue a process that a killed py-spy left stopped: it was killed after it asked for the stop, and before that came.
+
+    Only called for a process of which no thread was stopped before.
+    """
+    until = monotonic() + _LEFT_STOPPED_SECONDS
+    while monotonic() < until:
+        try:
+            _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
+            if fields[0] == "T":
+                os.kill(pid, signal.SIGCONT)
+        except (OSError, ValueError):  # it has ended
+            return
+        sleep(0.05)
 
 
 def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpudiag.model.finding import Outcome
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.gather import Gathered
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import parse_native
@@ -133,3 +133,21 @@ def test_a_job_that_cannot_be_told_is_watched_for_as_long_as_was_asked(
     assert 60 <= clock.now - began < 120
     assert sorted(set(seen.stopped)) == [rank.pid for rank in seen.first.ranks]
     assert len(seen.stopped) == 4  # once for each answer, though it was looked at for a minute
+
+
+def test_c_functions_that_cannot_be_read_are_said_and_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch)
+    seen = OnGpus(monkeypatch, "spin")
+    asked: list[int] = []
+
+    def refuse(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]:
+        asked.append(pid)
+        return Missing(MissingReason.TIMED_OUT, "py-spy did not answer within 30 s")
+
+    monkeypatch.setattr(hang, "read_c_functions", refuse)
+    report = hang.run_hang(7, with_machine=False, watch_seconds=30.0)
+    assert report.outcome is Outcome.ERROR
+    assert sorted(asked) == [rank.pid for rank in seen.first.ranks]
+    assert "C functions could not be read: py-spy did not answer within 30 s" in report.jobs[0].unseen

@@ -1,8 +1,15 @@
 """C functions in py-spy's JSON, as it read them of jobs on an H100 and an H200."""
 
 import json
+import subprocess
+import sys
+from typing import Any
 
-from gpudiag.model.reading import Missing
+import pytest
+
+from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job import py_spy
+from gpudiag.probe.job.proc import read_stat, read_text
 from gpudiag.probe.job.py_spy import parse_native
 from gpudiag.reference.waits import find_native_wait
 from tests.recorded_hangs import ON_GPUS, facts_of
@@ -53,3 +60,24 @@ def test_a_thread_in_pythons_own_loop_has_that_as_its_function() -> None:
 def test_an_answer_without_the_thread_is_no_stack() -> None:
     assert isinstance(parse_native("[]", 7), Missing)
     assert isinstance(parse_native("no JSON", 7), Missing)
+
+
+def test_a_process_that_a_killed_reader_left_stopped_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in py-spy's place stops the process, as an attach does, and never answers."""
+    with subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.01)"]) as job:
+        try:
+            program = f"#!/bin/sh\nkill -STOP {job.pid}\nexec sleep 600\n"
+            monkeypatch.setattr(py_spy, "find_py_spy", lambda: "sh")
+            run = subprocess.run
+
+            def instead(argv: list[str], **named: Any) -> Any:
+                return run(["sh", "-c", program], **named)
+
+            monkeypatch.setattr(py_spy.subprocess, "run", instead)
+            told = py_spy.read_native(job.pid, timeout_seconds=3.0)
+            assert isinstance(told, Missing)
+            assert told.reason is MissingReason.TIMED_OUT
+            _, fields = read_stat(read_text(f"/proc/{job.pid}/stat"))
+            assert fields[0] != "T"
+        finally:
+            job.kill()
