@@ -114,7 +114,7 @@ class ProcessLook:
     stacks: Reading[str] = NOT_ASKED  # what read the Python stacks, or why they are not there
     frozen: bool = False  # by its control group
     traced_by: str = ""  # a debugger that holds it: `pid 12 (gdb)`
-    stopped_seconds: float = 0.0  # for which it was stopped at most, to read its C functions
+    stopped_seconds: float = 0.0  # for which it was stopped to read its C functions
 
     @property
     def main(self) -> ThreadLook | None:

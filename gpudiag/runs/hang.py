@@ -25,7 +25,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
 from gpudiag.probe.job.gpu_use import add_gpu_looks, start_gpu_use
 from gpudiag.probe.job.look import Wanted
-from gpudiag.probe.job.py_spy import find_py_spy
+from gpudiag.probe.job.py_spy import StopWatch, find_py_spy
 from gpudiag.probe.job.py_spy import read_native as read_c_functions
 from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
@@ -222,12 +222,13 @@ def _with_c_functions(verdict: JobVerdict, limits: HangLimits) -> JobVerdict:
 
 
 def _read_c_functions(rank: RankSeen) -> RankSeen | Missing:
-    look, began = rank.last, monotonic()
-    functions = read_c_functions(rank.pid, timeout_seconds=_NATIVE_SECONDS)
+    look = rank.last
+    with StopWatch(rank.pid) as stop:
+        functions = read_c_functions(rank.pid, timeout_seconds=_NATIVE_SECONDS)
     if isinstance(functions, Missing):
         return functions
     threads = tuple(replace(one, native=functions) if one.tid == look.pid else one for one in look.threads)
-    seen = replace(look, threads=threads, stopped_seconds=max(0.001, round(monotonic() - began, 3)))
+    seen = replace(look, threads=threads, stopped_seconds=max(0.001, round(stop.seconds, 3)))
     return replace(rank, looks=(*rank.looks[:-1], seen))
 
 
@@ -308,7 +309,7 @@ def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     looks = [look for job in seen for rank in job.ranks for look in rank.looks]
     read = {look.pid: look.stopped_seconds for look in looks if look.stopped_seconds}
     if read:
-        longest = f"for {1000 * max(read.values()):.0f} ms at most"
+        longest = f"{'' if len(read) == 1 else 'the longest '}for {1000 * max(read.values()):.0f} ms"
         return (
             f"to read C functions, {len(read)} {'rank was' if len(read) == 1 else 'ranks were'} stopped once, {longest}",
         )

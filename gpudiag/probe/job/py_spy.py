@@ -15,9 +15,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
+from gpudiag.compat import Self
 from gpudiag.installed import install_command
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import read_stat, read_text
@@ -29,6 +31,7 @@ _MOST_FUNCTIONS = 24
 _PYTHON_LOOP = "_PyEval_EvalFrameDefault"
 _NATIVE_TRIES = 3
 _LEFT_STOPPED_SECONDS = 0.5
+_LOOK_SECONDS = 0.002  # between two looks at a process that may be stopped
 # A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the time.
 _OF_THE_SYSTEM = re.compile(r"\((\[vdso\]|libc\.so\.6|ld-linux[^)]*)\)$")
 # Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
@@ -133,6 +136,36 @@ def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]
         if isinstance(found, Missing) or not all(_OF_THE_SYSTEM.search(one) for one in found):
             break
     return found
+
+
+class StopWatch:
+    """Measures for how long a process is held by a tracer within a `with`: `seconds`, to some milliseconds."""
+
+    def __init__(self, pid: int) -> None:
+        self.seconds = 0.0
+        self._pid = pid
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        since: float | None = None
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                state = read_stat(read_text(f"/proc/{self._pid}/stat"))[1][0]
+            except (OSError, ValueError, IndexError):
+                return
+            now = monotonic()
+            if state in "tT":
+                since = now if since is None else since
+                self.seconds = now - since
 
 
 def _continue_stopped(pid: int) -> None:

@@ -1,8 +1,10 @@
 """C functions in py-spy's JSON, as it read them of jobs on an H100 and an H200."""
 
 import json
+import signal
 import subprocess
 import sys
+from time import sleep
 from typing import Any
 
 import pytest
@@ -79,5 +81,21 @@ def test_a_process_that_a_killed_reader_left_stopped_is_continued(monkeypatch: p
             assert told.reason is MissingReason.TIMED_OUT
             _, fields = read_stat(read_text(f"/proc/{job.pid}/stat"))
             assert fields[0] != "T"
+        finally:
+            job.kill()
+
+
+def test_the_time_for_which_a_process_is_held_is_measured() -> None:
+    with subprocess.Popen(["sleep", "600"]) as job:
+        try:
+            with py_spy.StopWatch(job.pid) as free:
+                pass
+            with py_spy.StopWatch(job.pid) as held:
+                job.send_signal(signal.SIGSTOP)
+                while not held.seconds:
+                    sleep(0.01)
+                job.send_signal(signal.SIGCONT)
+            assert free.seconds == 0.0
+            assert held.seconds > 0
         finally:
             job.kill()
