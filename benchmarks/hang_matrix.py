@@ -326,7 +326,8 @@ def try_gpu_kind(kind: GpuKind, ranks: int, looks: int = 1) -> tuple[str, float]
     folder = Path(tempfile.mkdtemp(prefix="hang-"))
     try:
         with gpu_job(kind.mode, folder, ranks) as started:
-            if not wait_for_step(folder / "progress.rank1.txt", 20, started):
+            steps = 40 if kind.mode == "loader" else 20  # each of its two workers reads a batch in turn
+            if not wait_for_step(folder / "progress.rank1.txt", steps, started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
             time.sleep(SETTLE_SECONDS)
             for _ in range(looks):

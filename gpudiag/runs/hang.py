@@ -35,6 +35,8 @@ from gpudiag.runs.machines import read_launch
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5
+_FURTHER_LOOKS = 3
+_FURTHER_APART_SECONDS = 0.3
 _WATCH_SECONDS = 5.0  # between two looks at a job that is watched
 _NOT_READ = "C functions could not be read"
 _MOST_STOPPED = 16  # ranks whose C functions are read
@@ -196,10 +198,12 @@ def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
 def _look_again(
     verdict: JobVerdict, limits: HangLimits, started: float, at_least_seconds: float
 ) -> JobVerdict:
-    """The verdict with one look more, that long after the start or later; the same where the job has ended."""
+    """The verdict with further looks, that long after the start or later; the same where the job has ended."""
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started
-    again = gather_looks(Wanted(pid=job.ranks[0].pid, looks=1)).jobs
+    # Several, soon after each other: a loop of short waits is seen at another line now and then.
+    wanted = Wanted(pid=job.ranks[0].pid, looks=_FURTHER_LOOKS, between_seconds=_FURTHER_APART_SECONDS)
+    again = gather_looks(wanted).jobs
     return judge_job(join_looks(job, again[0], at_seconds), limits) if again else verdict
 
 

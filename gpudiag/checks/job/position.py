@@ -316,7 +316,7 @@ def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) ->
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
-                return activity, f"{said} ({found})" + (f" and {words}" if kind == GPU else "")
+                return activity, f"{said} ({found})" + (", waiting for its GPU" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
         found = next((name for name in names if _SAVES.search(name)), None)
         if found and kind != CHECKPOINT:

@@ -1,5 +1,7 @@
 """When `gpudiag hang` looks again before it answers: recorded jobs, of which nothing moved and which hung a moment ago."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpudiag.model.finding import Outcome
@@ -19,7 +21,7 @@ class Machine:
         self.further: list[int | None] = []
 
     def gather(self, wanted: Wanted) -> Gathered:
-        if wanted.looks > 1:
+        if wanted.looks == 2:
             return Gathered(tuple(map(seen_early, self.jobs)), 0)
         self.further.append(wanted.pid)
         return Gathered(tuple(job for job in self.jobs if wanted.pid in {rank.pid for rank in job.ranks}), 0)
@@ -70,10 +72,11 @@ class OnGpus:
         monkeypatch.setattr(hang, "start_gpu_use", lambda: None)
 
     def gather(self, wanted: Wanted) -> Gathered:
-        if wanted.looks > 1:
+        if wanted.looks == 2:
             return Gathered((self.first,), 0)
         self.looks += 1
-        return Gathered((self.later,), 0)
+        ranks = (replace(rank, looks=rank.looks[-1:]) for rank in self.later.ranks)
+        return Gathered((replace(self.later, ranks=tuple(ranks)),), 0)
 
     def read(self, pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]:
         assert timeout_seconds > 0
