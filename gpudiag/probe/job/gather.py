@@ -76,25 +76,46 @@ def read_looks_at(child: GuardedChild) -> Job | None:
 
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
-    """The job with the last look of another gathering of it added to each rank and child; `at_seconds` is when that was."""
+    """The job with the looks of another gathering of it added to each rank, the last to each child; `at_seconds` is when that began."""
     later = {rank.pid: rank for rank in again.ranks}
     ranks = []
     for rank in job.ranks:
         seen = later.get(rank.pid)
-        look = seen.last if seen is not None else ProcessLook(at_seconds, rank.pid, "X", 0.0)
+        looks = seen.looks if seen is not None else (ProcessLook(0.0, rank.pid, "X", 0.0),)
+        began = looks[0].at_seconds
+        added = [
+            replace(
+                _with_native_of(rank.last, look), at_seconds=round(at_seconds + look.at_seconds - began, 3)
+            )
+            for look in looks
+        ]
         children = {child.pid: child for child in seen.children} if seen is not None else {}
         joined = tuple(
             replace(
-                child, looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=at_seconds))
+                child,
+                looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=added[-1].at_seconds)),
             )
             if child.pid in children and children[child.pid].looks
             else child
             for child in rank.children
         )
-        ranks.append(
-            replace(rank, looks=(*rank.looks, replace(look, at_seconds=at_seconds)), children=joined)
-        )
+        ranks.append(replace(rank, looks=(*rank.looks, *added), children=joined))
     return replace(job, ranks=tuple(ranks))
+
+
+def _with_native_of(earlier: ProcessLook, later: ProcessLook) -> ProcessLook:
+    """The later look with the C functions that were read at the earlier one, where the main thread is still at the same lines."""
+    one, other = earlier.main, later.main
+    if one is None or other is None or not one.native:
+        return later
+    if [(frame.file, frame.line) for frame in one.frames] != [
+        (frame.file, frame.line) for frame in other.frames
+    ]:
+        return later
+    threads = tuple(
+        replace(thread, native=one.native) if thread.tid == other.tid else thread for thread in later.threads
+    )
+    return replace(later, threads=threads, stopped_seconds=earlier.stopped_seconds)
 
 
 def _read(messages: Iterable[Any]) -> _Sent | None:

@@ -5,21 +5,35 @@ fail: it is tried again, and only then with a stop of some milliseconds, and nev
 or in uninterruptible sleep, for there py-spy would wait without end, or leave a stop signal behind.
 """
 
+import itertools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event, Thread
+from time import monotonic, sleep
 from typing import Any
 
+from gpudiag.compat import Self
 from gpudiag.installed import install_command
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.job.proc import read_stat, read_text
 
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
 _TRIES = 4
+_MOST_FUNCTIONS = 24
+_PYTHON_LOOP = "_PyEval_EvalFrameDefault"
+_NATIVE_TRIES = 3
+_LEFT_STOPPED_SECONDS = 0.5
+_LOOK_SECONDS = 0.002  # between two looks at a process that may be stopped
+# A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the time.
+_OF_THE_SYSTEM = re.compile(r"\((\[vdso\]|libc\.so\.6|ld-linux[^)]*)\)$")
 # Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
 _OUTERMOST = frozenset(("<module>", "_run_module_as_main", "_shutdown", "_run_exitfuncs", "_exit_function"))
 _ENDED = ("no such process", "failed to open process", "failed to get process executable name")
@@ -51,6 +65,7 @@ class RawThread:
 
     name: str
     frames: tuple[RawFrame, ...]
+    holds_gil: bool | None = None
 
 
 # The threads of a process by their number, and how they were read.
@@ -95,6 +110,105 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
     return failure if best is None else (best, _READ)
 
 
+def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]:
+    """The C functions of the main thread above its last Python frame, innermost first, each with its library.
+
+    py-spy stops the process while it reads them: 0.1 s and more, the longer the larger its libraries are.
+    """
+    program = find_py_spy()
+    if program is None:
+        return Missing(MissingReason.SOURCE_ABSENT, f"py-spy is not installed: `{install_command('hang')}`")
+    argv = [program, "dump", "--native", "--json", "--pid", str(pid)]
+    found: Reading[tuple[str, ...]] = Missing(MissingReason.ERROR)
+    for _ in range(_NATIVE_TRIES):
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            _continue_stopped(pid)
+            return Missing(MissingReason.TIMED_OUT, f"py-spy did not answer within {timeout_seconds:g} s")
+        except OSError as error:
+            return Missing(MissingReason.SOURCE_ABSENT, f"py-spy could not be started: {error.strerror}")
+        if done.returncode:
+            return _refusal(done.stderr.decode(errors="replace"))
+        found = parse_native(done.stdout.decode(errors="replace"), pid)
+        if isinstance(found, Missing) or not all(_OF_THE_SYSTEM.search(one) for one in found):
+            break
+    return found
+
+
+class StopWatch:
+    """Measures for how long a process is held by a tracer within a `with`: `seconds`, to some milliseconds."""
+
+    def __init__(self, pid: int) -> None:
+        self.seconds = 0.0
+        self._pid = pid
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        since: float | None = None
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                state = read_stat(read_text(f"/proc/{self._pid}/stat"))[1][0]
+            except (OSError, ValueError, IndexError):
+                return
+            now = monotonic()
+            if state in "tT":
+                since = now if since is None else since
+                self.seconds = now - since
+
+
+def _continue_stopped(pid: int) -> None:
+    """Continue a process that a killed py-spy left stopped: it was killed after it asked for the stop, and before that came.
+
+    Only called for a process of which no thread was stopped before.
+    """
+    until = monotonic() + _LEFT_STOPPED_SECONDS
+    while monotonic() < until:
+        try:
+            _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
+            if fields[0] == "T":
+                os.kill(pid, signal.SIGCONT)
+        except (OSError, ValueError):  # it has ended
+            return
+        sleep(0.05)
+
+
+def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
+    """The C functions of a thread in py-spy's JSON, innermost first, down to its last Python frame; those without a name are left out.
+
+    A thread that runs Python's own loop has no other: then that is its only function.
+    """
+    try:
+        threads = {one["os_thread_id"]: one["frames"] for one in json.loads(text)}
+        inner = list(itertools.takewhile(_is_native, threads[tid]))
+        named = [
+            f"{frame['name']} ({os.path.basename(frame['module'])})"
+            for frame in inner
+            if not frame["name"].startswith("0x")
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        return Missing(MissingReason.ERROR, f"py-spy's answer could not be read: {error}")
+    if not inner:
+        return (_PYTHON_LOOP,)
+    return tuple(named[:_MOST_FUNCTIONS]) or (f"a function without a name ({inner[0]['short_filename']})",)
+
+
+def _is_native(frame: Mapping[str, Any]) -> bool:
+    """Whether a frame is of C; one whose library could not be found has a number for its name."""
+    return frame["module"] is not None or str(frame["name"]).startswith("0x")
+
+
 def _is_whole(threads: dict[int, RawThread], pid: int) -> bool:
     """Whether the main thread's stack reaches down to where Python began, or to its end."""
     frames = _main_frames(threads, pid)
@@ -118,7 +232,9 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawTh
     try:
         return {
             int(thread["os_thread_id"]): RawThread(
-                str(thread["thread_name"] or ""), tuple(_frame(one) for one in thread["frames"])
+                str(thread["thread_name"] or ""),
+                tuple(_frame(one) for one in thread["frames"]),
+                thread.get("owns_gil"),
             )
             for thread in json.loads(done.stdout)
             if thread["os_thread_id"] is not None
