@@ -96,6 +96,8 @@ class ThreadLook:
     ] = ()  # innermost first; empty where the thread runs no Python, or could not be read
     native: tuple[str, ...] = ()  # C functions, innermost first, where they were asked for
     switches: int = 0  # how often it was given a processor
+    holds_gil: bool | None = None  # None where that was not read
+    mark: str = ""  # of all variables' addresses: another one where the frames ran between two looks; empty where it was not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class RankSeen:
     started_seconds_ago: float
     user: str = ""
     gpus: tuple[str, ...] = ()  # device nodes that it has open
+    driver: str = ""  # the GPU driver's library that it has loaded: `libcuda.so.1`, `libamdhip64.so.6`
     looks: tuple[ProcessLook, ...] = ()
     children: tuple[ChildSeen, ...] = ()
     counts: tuple[CollectiveCount, ...] = ()
@@ -209,6 +212,9 @@ class Place:
     stack: tuple[str, ...] = ()  # the user's frames, innermost first
     since_seconds: Reading[float] = NOT_ASKED
     moves: bool = False
+    busy: bool = (
+        False  # it takes processor time, and nothing else of it moves: it computes, or waits for a GPU
+    )
 
 
 @dataclass(frozen=True, slots=True)

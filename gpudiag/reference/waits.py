@@ -13,7 +13,8 @@ NETWORK = "network"
 # To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
+# Installed code, Python's own, and what torch.compile wrote.
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|/torchinductor_[^/]*/|^<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,34 @@ def is_library(file: str) -> bool:
     return bool(_LIBRARY.search(file))
 
 
-def find_wait(frames: Sequence[tuple[str, str]]) -> Wait | None:
+def find_wait(frames: Sequence[tuple[str, str]], awaited: str = "") -> Wait | None:
     """What a stack waits for: `frames` are (file, function) of libraries, innermost first, up to the user's own.
 
-    None where none of them is known to wait.
+    None where none of them is known to wait; with `awaited`, to wait for that.
     """
-    return next((wait for wait in _waits() if any(wait.fits(*frame) for frame in frames)), None)
+    waits = (wait for wait in _waits() if not awaited or wait.awaited == awaited)
+    return next((wait for wait in waits if any(wait.fits(*frame) for frame in frames)), None)
 
 
 def find_call(call: str) -> Wait | None:
     """What a call without a frame of its own waits for, by its text, such as `work.wait()`."""
     return next((wait for wait in _calls() if wait.call and wait.call.search(call)), None)
+
+
+@cache
+def _natives() -> tuple[tuple[re.Pattern[str], Wait], ...]:
+    return tuple(
+        (re.compile(entry["function"]), Wait(entry["for"], entry["words"]))
+        for entry in read_table("waits.toml")["native"]
+    )
+
+
+def find_native_wait(functions: Sequence[str]) -> Wait | None:
+    """What a thread waits for by its C functions, innermost first, up to its last Python frame; None where none of them waits.
+
+    A function may stand with its library: `cuStreamSynchronize (libcuda.so.1)`.
+    """
+    return next(
+        (wait for pattern, wait in _natives() if any(pattern.search(function) for function in functions)),
+        None,
+    )

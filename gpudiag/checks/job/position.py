@@ -4,20 +4,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
+from gpudiag.checks.job.movement import (
+    count_steps,
+    is_busy,
+    moved,
+    others_work,
+    still_since_seconds,
+    works,
+)
 from gpudiag.checks.job.stacks import (
     Call,
     asks_store,
-    changed_counters,
     is_at_exit,
     is_debugged,
     own_frames,
     read_call,
-    shape_of,
     waits_for_work,
 )
 from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing
-from gpudiag.reference.waits import GPU, RANKS, find_call
+from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
     "store",
@@ -40,10 +47,6 @@ STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", 
 EVALUATION, DATABASE = "evaluation", "database"
 FOR_RANKS = frozenset((RANKS, STORE))
 
-_STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
-_BUSY_SHARE = 0.1  # of a processor, by other threads or by children
-_BUSY_BYTES = 1 << 16
-_MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
@@ -64,13 +67,15 @@ class Position:
     kind: str
     words: str  # `waits in all_reduce`, `reads the FIFO /data/x`
     call: Call
-    moves: bool
+    moves: bool  # something of its own moves: its line, its counters, its files
     since_seconds: float | None  # since when it has been there at least; None where that cannot be told
     in_loop: str = ""  # `while True (line 12)`, where it computes in one
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
     on_disk: bool = False  # it waits for a disk that may be at work
+    busy: bool = False  # it takes processor time, and nothing else of it moves
+    gpu_wait: GpuWait | None = None  # its wait for a GPU, whatever it does with that
 
     @property
     def rank(self) -> int | None:
@@ -81,6 +86,11 @@ class Position:
     def waits_for_ranks(self) -> bool:
         """Whether it waits for other ranks, and nothing of it moves."""
         return self.kind in FOR_RANKS and not self.moves
+
+    @property
+    def waits_for_gpu(self) -> bool:
+        """Whether it waits for its GPU, which may be in a collective, and nothing of it moves."""
+        return self.kind == GPU and not self.moves
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -116,14 +126,22 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     held = _if_held(last, main)
     if held is not None:
         return Position(seen, STOPPED, held, call, False, since)
-    counters = _counters(first, last)
-    moves = bool(counters) or _moves(first, last)
-    if not moves and not (call.awaited == RANKS and main.syscall == "futex" and since is not None):
-        # One that wakes up to look, and sleeps on, has been there between the looks at least. A collective does not wake up.
-        since = max(since or 0.0, last.at_seconds - first.at_seconds)
+    counters = count_steps(seen.looks)
+    moves, busy = moved(seen.looks), is_busy(seen.looks)
+    gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
+    if call.awaited == RANKS and not moves:
+        # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show that it goes on.
+        moves = others_work(first, last)
+    if not moves and not busy and call.awaited != RANKS:
+        moves = works(first, last)
+    if not moves and (busy or not (call.awaited == RANKS and main.syscall == "futex" and since is not None)):
+        # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo does not wake up.
+        since = max(0.0 if busy else since or 0.0, still_since_seconds(seen.looks))
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
-    kind, words = _kind(main, call, job)
+    kind, words = _kind(main, call, job, gpu_wait)
+    if kind == RANKS and busy and not moves and not _spins_for_ranks(main, call, gpu_wait):
+        kind, words = PYTHON, f"computes in {call.operation or 'a step'}"
     inner, inner_since = "", None
     if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING):
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
@@ -131,8 +149,27 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     kind, words = _by_activity(kind, words, main.frames, moves)
     in_loop = _loop(first, last) if kind == PYTHON else ""
     return Position(
-        seen, kind, words, call, moves, since, in_loop, inner, counters, inner_since, _is_on_disk(main)
+        seen,
+        kind,
+        words,
+        call,
+        moves,
+        since,
+        in_loop,
+        inner,
+        counters,
+        inner_since,
+        _is_on_disk(main),
+        busy and not moves,
+        gpu_wait,
     )
+
+
+def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> bool:
+    """Whether a thread that takes a processor in a collective waits there: not where it computes in backward or in hooks."""
+    if main.native:
+        return find_native_wait(main.native) is not None
+    return call.frame is not None or gpu_wait is not None
 
 
 def _first_whole(seen: RankSeen) -> ProcessLook:
@@ -158,49 +195,7 @@ def _if_held(last: ProcessLook, main: ThreadLook) -> str | None:
     return "is stopped by a debugger or tracer" if main.state == "t" else None
 
 
-def _moves(first: ProcessLook, last: ProcessLook) -> bool:
-    """Whether anything of the rank moves: its stack, its main thread's CPU time, other threads, its files."""
-    one, other = first.main, last.main
-    if one is None or other is None or first is last:
-        return True
-    if other.state == "R" or other.cpu_seconds - one.cpu_seconds > _STILL_CPU_SECONDS:
-        return True
-    if one.frames and other.frames and shape_of(one.frames) != shape_of(other.frames):
-        return True
-    return _works(first, last)
-
-
-def _works(first: ProcessLook, last: ProcessLook) -> bool:
-    """Whether threads of a process take processor time, or it reads or writes."""
-    seconds = max(0.1, last.at_seconds - first.at_seconds)
-    spent = sum(thread.cpu_seconds for thread in last.threads) - sum(
-        thread.cpu_seconds for thread in first.threads
-    )
-    if spent > _BUSY_SHARE * seconds:
-        return True
-    for earlier, later in ((first.read_bytes, last.read_bytes), (first.written_bytes, last.written_bytes)):
-        if (
-            not isinstance(earlier, Missing)
-            and not isinstance(later, Missing)
-            and later - earlier > _BUSY_BYTES
-        ):
-            return True
-    return False
-
-
-def _counters(first: ProcessLook, last: ProcessLook) -> tuple[str, ...]:
-    one, other = first.main, last.main
-    if one is None or other is None:
-        return ()
-    changed = changed_counters(one.frames, other.frames)
-    return tuple(
-        f"{name} {a:g} -> {b:g}"
-        for name, (a, b) in changed.items()
-        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
-    )[:3]
-
-
-def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
+def _kind(main: ThreadLook, call: Call, job: Job, gpu_wait: GpuWait | None = None) -> tuple[str, str]:
     """The kind of what the main thread does, by its frames and by the kernel."""
     if not main.frames:
         return STARTING, "runs no Python: its interpreter is starting or ending"
@@ -215,9 +210,13 @@ def _kind(main: ThreadLook, call: Call, job: Job) -> tuple[str, str]:
         return LOADER, "waits for its data loader's workers"
     if call.awaited == "storage":
         return CHECKPOINT, f"loads or saves a checkpoint{_of(awaited)}"
+    if gpu_wait is not None:
+        return GPU, f"waits for its GPU ({gpu_wait.call})"
+    if (native := find_native_wait(main.native)) is not None and native.awaited == RANKS:
+        return RANKS, "waits in NCCL"
     if call.awaited == COMPILER:
         return COMPILER, "compiles"
-    if call.awaited == GPU:
+    if call.awaited == GPU and not main.native:
         return GPU, "waits for its GPU"
     text = call.own.text if call.own is not None and not call.library else ""
     if asks_store(text) or _is_master(awaited, job):
@@ -310,14 +309,14 @@ def _is_master(awaited: Awaited | None, job: Job) -> bool:
 def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) -> tuple[str, str]:
     """The kind, told as an evaluation or a checkpoint where the user's own functions are called so."""
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
-    if kind == PYTHON:
+    if kind in (PYTHON, GPU):
         for pattern, activity, said in (
             (_SAVES, CHECKPOINT, "saves a checkpoint"),
             (_EVALUATES, EVALUATION, "evaluates"),
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
-                return activity, f"{said} ({found})"
+                return activity, f"{said} ({found})" + (f" and {words}" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
         found = next((name for name in names if _SAVES.search(name)), None)
         if found and kind != CHECKPOINT:
@@ -380,7 +379,7 @@ def _what_it_waits_for(
             continue
         described = _describe_child(child, job)
         if described is not None:
-            busy.append((described, _works(child.looks[0], child.looks[-1]), _since(child.looks[-1].main)))
+            busy.append((described, works(child.looks[0], child.looks[-1]), _since(child.looks[-1].main)))
     if kind == LOADER and ended:
         return f"its loader's worker pid {ended[0].pid} is dead", False, None
     if kind in (LOADER, PROGRAM, QUEUE) and busy:

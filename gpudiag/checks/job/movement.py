@@ -1,0 +1,134 @@
+"""Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
+
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only that moves is
+busy, and what it does must be shown by something else.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gpudiag.checks.job.stacks import changed_counters, shape_of
+from gpudiag.model.job import Frame, ProcessLook, ThreadLook
+from gpudiag.model.reading import Missing
+
+_STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
+_BUSY_SHARE = 0.1  # of a processor, by other threads or by children
+_BUSY_BYTES = 1 << 16
+_MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
+_BACKWARD_THREAD = "pt_autograd"  # torch's, one of each GPU, which sleeps between two backward passes
+
+
+def moved(looks: Sequence[ProcessLook]) -> bool:
+    """Whether anything of a rank but its processor time moved between looks; True where there is one look alone."""
+    seen = [look for look in looks if look.main is not None]
+    return len(seen) < 2 or any(_moved_between(one, other) for one, other in pairwise(seen))
+
+
+def still_since_seconds(looks: Sequence[ProcessLook]) -> float:
+    """For how long nothing of a rank has moved up to the last look, by the looks alone."""
+    seen = [look for look in looks if look.main is not None]
+    since = seen[-1].at_seconds if seen else 0.0
+    for earlier, later in reversed(list(pairwise(seen))):
+        if _moved_between(earlier, later):
+            break
+        since = earlier.at_seconds
+    return seen[-1].at_seconds - since if seen else 0.0
+
+
+def is_busy(looks: Sequence[ProcessLook]) -> bool:
+    """Whether a rank's main thread takes processor time."""
+    seen = [look.main for look in looks if look.main is not None]
+    if len(seen) < 2:
+        return False
+    return _took_processor(seen[0], seen[-1])
+
+
+def _took_processor(one: ThreadLook, other: ThreadLook) -> bool:
+    return other.state == "R" or other.cpu_seconds - one.cpu_seconds > _STILL_CPU_SECONDS
+
+
+def others_work(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether threads beside the main one take processor time."""
+    return _cpu_of_others(last) - _cpu_of_others(first) > _BUSY_SHARE * _seconds_between(first, last)
+
+
+def works(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether threads of a process take processor time, or it reads or writes."""
+    spent = sum(one.cpu_seconds for one in last.threads) - sum(one.cpu_seconds for one in first.threads)
+    return spent > _BUSY_SHARE * _seconds_between(first, last) or uses_files(first, last)
+
+
+def uses_files(first: ProcessLook, last: ProcessLook) -> bool:
+    """Whether a process reads or writes more than a line of a log."""
+    for earlier, later in ((first.read_bytes, last.read_bytes), (first.written_bytes, last.written_bytes)):
+        if (
+            not isinstance(earlier, Missing)
+            and not isinstance(later, Missing)
+            and later - earlier > _BUSY_BYTES
+        ):
+            return True
+    return False
+
+
+def count_steps(looks: Sequence[ProcessLook]) -> tuple[str, ...]:
+    """The counters of the user's loops that went on, in words: `step 41 -> 43`."""
+    mains = [look.main for look in looks if look.main is not None and look.main.frames]
+    if len(mains) < 2:
+        return ()
+    steps = _steps_between(mains[0].frames, mains[-1].frames)
+    return tuple(f"{name} {a:g} -> {b:g}" for name, (a, b) in steps.items())[:3]
+
+
+def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str, tuple[float, float]]:
+    return {
+        name: (a, b)
+        for name, (a, b) in changed_counters(earlier, later).items()
+        if 0 < b - a < _MOST_STEPS and a == int(a) and b == int(b)
+    }
+
+
+def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
+    """Whether torch's thread of backward passes ran and sleeps again."""
+    before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
+    return any(
+        one.state == "S" and one.tid in before and one.switches > before[one.tid].switches
+        for one in later.threads
+    )
+
+
+def backward_seconds_ago(look: ProcessLook) -> float | None:
+    """When a backward pass last ran; None where no thread of torch's tells."""
+    known = [
+        one.last_ran_seconds_ago
+        for one in look.threads
+        if one.name.startswith(_BACKWARD_THREAD)
+        and one.state == "S"
+        and not isinstance(one.last_ran_seconds_ago, Missing)
+    ]
+    return min(known) if known else None
+
+
+def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
+    one, other = earlier.main, later.main
+    if one is None or other is None:
+        return False
+    return _frames_ran(one, other) or uses_files(earlier, later) or ran_backward(earlier, later)
+
+
+def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
+    """Whether lines or variables changed. Of a thread that only wakes up to look, times and texts change: its whole numbers count."""
+    if not one.frames or not other.frames:
+        return False
+    if shape_of(one.frames) != shape_of(other.frames):
+        return True
+    if _took_processor(one, other):
+        return one.mark != other.mark or bool(changed_counters(one.frames, other.frames))
+    return bool(_steps_between(one.frames, other.frames))
+
+
+def _cpu_of_others(look: ProcessLook) -> float:
+    return sum(one.cpu_seconds for one in look.threads if one.tid != look.pid)
+
+
+def _seconds_between(first: ProcessLook, last: ProcessLook) -> float:
+    return max(0.1, last.at_seconds - first.at_seconds)
