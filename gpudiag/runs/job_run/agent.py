@@ -10,7 +10,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,22 +23,19 @@ from gpudiag.checks.job.rhythm import (
     find_long_step_time,
     find_step_time,
 )
-from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks
+from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks, judge_glance
 from gpudiag.checks.job.short_steps import (
     BURST_SECONDS,
     BURST_TICK_SECONDS,
     settle_step_time,
     wants_burst,
 )
-from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
-from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
-from gpudiag.reference.waits import find_call
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Member, Members
@@ -52,8 +49,9 @@ _CHILD_SECONDS = 15.0
 # the time that they run, but for what it takes to begin.
 _BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
-# A rank that starts computes in imports; glances at those would use up what may be spent before the first step.
-_STARTING_SECONDS = 60.0
+# A rank that starts computes in imports; glances at those would use up what may be spent before the first step. One in a
+# quarter of a minute shows whether it has a GPU by now.
+_STARTING_SECONDS, _STARTING_GLANCE_SECONDS = 60.0, 15.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
@@ -292,14 +290,16 @@ class Agent:
         if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
-            every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
-            waited = now - member.glanced_at
-            if not _sleeps(member) and (now < _STARTING_SECONDS or waited < 2 * every):
-                continue
-            if waited < every:
-                continue
-            self._start_glance(member, now)
-            return
+            if now - member.glanced_at >= self._glance_pause(member, now):
+                self._start_glance(member, now)
+                return
+
+    def _glance_pause(self, member: Member, now: float) -> float:
+        """How long after its last glance a rank is looked at again, as it is now: asleep, or at work."""
+        every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
+        if _sleeps(member) or member.has_gpu:  # who waits for a GPU spins, and is seen at work
+            return every
+        return 2 * every if now >= _STARTING_SECONDS else _STARTING_GLANCE_SECONDS
 
     def _start_glance(self, member: Member, now: float) -> None:
         member.glanced_at = now
@@ -327,7 +327,8 @@ class Agent:
             ):
                 self.unseen[f"a glance at a rank's stack failed: {child.detail}"] = None
             if read is not None and not isinstance(read, Missing):
-                member.glances.append(_glance_of(at_seconds, *read))
+                member.has_gpu = member.has_gpu or read[1]
+                member.glances.append(judge_glance(at_seconds, *read))
 
         return keep
 
@@ -438,15 +439,6 @@ def _processor_seconds() -> float:
     """What this process and its children have taken."""
     used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _glance_of(at_seconds: float, state: str, frames: Sequence[Frame]) -> Glance:
-    call = read_call(frames)
-    text = call.own.text if call.own is not None and not call.library else ""
-    by_text = find_call(text) if text else None
-    awaited = call.awaited or (by_text.awaited if by_text else "")
-    place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
-    return Glance(at_seconds, state != "R", place, awaited, call.words)
 
 
 def _sleeps(member: Member) -> bool:

@@ -40,6 +40,7 @@ class Member:
     fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
     coarse: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_COARSE_PULSES))
     glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
+    has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
     glanced_at: float = 0.0
     ended_at: datetime | None = None
