@@ -6,9 +6,11 @@ For `benchmarks.last_words`. Rank 1 is at fault from step AT_STEP on.
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -68,8 +70,8 @@ def fail_in_loader() -> None:
     elif KIND == "exits":
         sys.exit(3)
     elif KIND == "fifo":
-        os.mkfifo(name := f"/tmp/{os.getpid()}.fifo")
-        open(name)
+        os.mkfifo(name := f"{tempfile.mkdtemp()}/batch.fifo")
+        Path(name).read_bytes()
     elif KIND == "loop":
         tokenize()
     elif KIND == "polls":

@@ -1,10 +1,9 @@
 """The verdict of `gpudiag run` as lines for standard error, amid the job's own: each begins with `gpudiag:`."""
 
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.job_run import JobRun
+from gpudiag.model.job_run import OWN_PREFIX, JobRun
 from gpudiag.render.style import PLAIN, Style, wrapped
 
-_PREFIX = "gpudiag: "
 _INDENT = "  "
 _SHOWN_FINDINGS = 4
 _GOES_ON = "the job continues"
@@ -32,7 +31,7 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
     lines += _paragraph("; ".join(places), _INDENT) if places else []
     if lines:
         lines[0] = style.paint_outcome(lines[0], run.outcome.value)
-    return "".join(f"{_PREFIX}{line}\n" for line in lines)
+    return "".join(f"{OWN_PREFIX}{line}\n" for line in lines)
 
 
 def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = False) -> str:
@@ -43,7 +42,7 @@ def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = 
         lines += _paragraph(f"do: {finding.remedy}", _INDENT)
     lines += _paragraph(f"{_KILLS if kills else _GOES_ON}; verdict so far: {path}", _INDENT)
     lines[0] = lines[0].replace("STALL", style.paint("STALL", "red"), 1)
-    return "".join(f"{_PREFIX}{line}\n" for line in lines)
+    return "".join(f"{OWN_PREFIX}{line}\n" for line in lines)
 
 
 def _details(finding: Finding) -> list[str]:
@@ -72,4 +71,4 @@ def _paragraph(text: str, indent: str = "") -> list[str]:
 def _width(indent: str) -> int:
     from gpudiag.render.style import prose_columns
 
-    return prose_columns() - len(_PREFIX) - len(indent)
+    return prose_columns() - len(OWN_PREFIX) - len(indent)

@@ -62,7 +62,7 @@ def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[
     text = call.own.text if call.own is not None and not call.library else ""
     by_text = find_call(text) if text else None
     awaited = call.awaited or (by_text.awaited if by_text and (asleep or by_text.awaited != GPU) else "")
-    return Glance(at_seconds, asleep, place, awaited, call.words)
+    return Glance(at_seconds, asleep, place, awaited, call.words, call.operation)
 
 
 def measure_shares(

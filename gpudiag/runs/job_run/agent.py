@@ -32,7 +32,7 @@ from gpudiag.checks.job.short_steps import (
 )
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
-from gpudiag.model.job_run import Glance, Pulse, SignalSeen, Stall, StepTime
+from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
@@ -56,6 +56,7 @@ _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
+_STANDS_SECONDS = 5.0
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
 # A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
@@ -69,6 +70,7 @@ _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken fo
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
 # The job counts as standing still, for a look before a signal that ends it, after this long or so many steps.
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
+_LAST_LOOK_STILL_SECONDS = 1.0  # of two looks that lie 2 s apart: there is no time for a third one
 _KILL_AFTER_SECONDS = 30.0
 
 
@@ -90,9 +92,13 @@ class Agent:
         command_pid: int,
         descriptors: tuple[int, int],
         tell_stall: Callable[["Agent", Stall], None],
+        scratch: str | None = None,
     ) -> None:
-        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for."""
-        self.members = Members()
+        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
+
+        `scratch` is what the names of the job's pipes and of the files with its exceptions begin with.
+        """
+        self.members = Members(scratch)
         self.stalls = Stalls(plan.rule)
         self.step: Reading[StepTime] = NOT_ASKED
         self.slow: tuple[SlowRank, ...] = ()
@@ -216,7 +222,10 @@ class Agent:
             os.write(self._replies, b".")
 
         self.looks += 1
-        self._start("last", start_look(self._command_pid, min(longest, _STILL_SECONDS)), take, LOOK_SECONDS)
+        limit = min(longest, _STILL_SECONDS)
+        self._start(
+            "last", start_look(self._command_pid, limit, _LAST_LOOK_STILL_SECONDS), take, LOOK_SECONDS
+        )
 
     def _start(
         self,
@@ -354,12 +363,25 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now."""
-        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
+        """Find the step time; one that was found stays where none is found now.
+
+        While a rank stands still there are no steps: what the others do meanwhile, such as a loop of sleeps, is none.
+        """
+        stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
+        stands = self.seconds - stepped_until > _STANDS_SECONDS
+        fine, coarse = (
+            {
+                pid: [one for one in series if not stands or one.at_seconds <= stepped_until]
+                for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
+            }
+            for of_seconds in (False, True)
+        )
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
-            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+            found = find_long_step_time(coarse)
         elif wants_burst(found, fine):
+            if stands:  # a burst would show what the others do meanwhile
+                return
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
                 self._bursts += 1
@@ -397,6 +419,8 @@ class Agent:
 
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
+        if self.stalls.stands:
+            return  # a rank that stands still waits for nobody by being fast
         members = [one for one in self.members.latest if one.coarse]
         names = {one.pid: self.members.name(one.pid) for one in members}
         pulses = {names[one.pid]: list(one.coarse) for one in members}

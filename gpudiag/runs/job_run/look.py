@@ -11,24 +11,32 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
 
 
-def start_look(pid: int, limit_seconds: float) -> GuardedChild:
-    """A child that looks at the job of a process; what stands still for the limit is blamed."""
-    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds)
+def start_look(pid: int, limit_seconds: float, still_seconds: float | None = None) -> GuardedChild:
+    """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
+
+    The limit is for what only time tells: ranks that all stand still (once), work (six times), an endless loop. A rank that others wait
+    for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
+    others have waited for longer.
+    """
+    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, still_seconds)
 
 
-def stream_look(emit: Callable[[Any], None], pid: int, limit_seconds: float) -> None:
+def stream_look(
+    emit: Callable[[Any], None], pid: int, limit_seconds: float, still_seconds: float | None
+) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.verdict import (
         HangLimits,
     )  # a look is rare, and what it takes is much: not at each start
     from gpudiag.runs.hang import watch_job
 
+    usual = HangLimits()
     limits = HangLimits(
-        still=limit_seconds,
+        still=min(limit_seconds, usual.still if still_seconds is None else still_seconds),
         idle=limit_seconds,
-        told=limit_seconds,
+        told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
-        loop=2 * limit_seconds,
+        loop=min(limit_seconds, usual.loop),
     )
     verdict = watch_job(pid, limits)
     emit(("none",) if verdict is None else ("verdict", encode(verdict)))

@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpudiag.compat import UTC
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.own_run import OwnRank, OwnRanks
 from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
-from gpudiag.reference.waits import is_library
+from gpudiag.reference.waits import FOR_OTHERS, GPU, is_library
 from gpudiag.runs.job_run.process import signal_name
 
 # A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
@@ -23,6 +24,15 @@ _COARSE_SECONDS = 1.0
 _GLANCES = 240
 _ERROR_FILE_BYTES = 1 << 20
 _ERROR_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """The exception that ended a rank: its text, the user's own line, and when it was raised."""
+
+    text: str
+    place: str | None = None
+    at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -46,8 +56,8 @@ class Member:
     ended_at: datetime | None = None
     status: Reading[int] = NOT_ASKED
     order: int | None = None
-    error: str | None = None
-    error_place: str | None = None
+    error: RankError | None = None
+    still_seconds: float | None = None  # at its end
 
     @property
     def lives(self) -> bool:
@@ -81,9 +91,12 @@ class Member:
             signal=name,
             order=self.order,
             attempt=self.attempt,
-            error=self.error,
-            error_place=self.error_place,
+            error=self.error.text if self.error else None,
+            error_place=self.error.place if self.error else None,
             last_place=self.glances[-1].place if self.glances else None,
+            raised=self.error.at if self.error else None,
+            last_wait=_describe_wait(self.glances[-1]) if self.glances else None,
+            still_seconds=self.still_seconds,
         )
 
     def _end(self, code: Reading[int]) -> RankEnd:
@@ -99,8 +112,9 @@ class Member:
 class Members:
     """All processes of ranks that were seen, those that have ended too."""
 
-    def __init__(self) -> None:
-        """Nobody was seen yet."""
+    def __init__(self, scratch: str | None = None) -> None:
+        """Nobody was seen yet; `scratch` is what the names of the files with ranks' exceptions begin with."""
+        self._scratch = scratch
         self.all: list[Member] = []
         self.world_size: int | None = None
         self.expected: int | None = None
@@ -160,6 +174,8 @@ class Members:
         if not member.lives:
             return
         member.ended_at = now
+        if member.fine:
+            member.still_seconds = round(member.fine[-1].at_seconds - member.moved_at, 1)
         if member.pidfd is not None:
             member.status = member.pidfd.read_status()
             member.pidfd.close()
@@ -169,9 +185,9 @@ class Members:
             member.order = self._failed
         # Without torchrun all ranks have one error file, and what stands there is the first one's at best.
         shared = any(one.error_file == member.error_file for one in self.all if one is not member)
-        told = None if shared and member.order != 1 else read_error_file(member.error_file)
-        if told is not None:
-            member.error, member.error_place = told
+        member.error = None if shared and member.order != 1 else read_error_file(member.error_file)
+        if self._scratch is not None and (own := read_error_file(f"{self._scratch}error-{member.pid}.json")):
+            member.error = own
 
     @property
     def latest(self) -> list[Member]:
@@ -188,8 +204,8 @@ class Members:
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 
-def read_error_file(path: str) -> tuple[str, str | None] | None:
-    """The exception, and the user's own line, of a file that torchelastic's `record` wrote; None where there is none."""
+def read_error_file(path: str) -> RankError | None:
+    """The exception in a file as torchelastic's `record` writes it; None where there is none."""
     if not path:
         return None
     try:
@@ -199,12 +215,32 @@ def read_error_file(path: str) -> tuple[str, str | None] | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     if isinstance(message, str):
-        return _shown(message), None
+        return RankError(_shown(message))
     if not isinstance(message, dict):
         return None
     extra = message.get("extraInfo")
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return _shown(str(message.get("message", ""))), _own_line(stack) if isinstance(stack, str) else None
+    place = _own_line(stack) if isinstance(stack, str) else None
+    return RankError(
+        _shown(str(message.get("message", ""))),
+        place,
+        _time_of(extra.get("timestamp") if isinstance(extra, dict) else None),
+    )
+
+
+def _time_of(timestamp: object) -> datetime | None:
+    """A time of an error file: seconds since 1970, also as a word."""
+    with suppress(ValueError, TypeError, OverflowError, OSError):
+        return datetime.fromtimestamp(float(timestamp), UTC)  # type: ignore[arg-type]
+    return None
+
+
+def _describe_wait(glance: Glance) -> str | None:
+    """What a rank waits in for others, or for its GPU, which may be in a collective; None where it was seen at something else."""
+    if glance.awaited not in FOR_OTHERS:
+        return None
+    what = "a wait for its GPU" if glance.awaited == GPU else glance.operation or "a collective"
+    return f"{what} ({glance.place})" if glance.place else what
 
 
 def _own_line(stack: str) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpudiag.checks.job import kinds
 from gpudiag.checks.job.stall_rule import WORK_LIMITS, StallRule
 from gpudiag.compat import UTC
 from gpudiag.model.finding import Outcome
@@ -11,8 +12,15 @@ from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
-# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone.
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls that do not fit.
 _EARLY = 0.5
+_CERTAIN = frozenset(
+    one.code
+    for one in (
+        *(kinds.STOPPED, kinds.GONE, kinds.DEBUGGER, kinds.TERMINAL, kinds.UNRESPONSIVE, kinds.NCCL_ERROR),
+        *(kinds.OTHER_COLLECTIVE, kinds.OTHER_SIZE, kinds.OTHER_PEER, kinds.CALLS_APART, kinds.SWALLOWED),
+    )
+)
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3
 
@@ -83,7 +91,8 @@ class Stalls:
         pause.longest_seconds = max(pause.longest_seconds, longest)
         pause.look, pause.unseen = verdict or pause.look, unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
-            pause.told = True
+            certain = verdict.findings[0].code in _CERTAIN
+            pause.told = certain or pause.longest_seconds >= pause.limit_seconds
         elif verdict is None or verdict.outcome is Outcome.ERROR:
             limits = 1.0 if all_still else WORK_LIMITS
             pause.told = pause.longest_seconds >= limits * pause.limit_seconds
@@ -105,6 +114,11 @@ class Stalls:
     def open_stall(self) -> Stall | None:
         """The standstill that goes on, if it was told."""
         return self._stall(self._pause, ended=False) if self._pause is not None and self._pause.told else None
+
+    @property
+    def open_look(self) -> JobVerdict | None:
+        """The last look at a standstill that goes on, told or not; None without one."""
+        return self._pause.look if self._pause is not None else None
 
     def take_last_look(self, verdict: JobVerdict, still_seconds: float) -> None:
         """A look that was taken because somebody ends the job: what it shows is kept if it is a fault."""
