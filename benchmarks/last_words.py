@@ -99,12 +99,12 @@ class _Job:
         if output == "file":
             with self.log.open("wb") as file:
                 self.process = subprocess.Popen(
-                    command, env=environment, stdout=file, stderr=file, process_group=0
+                    command, env=environment, stdout=file, stderr=file, start_new_session=True
                 )
             return
         ours, theirs = pty.openpty() if output == "terminal" else os.pipe()
         self.process = subprocess.Popen(
-            command, env=environment, stdout=theirs, stderr=theirs, process_group=0
+            command, env=environment, stdout=theirs, stderr=theirs, start_new_session=True
         )
         os.close(theirs)
         self._reader = threading.Thread(target=self._copy, args=(ours,), daemon=True)
