@@ -43,7 +43,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
     nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with
     the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
-    from gpudiag.checks.job.verdict import HangLimits
+    from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
 
     plan = plan_from(HangPlan, options)
@@ -98,7 +98,7 @@ def _hang_together(
     environment: RankEnvironment, plan: HangPlan, *, native: bool, wanted: Wanted
 ) -> ExitStatus:
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
-    from gpudiag.checks.job.verdict import HangLimits
+    from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.cli.launch import announce_place
     from gpudiag.cli.together import await_status
     from gpudiag.model.codec import to_document

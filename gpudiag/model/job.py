@@ -114,6 +114,7 @@ class ProcessLook:
     stacks: Reading[str] = NOT_ASKED  # what read the Python stacks, or why they are not there
     frozen: bool = False  # by its control group
     traced_by: str = ""  # a debugger that holds it: `pid 12 (gdb)`
+    stopped_seconds: float = 0.0  # for which it was stopped at most, to read its C functions
 
     @property
     def main(self) -> ThreadLook | None:
@@ -129,6 +130,29 @@ class ChildSeen:
     parent_pid: int
     command: str  # secrets masked
     looks: tuple[ProcessLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLook:
+    """What NVML shows of the GPU that a rank uses, at one moment, `at_seconds` since the first look began.
+
+    Utilization is the share of time in which a kernel ran, and a kernel that only waits runs. Activities (GPM) are shares of
+    what the parts could do; traffic counts both ways.
+    """
+
+    at_seconds: float
+    gpu: str  # its uuid, or its place on the machine
+    utilization_percent: Reading[int] = NOT_ASKED
+    process_utilization_percent: Reading[int] = NOT_ASKED  # of this rank's process alone
+    processes: Reading[int] = NOT_ASKED  # that have a context on it
+    power_draw_watts: Reading[float] = NOT_ASKED
+    power_limit_watts: Reading[float] = NOT_ASKED
+    sm_clock_mhz: Reading[int] = NOT_ASKED
+    sm_activity_percent: Reading[float] = NOT_ASKED
+    tensor_activity_percent: Reading[float] = NOT_ASKED
+    memory_activity_percent: Reading[float] = NOT_ASKED
+    pcie_bytes_per_second: Reading[float] = NOT_ASKED
+    nvlink_bytes_per_second: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +178,7 @@ class RankSeen:
     started_seconds_ago: float
     user: str = ""
     gpus: tuple[str, ...] = ()  # device nodes that it has open
+    gpu_looks: tuple[GpuLook, ...] = ()
     driver: str = ""  # the GPU driver's library that it has loaded: `libcuda.so.1`, `libamdhip64.so.6`
     looks: tuple[ProcessLook, ...] = ()
     children: tuple[ChildSeen, ...] = ()

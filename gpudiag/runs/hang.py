@@ -10,7 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from time import monotonic, sleep
 
-from gpudiag.checks.job.verdict import HangLimits, is_decided, judge_job
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import install_command, root_command

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpudiag.checks.job.groups import name_ranks
-from gpudiag.checks.job.verdict import HangLimits, judge_job
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.verdict import judge_job
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome, worst

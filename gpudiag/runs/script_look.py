@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpudiag.checks.job.verdict import HangLimits, judge_job
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.verdict import judge_job
 from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.gather import read_looks_at, start_looks_at

@@ -9,7 +9,7 @@ from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
-from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members
+from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
@@ -77,7 +77,7 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks in different calls: the fewest are named, and both where there are as many."""
     odd, most = groups[0], groups[-1]
     others = [one for one in groups if one is not odd]
-    for judge in (_judge_peers, judge_missing_members, _judge_point_to_point, _judge_sizes):
+    for judge in (_judge_peers, _judge_order, judge_missing_members, _judge_point_to_point, _judge_sizes):
         found = judge(waiters, groups)
         if found is not None:
             return found
@@ -123,6 +123,31 @@ def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
         subject = HostSubject(waiters.job.host) if tied else subject_of(odd, waiters.job)
         return kinds.OTHER_PEER.finding(subject, message, *facts_of(odd), *facts_of(most))
     return None
+
+
+def _judge_order(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
+    """The finding for ranks that wait in calls of several process groups of the same ranks: each takes them in another order."""
+    if len(groups) < 2 or any(group.head.call.frame is None for group in groups):
+        return None
+    members = {members_of(group.head, waiters.job) for group in groups}
+    names = {group_key(group.head)[0] for group in groups}
+    ranks = {rank for group in groups for rank in group.ranks}
+    if len(members) != 1 or len(names) < len(groups) or "" in names or not ranks <= members.pop():
+        return None
+    odd, most = groups[0], groups[-1]
+    said = " and ".join(
+        f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)} of process group {group_key(group.head)[0]}"
+        for group in groups[:3]
+    )
+    message = (
+        f"{said}{waiters.since}: these process groups have the same ranks, which call them in another order"
+    )
+    subject = (
+        HostSubject(waiters.job.host)
+        if len(odd.positions) == len(most.positions)
+        else subject_of(odd, waiters.job)
+    )
+    return kinds.OTHER_COLLECTIVE.finding(subject, message, *facts_of(odd), *facts_of(most))
 
 
 def _name_peers(group: Group) -> str:

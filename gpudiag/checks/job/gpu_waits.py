@@ -62,8 +62,9 @@ def find_wait_in_frames(frames: Sequence[Frame]) -> GpuWait | None:
         if not is_library(frame.file):
             break
         library.append((frame.file, frame.function.rpartition(".")[2]))
-    if find_wait(library, GPU) is not None:
-        return GpuWait(KnownBy.FRAME, library[0][1])
+    waiting = next((place for place, one in enumerate(library) if find_wait([one], GPU) is not None), None)
+    if waiting is not None:
+        return GpuWait(KnownBy.FRAME, frames[waiting].function)
     if not frames or find_wait(library) is not None:
         return None
     by_line = _call_of(frames[0])

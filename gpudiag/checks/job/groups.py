@@ -58,7 +58,7 @@ def _alike(one: Position) -> tuple[object, ...]:
         # Where one stands two ways to one call, as through two lines of a helper, both are told.
         stack = tuple((frame.file, frame.line) for frame in own_frames(one.frames))
         return one.kind, one.call.operation, stack, group_key(one), peers_of(one)
-    return one.kind, where, one.words if one.kind in ("stopped", "gone") else "", one.moves
+    return one.kind, where, one.words if one.kind in ("stopped", "gone") else "", one.moves, one.busy
 
 
 def group_key(one: Position) -> tuple[str, int]:
@@ -140,6 +140,7 @@ def place_of(group: Group) -> Place:
         stack,
         NOT_ASKED if since is None else round(since, 1),
         any(one.moves for one in group.positions),
+        any(one.busy for one in group.positions),
     )
 
 

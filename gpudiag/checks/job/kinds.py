@@ -184,9 +184,24 @@ ALL_WAIT = _kind(
 )
 GPU_WAITS = _kind(
     "hang.gpu",
-    "A rank waits for its GPU while others wait for it.",
-    "Look at the GPU: `gpudiag`, `gpudiag explain xid N`; a kernel that hangs, or a collective that others have not started.",
+    "A rank waits for its GPU, and nothing of the job moves: a kernel does not end, or a collective that others have not started.",
+    "Look at the GPU and at its log: `gpudiag preflight`, `gpudiag explain xid N`. A kernel that does not end is ended by ending the job. To see"
+    " which rank's GPU has not begun a collective, start the job under `gpudiag run`.",
     owner=Owner.HARDWARE,
+)
+_BASIS_OF_GPU = Basis(
+    reads="As for every rank of a running job; C functions (py-spy --native) where the Python line does not tell a wait for the GPU;"
+    " NVML's utilization, power and activities of the ranks' GPUs; NCCL's RAS.",
+    limit="Processor time is no sign of work: a wait for a GPU spins. It is called a hang after 60 s of looking without a sign of movement (`--watch`), or where no backward pass ran for 300 s (`--limit`; our choice).",
+    look_also=("gpudiag hang --watch 60 PID", "py-spy dump --native --pid PID", "docs/hang.md"),
+)
+UNKNOWN = _kind(
+    "hang.unknown",
+    "Nothing of the job moves but processor time, and it cannot be told whether it hangs: a GPU may run a long kernel, or one that never ends.",
+    "Watch it for longer: `gpudiag hang --watch 60 PID`. To see which GPU does not begin a collective, start the job under"
+    " `gpudiag run`, or with `TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_ TORCH_NCCL_ENABLE_TIMING=1`.",
+    outcome=Outcome.ERROR,
+    basis=_BASIS_OF_GPU,
 )
 WAITS = _kind(
     "hang.wait",
@@ -273,6 +288,6 @@ HANG_FINDINGS = (
         CALLS_APART,
         NEVER_JOINED,
     ),
-    *(ALL_WAIT, GPU_WAITS, WAITS),
+    *(ALL_WAIT, GPU_WAITS, WAITS, UNKNOWN),
     *(NOT_LAUNCHED, UNRESPONSIVE, NCCL_ERROR),
 )

@@ -6,7 +6,7 @@ that names a rank where the looks found none replaces the vaguer finding; and a 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.differences import Apart, Difference
@@ -35,17 +35,40 @@ _KINDS: dict[Apart, FindingKind] = {
 # True of a job whatever moves in it: the calls do not fit, or NCCL itself says that a rank has failed.
 _WHATEVER_MOVES = frozenset((Apart.ELSEWHERE, Apart.OTHER_SIZE, Apart.DEAD, Apart.UNRESPONSIVE, Apart.FAILED))
 # Findings of the looks that name no rank, or are not sure of it.
-_VAGUE = frozenset((kinds.ALL_WAIT.code, kinds.NOT_YET.code, kinds.CALLS_APART.code, kinds.GPU_WAITS.code))
+_VAGUE = frozenset(
+    (
+        kinds.ALL_WAIT.code,
+        kinds.NOT_YET.code,
+        kinds.CALLS_APART.code,
+        kinds.GPU_WAITS.code,
+        kinds.UNKNOWN.code,
+    )
+)
 
 
-def add_told(verdict: JobVerdict) -> JobVerdict:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a job says of itself: differences, those that name a rank first; notes; whether RAS's counts moved, None where nothing tells."""
+
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+    moves: bool | None = None
+
+    def find(self, *apart: Apart) -> Difference | None:
+        """The first difference of these kinds whose ranks are known to be those of the job."""
+        fitting = (one for one in self.differences if one.apart in apart and not one.is_within_group)
+        return next(fitting, None)
+
+
+def add_told(verdict: JobVerdict, told: Told | None = None) -> JobVerdict:
     """The verdict with what RAS, flight records and the debug server say of the same job; as it is without them."""
     state = verdict.job.state
     if state is None:
         return verdict
-    differences, notes, moves = _judge(verdict.job)
+    told = told or judge_told(verdict.job)
+    notes, moves = told.notes, told.moves
     findings = list(verdict.findings)
-    for difference in differences:
+    for difference in told.differences:
         if verdict.outcome is Outcome.PASS and difference.apart not in _WHATEVER_MOVES:
             continue  # something of it moves: that somebody is last is no fault
         _add(findings, difference, verdict)
@@ -65,24 +88,25 @@ def add_told(verdict: JobVerdict) -> JobVerdict:
     )
 
 
-def _judge(job: Job) -> tuple[list[Difference], list[str], bool]:
-    """The differences that all sources show, those that name a rank first; notes; whether RAS's counts moved."""
+def judge_told(job: Job) -> Told:
+    """What RAS, flight records and the debug server say of a job; nothing where it has none of them."""
     state = job.state
     if state is None:
-        return [], [], False
+        return Told()
     differences: list[Difference] = []
     notes: list[str] = []
-    moves = False
+    moves: bool | None = None
     by_pid = {rank.pid: rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
     for looks in state.ras:
         ras = judge_ras(looks, job.world_size, by_pid if not job.machines else None)
         differences += ras.differences
         notes += ras.notes
-        moves = moves or ras.moves is True
+        moves = ras.moves if moves is None else moves or ras.moves is True
     records = judge_records(state.records, job.world_size, still_seconds=_STILL_SECONDS)
     differences += records.differences
     notes += records.notes
-    return sorted(differences, key=lambda one: one.apart is Apart.NONE), notes, moves
+    ordered = sorted(differences, key=lambda one: one.apart is Apart.NONE)
+    return Told(tuple(ordered), tuple(notes), moves)
 
 
 def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -> None:

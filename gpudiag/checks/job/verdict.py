@@ -1,12 +1,14 @@
 """The verdict on a running job: which ranks wait, for whom, and who is to blame; or that it is not hanging."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.apart import judge_waiters
+from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, subject_of
+from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
 from gpudiag.checks.job.groups import (
     Group,
     describe,
@@ -17,10 +19,11 @@ from gpudiag.checks.job.groups import (
     name_ranks,
     place_of,
 )
+from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
-from gpudiag.checks.job.told import add_told
+from gpudiag.checks.job.told import Told, add_told, judge_told
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
@@ -33,32 +36,16 @@ from gpudiag.reference.waits import GPU
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
-@dataclass(frozen=True, slots=True)
-class HangLimits:
-    """After how long something is told or blamed, in seconds; our choice, see docs/hang.md.
-
-    `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
-    `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
-    for a disk, which may be busy; `compiles`: a rank that compiles is told.
-    """
-
-    news: float = 1.0
-    still: float = 3.0
-    idle: float = 60.0
-    told: float = 10.0
-    work: float = 300.0
-    loop: float = 5.0
-    disk: float = 30.0
-    compiles: float = 60.0
-
-
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
     positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    findings = _judge(job, positions, alive, limits)
+    told = judge_told(job)
+    findings, used = _judge(job, positions, alive, limits, told)
     unseen = _describe_unseen(positions)
+    if not findings and not unseen and alive and not _anything_moves(positions, told):
+        findings = (_nothing_moves(job, alive),)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -73,26 +60,53 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         unseen,
         job,
     )
-    return add_told(verdict)
+    return add_told(
+        verdict, replace(told, differences=tuple(one for one in told.differences if one not in used))
+    )
 
 
-def is_decided(verdict: JobVerdict) -> bool:
+def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
 
     A job of which nothing was seen to move, and of which nothing is told, is not decided: it may have hung a moment ago.
     """
     if verdict.outcome is Outcome.FAIL:
         return True
-    if any(one.code == kinds.NOT_YET.code for one in verdict.findings):
+    if any(one.code in (kinds.NOT_YET.code, kinds.UNKNOWN.code) for one in verdict.findings):
         return False
-    return verdict.outcome is not Outcome.PASS or any(place.moves for place in verdict.places)
+    if verdict.outcome is not Outcome.PASS:
+        return True
+    # That one rank moves does not show that those go on of which only processor time moves: since when, only further looks tell.
+    still = (limits or HangLimits()).still
+    spin = [one for one in verdict.places if one.busy and not one.moves]
+    short = any(not isinstance(one.since_seconds, Missing) and one.since_seconds < still for one in spin)
+    return any(place.moves for place in verdict.places) and not short
+
+
+def _anything_moves(positions: Sequence[Position], told: Told) -> bool:
+    """Whether anything of the job moved: a line, a counter, a file, a count of collectives; processor time alone is nothing."""
+    return told.moves is True or any(one.moves for one in positions)
+
+
+def _nothing_moves(job: Job, alive: Sequence[Position]) -> Finding:
+    """The finding for a job of which nothing was seen to move, and of which nothing else is told."""
+    groups = group_alike(alive)
+    said = "; ".join(describe(group) for group in groups[::-1][:3])
+    message = f"nothing of the job moved but processor time while it was looked at: {said}"
+    subject = subject_of(groups[-1], job) if len(groups) == 1 else HostSubject(job.host)
+    return kinds.UNKNOWN.finding(
+        subject, message, *(fact for group in groups[:2] for fact in facts_of(group))
+    )
 
 
 def _judge(
-    job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits
-) -> tuple[Finding, ...]:
-    waiters = Waiters(job, tuple(one for one in alive if one.waits_for_ranks), limits.still)
-    others = tuple(one for one in positions if not one.waits_for_ranks and one.kind != at.UNSEEN)
+    job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits, told: Told
+) -> tuple[tuple[Finding, ...], tuple[Difference, ...]]:
+    """The findings, and those of the job's own differences that are in them already."""
+    waiting = tuple(one for one in alive if one.waits_for_ranks or one.waits_for_gpu)
+    waiters = Waiters(job, waiting, limits.still)
+    others = tuple(one for one in positions if one not in waiting and one.kind != at.UNSEEN)
+    used: tuple[Difference, ...] = ()
     absent = _absent(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
@@ -105,10 +119,21 @@ def _judge(
         found += _judge_gone(job, unconcerned, waiters.since_seconds, limits)
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
-            found += judge_waiters(waiters, is_whole=not unknown)
+            if _needs_gpus(waiters) and not _anything_moves(positions, told):
+                found += judge_gpu_stall(waiters, told, limits)
+                used = tuple(one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE))
+            else:
+                found += judge_waiters(waiters, is_whole=not unknown)
     else:
         found += _judge_without_waiters(job, positions, alive, limits)
-    return worst_first(found)
+    return worst_first(found), used
+
+
+def _needs_gpus(waiters: Waiters) -> bool:
+    """Whether ranks wait for their GPUs, or spin in one collective that fits: the network, or a kernel before it."""
+    if any(one.waits_for_gpu for one in waiters.positions):
+        return True
+    return len(waiters.groups) == 1 and any(one.busy for one in waiters.positions)
 
 
 def _has_ranks_elsewhere(job: Job) -> bool:
@@ -167,7 +192,7 @@ def _judge_others(
     """Findings for the ranks that others wait for: each group of them by what it does."""
     found = []
     for group in group_alike(others):
-        judged = _kind_of(group, waiters.since_seconds, limits)
+        judged = _kind_of(group, waiters, limits)
         if judged is None:
             continue
         kind, why = judged
@@ -186,6 +211,8 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
     loop = f", in the loop {_name_loop(head)}" if head.in_loop else ""
+    if all(one.waits_for_gpu for one in waiters.positions):
+        return f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while {waiters.describe_for_gpu()}{waiters.since}"
     return (
         f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
         f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
@@ -199,17 +226,18 @@ def _name_loop(one: Position) -> str:
     return f"`{loop}` of {file}:{line.rstrip(')')}"
 
 
-def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[FindingKind, str] | None:
+def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
     """The kind of finding for ranks that others wait for, and the limit that is passed; None where it is no news."""
-    head = group.head
+    head, waited = group.head, waiters.since_seconds
     if head.kind == at.GONE:
         gone = _kind_of_gone(waited, limits)
         return None if gone is None else (gone, "")
     if head.kind in _NEVER_TIMED:
         return kinds.OF_POSITION[head.kind], ""
-    moves = all(one.moves for one in group.positions)
-    if not moves and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        still = _longest(group, waited)
+    works = all(one.moves or one.busy for one in group.positions)
+    if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
+        # That they wait now, and stood still between the looks, is seen; how long they may have, a thread of backward passes tells.
+        still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
         if head.on_disk and still < limits.disk:
             return (
                 None
@@ -227,15 +255,19 @@ def _kind_of(group: Group, waited: float | None, limits: HangLimits) -> tuple[Fi
     waited = waited or 0.0
     if head.in_loop and waited >= limits.loop:
         return kinds.LOOP, ""
-    if head.in_loop and waited >= limits.still:
+    if head.in_loop:
         return kinds.NOT_YET, f"; the others have waited for less than {limits.loop:g} s"
+    sign = "it moves" if head.moves else "it takes processor time, and nothing else of it moves"
     if waited >= limits.work:
         return (
             kinds.WORKS_LONG,
-            f"; it moves, and the others have waited for more than {limits.work:g} s (--limit)",
+            f"; {sign}, and the others have waited for more than {limits.work:g} s (--limit)",
         )
-    if waited >= (limits.compiles if head.kind == at.COMPILER else limits.told):
-        return kinds.WORKS_ALONE, f"; it moves, and after {limits.work:g} s (--limit) it is called a hang"
+    # One of which only processor time moves may hang, and is told at once; and for those that spin, only the looks tell since when.
+    spin = any(one.busy for one in waiters.positions)
+    told_after = limits.compiles if head.kind == at.COMPILER else limits.still if spin else limits.told
+    if waited >= told_after or not head.moves:
+        return kinds.WORKS_ALONE, f"; {sign}, and after {limits.work:g} s (--limit) it is called a hang"
     return None
 
 
@@ -324,6 +356,8 @@ def _headline(
     if findings and outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
     if outcome is Outcome.ERROR:
+        if not unseen and findings:
+            return f"cannot tell whether it hangs: {findings[0].message}"
         if not unseen:
             return (
                 "all of its ranks have ended"
@@ -342,7 +376,7 @@ def _progress(positions: Sequence[Position]) -> str:
         return "no rank waits long"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
-    return f"stacks, processor time or files of {len(moving)} of {len(positions)} ranks move{said}"
+    return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{said}"
 
 
 def _here(job: Job) -> str:

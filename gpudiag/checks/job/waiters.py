@@ -11,9 +11,11 @@ from gpudiag.checks.job.groups import (
     name_positions,
     name_ranks,
 )
+from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import Job
+from gpudiag.reference.waits import GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,18 @@ class Waiters:
         return min(known) if known else None
 
     @property
+    def at_most_seconds(self) -> float | None:
+        """For how long all of them may have waited: one that spins shows no time, but its last backward pass does."""
+        known = [
+            max(one.since_seconds, backward_seconds_ago(one.seen.last) or 0.0)
+            if one.busy
+            else one.since_seconds
+            for one in self.positions
+            if one.since_seconds is not None
+        ]
+        return min(known) if known else None
+
+    @property
     def since(self) -> str:
         """`, 41 s so far`, or nothing."""
         seconds = self.since_seconds
@@ -49,6 +63,12 @@ class Waiters:
     def describe_call(self) -> str:
         """`the all_reduce (train.py:10)`."""
         return " and ".join(describe_call(group) for group in self.groups[::-1][:2])
+
+    def describe_for_gpu(self) -> str:
+        """`ranks 0 and 2 wait for their GPUs at train.py:90 in main`."""
+        lines = list(dict.fromkeys(one.where for one in self.positions if one.where))[:2]
+        what = "waits for its GPU" if len(self.positions) == 1 else "wait for their GPUs"
+        return f"{self.name} {what}" + (f" at {' and '.join(lines)}" if lines else "")
 
     def describe(self) -> str:
         """`ranks 0 and 1 wait in the all_reduce (train.py:10), 41 s so far`."""
@@ -71,8 +91,12 @@ def describe_call(group: Group) -> str:
     what = (
         "the store's wait for a key"
         if head.kind == at.STORE
+        else "the work of its GPU"
+        if head.kind == GPU
         else f"the {head.call.operation or 'collective'}"
     )
+    if head.kind == GPU:
+        return f"{what} ({head.where})" if head.where else what
     if not head.call.operation and head.kind != at.STORE:
         what = "the operation"
     of = _of_group(group)

@@ -5,6 +5,7 @@ made: a rank whose files in /proc do not answer costs only itself.
 """
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,7 +18,7 @@ from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.find import FoundJob, find_known_job
-from gpudiag.probe.job.frames import Sources, describe_frames
+from gpudiag.probe.job.frames import Sources, describe_frames, mark_of
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
@@ -29,6 +30,8 @@ _STACK_SECONDS = 5.0  # py-spy takes 0.1 s, and some seconds on two processors w
 _MOST_AT_ONCE = 32
 _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
+_GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
+_DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
 
@@ -143,7 +146,13 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
 def _with_stack(pid: int, thread: ThreadLook, read: RawThread | None) -> ThreadLook:
     if read is None:
         return thread
-    return replace(thread, name=read.name or thread.name, frames=describe_frames(pid, read.frames))
+    return replace(
+        thread,
+        name=read.name or thread.name,
+        frames=describe_frames(pid, read.frames),
+        holds_gil=read.holds_gil,
+        mark=mark_of(read.frames),
+    )
 
 
 def _lines_of(look: ProcessLook) -> set[tuple[str, int]]:
@@ -203,6 +212,7 @@ def _empty_job(found: FoundJob) -> Job:
                 max(0.0, round(uptime - rank.process.started_seconds, 1)),
                 str(rank.process.uid),
                 gpus=_gpus(rank.process.pid),
+                driver=_driver(rank.process.pid),
                 children=tuple(ChildSeen(one.pid, one.parent_pid, one.command) for one in rank.descendants),
             )
             for rank in found.ranks
@@ -222,4 +232,13 @@ def _gpus(pid: int) -> tuple[str, ...]:
         targets = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
     except OSError:
         return ()
-    return tuple(sorted(one for one in targets if one.startswith("/dev/nvidia") and one[-1].isdecimal()))
+    return tuple(sorted(one for one in targets if _GPU_NODE.match(one)))
+
+
+def _driver(pid: int) -> str:
+    """The library of a GPU's driver that a process has loaded, by its name; empty where it has none, or it may not be read."""
+    try:
+        found = _DRIVER.search(read_text(f"/proc/{pid}/maps"))
+    except OSError:
+        return ""
+    return found.group(1) if found else ""

@@ -5,6 +5,7 @@ fail: it is tried again, and only then with a stop of some milliseconds, and nev
 or in uninterruptible sleep, for there py-spy would wait without end, or leave a stop signal behind.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -20,6 +21,8 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
 _TRIES = 4
+_MOST_FUNCTIONS = 24
+_PYTHON_LOOP = "_PyEval_EvalFrameDefault"
 # Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
 _OUTERMOST = frozenset(("<module>", "_run_module_as_main", "_shutdown", "_run_exitfuncs", "_exit_function"))
 _ENDED = ("no such process", "failed to open process", "failed to get process executable name")
@@ -51,6 +54,7 @@ class RawThread:
 
     name: str
     frames: tuple[RawFrame, ...]
+    holds_gil: bool | None = None
 
 
 # The threads of a process by their number, and how they were read.
@@ -95,6 +99,47 @@ def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[
     return failure if best is None else (best, _READ)
 
 
+def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]:
+    """The C functions of the main thread above its last Python frame, innermost first, each with its library.
+
+    py-spy stops the process while it reads them: 0.1 s and more, the longer the larger its libraries are.
+    """
+    program = find_py_spy()
+    if program is None:
+        return Missing(MissingReason.SOURCE_ABSENT, f"py-spy is not installed: `{install_command('hang')}`")
+    argv = [program, "dump", "--native", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return Missing(MissingReason.TIMED_OUT, f"py-spy did not answer within {timeout_seconds:g} s")
+    except OSError as error:
+        return Missing(MissingReason.SOURCE_ABSENT, f"py-spy could not be started: {error.strerror}")
+    if done.returncode:
+        return _refusal(done.stderr.decode(errors="replace"))
+    return parse_native(done.stdout.decode(errors="replace"), pid)
+
+
+def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
+    """The C functions of a thread in py-spy's JSON, innermost first, down to its last Python frame; those without a name are left out.
+
+    A thread that runs Python's own loop has no other: then that is its only function.
+    """
+    try:
+        threads = {one["os_thread_id"]: one["frames"] for one in json.loads(text)}
+        frames = threads[tid]
+        inner = list(itertools.takewhile(lambda frame: frame["module"] is not None, frames))
+        named = [
+            f"{frame['name']} ({os.path.basename(frame['module'])})"
+            for frame in inner
+            if not frame["name"].startswith("0x")
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        return Missing(MissingReason.ERROR, f"py-spy's answer could not be read: {error}")
+    if not inner:
+        return (_PYTHON_LOOP,)
+    return tuple(named[:_MOST_FUNCTIONS]) or (f"a function without a name ({inner[0]['short_filename']})",)
+
+
 def _is_whole(threads: dict[int, RawThread], pid: int) -> bool:
     """Whether the main thread's stack reaches down to where Python began, or to its end."""
     frames = _main_frames(threads, pid)
@@ -118,7 +163,9 @@ def _ask(argv: Sequence[str], timeout_seconds: float) -> Reading[dict[int, RawTh
     try:
         return {
             int(thread["os_thread_id"]): RawThread(
-                str(thread["thread_name"] or ""), tuple(_frame(one) for one in thread["frames"])
+                str(thread["thread_name"] or ""),
+                tuple(_frame(one) for one in thread["frames"]),
+                thread.get("owns_gil"),
             )
             for thread in json.loads(done.stdout)
             if thread["os_thread_id"] is not None

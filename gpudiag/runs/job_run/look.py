@@ -25,7 +25,7 @@ def stream_look(
     emit: Callable[[Any], None], pid: int, limit_seconds: float, still_seconds: float | None
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
-    from gpudiag.checks.job.verdict import (
+    from gpudiag.checks.job.hang_limits import (
         HangLimits,
     )  # a look is rare, and what it takes is much: not at each start
     from gpudiag.runs.hang import watch_job

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpudiag.checks.job.verdict import HangLimits, judge_job
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.verdict import judge_job
 from gpudiag.model.job import Frame, Job, JobVerdict
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedGroup
 from tests.recorded_hangs import recorded

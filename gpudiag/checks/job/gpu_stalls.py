@@ -1,0 +1,302 @@
+"""Ranks that all wait, some of them for their GPUs, judged: who is behind by NCCL's counts, other sizes, one GPU, or unknown.
+
+A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or for the ranks that
+have not come to a collective before it. Counts of launches tell which, together with what the rank that is behind does: one that
+waits for a GPU at an earlier place may still come, and is healthy within the limit.
+"""
+
+from collections.abc import Sequence
+
+from gpudiag.checks.job import kinds
+from gpudiag.checks.job.differences import Apart, Difference
+from gpudiag.checks.job.facts import facts_of, subject_of
+from gpudiag.checks.job.gpu_use import describe_use, find_odd_gpu, gpu_works
+from gpudiag.checks.job.gpu_waits import named_tensors
+from gpudiag.checks.job.groups import Group, describe_seconds, group_alike, is_are, name_positions
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.movement import backward_seconds_ago
+from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.stacks import changed_counters, own_frames
+from gpudiag.checks.job.told import Told
+from gpudiag.checks.job.waiters import Waiters
+from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
+from gpudiag.checks.registry import FindingKind
+from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.job import Frame
+
+_APART_SECONDS = 0.9  # of two looks a second apart: counts that do not fit will never fit
+_LOOPS = ("for ", "while ", "async for ")
+
+
+def judge_gpu_stall(waiters: Waiters, told: Told, limits: HangLimits) -> list[Finding]:
+    """The finding for ranks that all wait, at least one of them for its GPU or spinning in a collective."""
+    apart = told.find(Apart.BEHIND, Apart.ELSEWHERE)
+    if apart is not None and told.moves is not True:
+        found = _judge_counts(waiters, apart, limits)
+        if found is not None:
+            return [found]
+    order = _judge_places(waiters, limits) if apart is None else None
+    return [order or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)]
+
+
+def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Finding | None:
+    """The finding for ranks whose counts of launches stand still and differ; None where they are not all among those that wait."""
+    behind = [one for one in waiters.positions if one.rank in apart.ranks]
+    ahead = [one for one in waiters.positions if one.rank in apart.waiting]
+    if not behind or not ahead:
+        return None
+    if apart.apart is Apart.BEHIND and all(one.waits_for_gpu and _may_come(one, ahead[0]) for one in behind):
+        return _works_alone(waiters, behind, ahead, limits, f"; {apart.message}")
+    odd, most = _choose_odd(behind, ahead)
+    said = Evidence(apart.source, apart.message, source=apart.source)
+    # Whoever waits in the call itself launches nothing more; a kernel that runs long is told from a wait by time alone.
+    limit = limits.still if any(one.waits_for_gpu for one in behind) else _APART_SECONDS
+    facts = (said, *apart.evidence, *_facts(odd), *_facts(most))
+    message = f"{_describe(odd, most)}, while {_describe(most, odd)}{waiters.since}; {apart.message}"
+    return _timed(kinds.OTHER_COLLECTIVE, waiters, odd, message, limit, facts)
+
+
+def _may_come(behind: Position, ahead: Position) -> bool:
+    """Whether a rank that waits for its GPU stands before the call of the other, and not at the same line in an earlier step."""
+    works = gpu_works(behind.seen)
+    if works is not None and works:
+        return True
+    if _shape(behind) == _shape(ahead):
+        return False
+    return order_of(behind, ahead) < 0
+
+
+def _shape(one: Position) -> tuple[tuple[str, str, int], ...]:
+    return tuple((frame.file, frame.function, frame.line) for frame in own_frames(one.frames))
+
+
+def _choose_odd(
+    behind: Sequence[Position], ahead: Sequence[Position]
+) -> tuple[list[Position], list[Position]]:
+    """Whom to name: the fewer; of as many, those that left the loop of the others; else those in a later step, for they left out a call."""
+    if len(behind) != len(ahead):
+        few, many = sorted((list(behind), list(ahead)), key=len)
+        return few, many
+    if _left_loop(behind[0], ahead[0]):
+        return list(behind), list(ahead)
+    if _left_loop(ahead[0], behind[0]) or _step_apart(ahead[0], behind[0]):
+        return list(ahead), list(behind)
+    return list(behind), list(ahead)
+
+
+def _judge_places(waiters: Waiters, limits: HangLimits) -> Finding | None:
+    """The finding by lines alone, where no counts are known: ranks that wait for their GPUs before a call that others are in."""
+    in_call = [one for one in waiters.positions if not one.waits_for_gpu]
+    before = [one for one in waiters.positions if one.waits_for_gpu]
+    if not in_call or not before or not all(_may_come(one, in_call[0]) for one in before):
+        return None
+    return _works_alone(waiters, before, in_call, limits, "")
+
+
+def _works_alone(
+    waiters: Waiters, alone: Sequence[Position], others: Sequence[Position], limits: HangLimits, why: str
+) -> Finding:
+    """The finding for ranks that wait for their own GPUs before the call in which the others wait: told at once, blamed after the limit."""
+    long = (waiters.since_seconds or 0.0) >= limits.work
+    kind = kinds.WORKS_LONG if long else kinds.WORKS_ALONE
+    after = (
+        f"; for more than {limits.work:g} s (--limit)"
+        if long
+        else f"; a GPU may work that long: after {limits.work:g} s (--limit) it is called a hang"
+    )
+    use = "".join(f"; its GPU: {said}" for said in [describe_use(alone[0].seen)] if said)
+    message = f"{_describe(alone, others)}, while {_describe(others, alone)}{waiters.since}{why}{use}{after}"
+    return kind.finding(
+        subject_of(Group(tuple(alone)), waiters.job), message, *_facts(alone), *_facts(others)
+    )
+
+
+def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
+    """The finding for ranks that wait at one line for the value of one tensor, of another size on some of them.
+
+    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or where another tensor
+    of the same function, such as the batch, is equal on all.
+    """
+    if len({_shape(one) for one in waiters.positions}) != 1 or len(waiters.positions) < 2:
+        return None
+    frames = {one: one.call.own for one in waiters.positions if one.call.own is not None}
+    if len(frames) < len(waiters.positions):
+        return None
+    for name in named_tensors(next(iter(frames.values()))):
+        by_size: dict[str, list[Position]] = {}
+        for one, frame in frames.items():
+            by_size.setdefault(_tensor(frame, name), []).append(one)
+        if len(by_size) < 2 or "" in by_size or not _is_telling(list(frames.values()), name):
+            continue
+        (odd_size, odd), *_, (usual, most) = sorted(by_size.items(), key=lambda pair: len(pair[1]))
+        message = (
+            f"{name_positions(odd)} {is_are(odd, 'waits')} for {_their(odd)} at {odd[0].where} for `{name}`, {odd_size}, and "
+            f"{name_positions(most)} for {usual}{waiters.since}: ranks have likely passed tensors of other sizes to one collective"
+        )
+        facts = (*_facts(odd), *_facts(most))
+        tied = len(odd) == len(most)
+        return _timed(kinds.OTHER_SIZE, waiters, odd, message, limits.still, facts, is_tied=tied)
+    return None
+
+
+def _is_telling(frames: Sequence[Frame], name: str) -> bool:
+    shapes = {dict(frame.tensors)[name].shape for frame in frames}
+    if len({len(shape) for shape in shapes}) > 1:
+        return True
+    others = {other for frame in frames for other, _ in frame.tensors} - {name}
+    return any(len({_tensor(frame, other) for frame in frames}) == 1 for other in others)
+
+
+def _tensor(frame: Frame, name: str) -> str:
+    """`float32 [64, 1024]`; empty where the frame has no such tensor."""
+    seen = dict(frame.tensors).get(name)
+    return "" if seen is None else f"{seen.dtype} [{', '.join(map(str, seen.shape))}]"
+
+
+def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
+    """The finding for ranks that all wait with equal or unknown counts: a GPU is the odd one out, or it cannot be told."""
+    positions, waited = waiters.positions, waiters.since_seconds or 0.0
+    odd = find_odd_gpu(waiters.job)
+    if odd is not None:
+        guilty = [one for one in positions if one.rank == odd.rank]
+        if guilty:
+            message = f"{_describe(guilty, positions)}{waiters.since}; {odd.words}: it is not in the collective that they wait in"
+            return _timed(kinds.GPU_WAITS, waiters, guilty, message, limits.still, _facts(guilty))
+    groups = group_alike(positions)
+    steps = _describe_steps(positions)
+    said = "; ".join(_describe(group.positions, positions, with_step=not steps) for group in groups[::-1][:3])
+    equal = told.find(Apart.NONE)
+    counts = f"; {equal.message} ({equal.source})" if equal is not None else ""
+    uses = _describe_uses(positions)
+    idle = [backward_seconds_ago(one.seen.last) for one in positions]
+    backward = min((one for one in idle if one is not None), default=0.0) if None not in idle else 0.0
+    since_backward = (
+        f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""
+    )
+    message = (
+        f"{said}{waiters.since}, and nothing else of the job moves{steps}{counts}{uses}{since_backward}: "
+    )
+    facts = tuple(fact for group in groups[::-1][:2] for fact in facts_of(group))
+    subject = subject_of(groups[-1], waiters.job) if len(groups) == 1 else HostSubject(waiters.job.host)
+    several = len(positions) > 1
+    if (waited >= limits.idle or backward >= limits.work) and steps:
+        odd_ones, _ = _choose_odd(
+            [positions[0]], [one for one in positions if _step_apart(one, positions[0])][:1] or positions[:1]
+        )
+        return kinds.CALLS_APART.finding(
+            subject_of(Group(tuple(odd_ones)), waiters.job), f"{message}they do not meet again", *facts
+        )
+    if waited >= limits.idle or backward >= limits.work:
+        which = (
+            "one of the GPUs does not end its kernel, or does not begin one"
+            if several
+            else "its kernel does not end"
+        )
+        return kinds.GPU_WAITS.finding(subject, f"{message}{which}", *facts)
+    which = (
+        "a GPU runs a kernel that is long, or never ends" if several else "its kernel is long, or never ends"
+    )
+    return kinds.UNKNOWN.finding(subject, f"{message}{which}", *facts)
+
+
+def _timed(
+    kind: FindingKind,
+    waiters: Waiters,
+    odd: Sequence[Position],
+    message: str,
+    limit: float,
+    facts: Sequence[Evidence],
+    *,
+    is_tied: bool = False,
+) -> Finding:
+    """The finding; not yet called a hang where they have waited for less than the limit."""
+    waited = waiters.since_seconds or 0.0
+    subject = HostSubject(waiters.job.host) if is_tied else subject_of(Group(tuple(odd)), waiters.job)
+    if waited >= limit:
+        return kind.finding(subject, message, *facts)
+    short = f"{message}; for {waited:.1f} s, too short to call it a hang"
+    return kinds.NOT_YET.finding(subject, short, *facts)
+
+
+def _facts(positions: Sequence[Position]) -> tuple[Evidence, ...]:
+    return facts_of(Group(tuple(positions)))
+
+
+def _their(positions: Sequence[Position]) -> str:
+    return "its GPU" if len(positions) == 1 else "their GPUs"
+
+
+def _describe(positions: Sequence[Position], others: Sequence[Position], *, with_step: bool = True) -> str:
+    """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is (step 20)`."""
+    head = positions[0]
+    words = is_are(positions, head.words)
+    if len(positions) > 1:
+        words = words.replace("its GPU", "their GPUs")
+    at = f" at {head.where}" if head.where else ""
+    step = _name_step(head) if with_step else ""
+    left = _left_loop(head, others[0]) if others and others[0] is not head else ""
+    loop = f", and {is_are(positions, 'has')} left the {left}" if left else step
+    return f"{name_positions(positions)} {words}{at}{loop}"
+
+
+def _name_step(one: Position) -> str:
+    """` (step 20)`, by the counter of the innermost loop that has one; empty where none is seen."""
+    for frame in own_frames(one.frames):
+        looped = any(around.startswith(_LOOPS) for around in frame.inside)
+        for name, value in frame.variables if looped else ():
+            targets = [around.split(" in ")[0] for around in frame.inside if around.startswith("for ")]
+            if (
+                value.isdecimal()
+                and name not in NAMES_OF_RANKS
+                and any(name in target.split() for target in targets)
+            ):
+                return f" ({name} {value})"
+    return ""
+
+
+def _left_loop(one: Position, other: Position) -> str:
+    """`loop of train.py:85`, in which another rank is and this one, in the same function, is no more; empty where it is not so."""
+    for mine, theirs in zip(
+        reversed(own_frames(one.frames)), reversed(own_frames(other.frames)), strict=False
+    ):
+        if (mine.file, mine.function) != (theirs.file, theirs.function):
+            return ""
+        if mine.line == theirs.line:
+            continue
+        left = [around for around in theirs.inside if around.startswith(_LOOPS) and around not in mine.inside]
+        if not left or mine.line < theirs.line:
+            return ""
+        line = left[-1].rpartition("(line ")[2].rstrip(")")
+        step = _name_step(other).strip(" ()")
+        where = f" (it is at {step})" if step else ""
+        return f"loop of {theirs.file.rpartition('/')[2]}:{line} that {name_positions((other,))} is in{where}"
+    return ""
+
+
+def _step_apart(one: Position, other: Position) -> bool:
+    """Whether a rank is in a later step than another, by the counters of their loops."""
+    return any(
+        own > theirs and is_counter(name) and name not in NAMES_OF_RANKS
+        for name, (theirs, own) in changed_counters(other.frames, one.frames).items()
+    )
+
+
+def _describe_steps(positions: Sequence[Position]) -> str:
+    """`; step is 21 on rank 1 and 20 on rank 0, so ...`, where counters differ."""
+    first = positions[0]
+    for one in positions[1:]:
+        for name, (a, b) in changed_counters(first.frames, one.frames).items():
+            if is_counter(name) and name not in NAMES_OF_RANKS:
+                return (
+                    f"; {name} is {b:g} on {name_positions((one,))} and {a:g} on {name_positions((first,))}"
+                )
+    return ""
+
+
+def _describe_uses(positions: Sequence[Position]) -> str:
+    """What NVML shows of their GPUs, equal words once."""
+    said = {describe_use(one.seen): one for one in positions}
+    return "".join(
+        f"; GPU of {name_positions((one,))}: {words}" for words, one in list(said.items())[:2] if words
+    )

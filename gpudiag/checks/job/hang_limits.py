@@ -1,0 +1,22 @@
+"""After how long a rank that stands still, or works alone, is told and blamed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """After how long something is told or blamed, in seconds; our choice, see docs/hang.md.
+
+    `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
+    `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
+    for a disk, which may be busy; `compiles`: a rank that compiles is told.
+    """
+
+    news: float = 0.9  # two looks are a second apart, less what a look takes
+    still: float = 3.0
+    idle: float = 60.0
+    told: float = 10.0
+    work: float = 300.0
+    loop: float = 5.0
+    disk: float = 30.0
+    compiles: float = 60.0
