@@ -360,10 +360,16 @@ def _how_it_ended(blamed: Finding, facts: RunFacts) -> str:
 
 def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
     at = f", mostly at {slow.at}" if slow.at else ""
-    message = (
-        f"rank {slow.rank} is slow: it waits for others {slow.waits:.0%} of the time, they wait {slow.others_wait:.0%};"
-        f" {_CAUSES[slow.cause]}{at}"
-    )
+    how = f"it waits for others {slow.waits:.0%} of the time, they wait {slow.others_wait:.0%}"
+    late: tuple[Evidence, ...] = ()
+    if slow.collectives:
+        by = format_seconds(slow.late_seconds)
+        how = f"it comes last to {slow.last} of {slow.collectives} collectives, {by} after all others"
+        late = (
+            Evidence("comes_last", slow.last, limit=slow.collectives, source="flight recorder"),
+            Evidence("late", round(slow.late_seconds, 4), unit="s", source="flight recorder"),
+        )
+    message = f"rank {slow.rank} is slow: {how}; {_CAUSES[slow.cause]}{at}"
     return kinds.RANK_SLOW.finding(
         RankSubject(slow.rank, facts.host),
         message,
@@ -375,6 +381,7 @@ def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
             "more_of_it", round(slow.more, 3), source="share of the time, against the median of the others"
         ),
         Evidence("blocks", slow.blocks, source="of 5 s or ten steps each"),
+        *late,
     )
 
 

@@ -48,6 +48,9 @@ class SlowRank:
     cause: str  # runs, queues or sleeps: what it does so much more than the others
     more: float  # by which share of the time
     at: str = ""
+    late_seconds: float = 0.0  # by flight records: how much later it launches collectives than all others
+    last: int = 0  # to how many of them it came last
+    collectives: int = 0  # that were compared
 
 
 def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[Frame]) -> Glance:
@@ -106,6 +109,14 @@ def find_slow_ranks(
     slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
     # Half of the ranks or more are not slow: the others have less to do.
     return tuple(slow) if 2 * len(slow) < len(pulses) or len(pulses) == 2 else ()
+
+
+def describe_late_rank(
+    rank: int, pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
+) -> SlowRank | None:
+    """What a rank does that is known to come late; None where it, or who it is compared with, was not watched."""
+    whole = {share.rank: share for share in measure_shares(pulses, glances)}
+    return _describe(rank, whole, 0, glances.get(rank, ())) if rank in whole and len(whole) > 1 else None
 
 
 def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> RankShare:

@@ -12,10 +12,11 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from gpudiag.checks.job.late_ranks import LateRank
 from gpudiag.checks.job.rhythm import (
     ROUNDS_AT_LEAST,
     asleep_share,
@@ -23,7 +24,13 @@ from gpudiag.checks.job.rhythm import (
     find_long_step_time,
     find_step_time,
 )
-from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks, judge_glance
+from gpudiag.checks.job.shares import (
+    SUSPECTS_BLOCKS,
+    SlowRank,
+    describe_late_rank,
+    find_slow_ranks,
+    judge_glance,
+)
 from gpudiag.checks.job.short_steps import (
     BURST_SECONDS,
     BURST_TICK_SECONDS,
@@ -37,7 +44,14 @@ from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
-from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
+from gpudiag.runs.job_run.look import (
+    LOOK_SECONDS,
+    RECORDS_SECONDS,
+    read_look,
+    read_records,
+    start_look,
+    start_records,
+)
 from gpudiag.runs.job_run.members import Member, Members
 from gpudiag.runs.job_run.stalls import Stalls
 
@@ -64,6 +78,7 @@ _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
 _SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
 _SUSPECT_SEEN_SECONDS = 300.0
+_RECORDS_EVERY_SECONDS = 1800.0
 _BURST_EVERY_SECONDS, _BURST_TAKES_SECONDS, _FREE_BURSTS = 120.0, 0.06, 2
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
@@ -81,6 +96,10 @@ class WatchPlan:
     run_id: str
     rule: StallRule
     kill_on_stall: bool = False
+    folder: str = ""  # where flight recorders write their dumps
+    scratch: str | None = (
+        None  # what the names of the job's pipes and of files with its exceptions begin with
+    )
 
 
 class Agent:
@@ -92,16 +111,13 @@ class Agent:
         command_pid: int,
         descriptors: tuple[int, int],
         tell_stall: Callable[["Agent", Stall], None],
-        scratch: str | None = None,
     ) -> None:
-        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
-
-        `scratch` is what the names of the job's pipes and of the files with its exceptions begin with.
-        """
-        self.members = Members(scratch)
+        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for."""
+        self.members = Members(plan.scratch)
         self.stalls = Stalls(plan.rule)
         self.step: Reading[StepTime] = NOT_ASKED
         self.slow: tuple[SlowRank, ...] = ()
+        self.late: LateRank | None = None  # by flight records
         self.signals: list[SignalSeen] = []
         self.looks = self.glances = 0
         self.unseen: dict[str, None] = {}  # why something could not be looked at, each reason once
@@ -119,6 +135,7 @@ class Agent:
             "step": _STEP_EVERY_SECONDS,
             "slow": _SLOW_EVERY_SECONDS,
             "suspects": _SUSPECTS_EVERY_SECONDS,
+            "records": 0.0,
         }
         self._suspects: frozenset[int] = frozenset()  # pids
         self._suspects_spent = 0.0
@@ -224,7 +241,10 @@ class Agent:
         self.looks += 1
         limit = min(longest, _STILL_SECONDS)
         self._start(
-            "last", start_look(self._command_pid, limit, _LAST_LOOK_STILL_SECONDS), take, LOOK_SECONDS
+            "last",
+            start_look(self._command_pid, limit, self._plan.folder, _LAST_LOOK_STILL_SECONDS),
+            take,
+            LOOK_SECONDS,
         )
 
     def _start(
@@ -351,6 +371,7 @@ class Agent:
         if now >= self._due["suspects"]:
             self._due["suspects"] = now + _SUSPECTS_EVERY_SECONDS
             self._find_suspects()
+            self._ask_records(now)
         if now >= self._due["slow"]:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
@@ -417,6 +438,23 @@ class Agent:
         slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
         self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
 
+    def _ask_records(self, now: float) -> None:
+        """Ask the ranks for their flight records where one looks slow: seldom, for each writes a line of its own to the job's log."""
+        if not self._suspects or now < self._due["records"] or self._plan.scratch is None:
+            return
+        if not any(
+            os.path.exists(f"{self._plan.scratch}rank-{one.rank}.pipe") for one in self.members.living
+        ):
+            return
+        self._due["records"] = now + _RECORDS_EVERY_SECONDS
+        step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
+
+        def take(child: GuardedChild) -> None:
+            self.late = read_records(child) or self.late
+
+        child = start_records(self._command_pid, step_seconds, self._plan.folder)
+        self._start("records", child, take, RECORDS_SECONDS)
+
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
         if self.stalls.stands:
@@ -427,6 +465,17 @@ class Agent:
         glances = {names[one.pid]: list(one.glances)[-_SLOW_GLANCES:] for one in members}
         step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
         self.slow = find_slow_ranks(pulses, glances, step_seconds)
+        if self.late is not None and (found := describe_late_rank(self.late.rank, pulses, glances)):
+            same = next((one for one in self.slow if one.rank == found.rank), found)
+            late = self.late  # who launches calls last is the slow one, whoever was seen to wait least
+            self.slow = (
+                replace(
+                    same,
+                    late_seconds=late.late_seconds,
+                    last=late.last,
+                    collectives=late.collectives,
+                ),
+            )
 
     def _watch_stalls(self) -> None:
         still = self.still_seconds()
@@ -449,7 +498,7 @@ class Agent:
                     self._kill_at = self.seconds + _KILL_AFTER_SECONDS
 
         self.looks += 1
-        self._start("look", start_look(self._command_pid, limit), take, LOOK_SECONDS)
+        self._start("look", start_look(self._command_pid, limit, self._plan.folder), take, LOOK_SECONDS)
 
     def _kill(self, now: float) -> None:
         """Kill what SIGTERM did not end, where the user wants a job that stalls to end."""

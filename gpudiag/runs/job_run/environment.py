@@ -35,6 +35,7 @@ _DUMP_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions, as are the next two
 PIPE_FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 NAN_CHECK = "TORCH_NCCL_NAN_CHECK"  # since 2.4
+DUMP_NAME = "flight_recorder_rank_"
 ERRORS = "GPUDIAG_RUN_ERRORS"  # what the files with ranks' exceptions begin with
 _IN_JOB = Path(__file__).with_name("in_job")
 _STACKS_IN_DUMPS = "TORCH_INCLUDE_STACK_TRACE"
@@ -71,7 +72,7 @@ def build_environment(
     """The environment for that command; dumps and error files go to `folder`, pipes and exceptions to names after `scratch`."""
     version = read_torch_version(argv, caller)
     added = {RUN_VARIABLE: run_id}
-    for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/flight_recorder_rank_")):
+    for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/{DUMP_NAME}")):
         if not any(name in caller for name in names):
             added |= dict.fromkeys(_names_for(names, version), value)
     others = {
@@ -81,7 +82,8 @@ def build_environment(
     }
     if scratch is not None:
         others[ERRORS] = f"{scratch}error-"
-        if not starts_elsewhere(argv):
+        # Where the caller says where dumps go, none is asked for: it would stay there.
+        if not starts_elsewhere(argv) and any(name in added for name in _DUMP_FILE):
             others[PIPE_FILE] = f"{scratch}rank-"
     if nan_check:
         others[NAN_CHECK] = "1"

@@ -1,28 +1,43 @@
-"""A look at the whole job, as `gpudiag hang` takes it, in a guarded child: the agent's own loop goes on meanwhile."""
+"""A look at the whole job, as `gpudiag hang` takes it, and one at its flight records, each in a guarded child: the agent's loop goes on.
 
-from collections.abc import Callable
+A dump that gpudiag asks for is written where one of a timeout would be, beside the verdict. It is read and removed: only what the
+job's own watchdog wrote stays.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from gpudiag.checks.job.late_ranks import LateRank, find_late_rank
 from gpudiag.checks.job.stall_rule import WORK_LIMITS
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.job import JobVerdict
 from gpudiag.probe.guard import GuardedChild, start_guarded
+from gpudiag.runs.job_run.environment import DUMP_NAME
 
 LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
 
 
-def start_look(pid: int, limit_seconds: float, still_seconds: float | None = None) -> GuardedChild:
+RECORDS_SECONDS = 15.0
+_RECORDED_CALLS = 400  # of each group: some minutes of a training
+
+
+def start_look(
+    pid: int, limit_seconds: float, folder: str, still_seconds: float | None = None
+) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
     The limit is for what only time tells: ranks that all stand still (once), work (six times), an endless loop. A rank that others wait
     for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
     others have waited for longer.
     """
-    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, still_seconds)
+    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, folder, still_seconds)
 
 
 def stream_look(
-    emit: Callable[[Any], None], pid: int, limit_seconds: float, still_seconds: float | None
+    emit: Callable[[Any], None], pid: int, limit_seconds: float, folder: str, still_seconds: float | None
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.hang_limits import (
@@ -38,8 +53,44 @@ def stream_look(
         work=WORK_LIMITS * limit_seconds,
         loop=min(limit_seconds, usual.loop),
     )
-    verdict = watch_job(pid, limits)
+    with _without_new_dumps(folder):
+        verdict = watch_job(pid, limits)
     emit(("none",) if verdict is None else ("verdict", encode(verdict)))
+
+
+@contextmanager
+def _without_new_dumps(folder: str) -> Iterator[None]:
+    """Remove the dumps of flight recorders that appear in the folder meanwhile: they were asked for, and read."""
+    before = set(Path(folder).glob(f"{DUMP_NAME}*"))
+    try:
+        yield
+    finally:
+        for path in set(Path(folder).glob(f"{DUMP_NAME}*")) - before:
+            with suppress(OSError):
+                path.unlink()
+
+
+def start_records(pid: int, step_seconds: float, folder: str) -> GuardedChild:
+    """A child that asks the ranks for their flight records, by their pipes, and finds who comes late to collectives."""
+    return start_guarded("gpudiag.runs.job_run.look:stream_records", pid, step_seconds, folder)
+
+
+def stream_records(emit: Callable[[Any], None], pid: int, step_seconds: float, folder: str) -> None:
+    """Send `("late", values of a LateRank)`, or `("nobody", how many records were read)`."""
+    from gpudiag.probe.job.gather import gather_looks
+    from gpudiag.probe.job.look import Wanted
+    from gpudiag.probe.job.state import read_job_state
+
+    jobs = gather_looks(Wanted(pid=pid, looks=0)).jobs
+    with _without_new_dumps(folder):
+        records = read_job_state(jobs[0], kept_calls=_RECORDED_CALLS).records if jobs else ()
+    late = find_late_rank(records, step_seconds)
+    emit(("nobody", len(records)) if late is None else ("late", asdict(late)))
+
+
+def read_records(child: GuardedChild) -> LateRank | None:
+    """Who comes late by the flight records, of an ended child of `start_records`; None where nobody does, or there were none."""
+    return next((LateRank(**rest[0]) for kind, *rest in child.messages if kind == "late"), None)
 
 
 def read_look(child: GuardedChild) -> tuple[JobVerdict | None, str]:
