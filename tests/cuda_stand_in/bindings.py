@@ -1,5 +1,6 @@
 """What torch._C has in a CUDA build and lacks in a CPU build; torch's own Python code for CUDA runs over it."""
 
+import datetime
 import importlib.machinery
 import importlib.util
 import itertools
@@ -159,6 +160,7 @@ def fill_distributed(settings: Settings) -> None:
     c10d: Any = importlib.import_module("torch._C._distributed_c10d")
     if not hasattr(c10d, "ProcessGroupNCCL"):
         c10d.ProcessGroupNCCL = _load(settings.library).ProcessGroupNCCL
+        c10d._DEFAULT_PG_NCCL_TIMEOUT = datetime.timedelta(minutes=10)
 
 
 def add_storages(torch: Any) -> None:
@@ -261,7 +263,7 @@ def _memory(extension: Any) -> dict[str, Any]:
     return {
         "_cuda_emptyCache": lambda: None,
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_sleep": lambda cycles: None,
+        "_cuda_sleep": extension.sleep,
         "_cuda_memoryStats": stats,
         "_cuda_resetPeakMemoryStats": extension.reset_peak,
         "_cuda_resetAccumulatedMemoryStats": lambda device: None,

@@ -1,4 +1,4 @@
-"""Builds the extension for the torch of this interpreter, once per source, with the system's C++ compiler."""
+"""Builds the stand-in's libraries for the torch of this interpreter, once per source, with the system's C++ compiler."""
 
 import hashlib
 import importlib.util
@@ -11,8 +11,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent / "native"
-_FLAGS = ("-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-DUSE_C10D_GLOO", "-D_GLIBCXX_USE_CXX11_ABI=1")
-_LIBRARIES = ("-Wl,--no-as-needed", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
+_FLAGS = ("-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
+_TORCH_FLAGS = ("-DUSE_C10D_GLOO", "-D_GLIBCXX_USE_CXX11_ABI=1", "-DTORCH_EXTENSION_NAME=_cuda_stand_in")
+_TORCH_LIBRARIES = ("-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10")
+EXTENSION = "libtorch_cuda.so"
+# Those under it, by the names of the real ones: each file's source, and what it calls. A stripped one shows what it exports.
+_UNDER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("libcuda.so.1", "cuda.cpp", ()),
+    ("libcudart.so.12", "cudart.cpp", ("libcuda.so.1",)),
+    ("libc10_cuda.so", "c10_cuda.cpp", ("libcudart.so.12",)),
+    ("libnccl.so.2", "nccl.cpp", ()),
+)
 _BUILD_SECONDS = 900
 
 
@@ -33,36 +42,49 @@ def build_extension(folder: Path) -> Path:
         raise CannotBuildError("no C++ compiler (tools/install-system-packages brings g++)")
     if not (include / "Python.h").exists():
         raise CannotBuildError(f"no Python.h in {include} (Debian: python3-dev)")
-    texts = [path.read_bytes() for path in sorted(_SOURCES.glob("*.*"))]
+    texts = [path.read_bytes() for path in sorted(_SOURCES.rglob("*.*"))]
     digest = hashlib.sha256(
-        b"\0".join([*texts, version("torch").encode(), str(include).encode()])
+        b"\0".join([*texts, repr(_UNDER).encode(), version("torch").encode(), str(include).encode()])
     ).hexdigest()
-    target = folder / digest[:16] / "_cuda_stand_in.so"
+    target = folder / digest[:16] / EXTENSION
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        made = Path(work) / target.name
-        command = [
-            compiler,
-            *_FLAGS,
-            "-DTORCH_EXTENSION_NAME=_cuda_stand_in",
-            *(
-                f"-I{place}"
-                for place in (torch / "include", torch / "include/torch/csrc/api/include", include)
-            ),
+        for name, source, calls in _UNDER:
+            called = [f"-l:{library}" for library in calls]
+            arguments = [
+                f"-Wl,-soname,{name}",
+                "-s",
+                str(_SOURCES / "libraries" / source),
+                f"-L{work}",
+                *called,
+            ]
+            _compile(compiler, arguments, Path(work, name))
+        headers = (torch / "include", torch / "include/torch/csrc/api/include", include)
+        arguments = [
+            *_TORCH_FLAGS,
+            *(f"-I{place}" for place in headers),
             str(_SOURCES / "cuda_stand_in.cpp"),
+            f"-L{work}",
+            *(f"-l:{name}" for name, _, _ in _UNDER),
             f"-L{torch / 'lib'}",
-            *_LIBRARIES,
+            *_TORCH_LIBRARIES,
             f"-Wl,-rpath,{torch / 'lib'}",
-            "-o",
-            str(made),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-        if done.returncode != 0:
-            raise CannotBuildError(f"{compiler} failed: {done.stderr[-2000:]}")
-        os.replace(made, target)  # who builds at the same time makes the same file
+        _compile(compiler, arguments, Path(work, EXTENSION))
+        for name in (*(name for name, _, _ in _UNDER), EXTENSION):
+            os.replace(
+                Path(work, name), target.parent / name
+            )  # who builds at the same time makes the same files
     return target
+
+
+def _compile(compiler: str, arguments: list[str], target: Path) -> None:
+    command = [compiler, *_FLAGS, *arguments, "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+    if done.returncode != 0:
+        raise CannotBuildError(f"{compiler} failed: {done.stderr[-2000:]}")
 
 
 def _torch_folder() -> Path:

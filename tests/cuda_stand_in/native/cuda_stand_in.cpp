@@ -30,6 +30,7 @@ using c10::DeviceIndex;
 using torch::jit::Stack;
 using Clock = std::chrono::steady_clock;
 
+#include "driver.h"
 #include "machine.h"
 #include "queue.h"
 #include "memory.h"
@@ -59,6 +60,7 @@ PYBIND11_MODULE(_cuda_stand_in, m) {
   m.def("set_device", [](int d) { g_guard.setDevice(Device(c10::kCUDA, d)); });
   m.def("get_device", [] { return t_device; });
   m.def("drain", [] { g_queues->drain(t_device); });
+  m.def("sleep", [](int64_t cycles) { current_queue(t_device).put_sleep(cycles); });
   m.def("current_stream", [](int d) { return Devices::at(Device(c10::kCUDA, d)); });
   m.def("set_stream", [](int64_t id, int d) {
     t_stream[d] = id;
@@ -79,21 +81,21 @@ PYBIND11_MODULE(_cuda_stand_in, m) {
   });
   m.def("forked", [] { g_queues = new Queues(); });
   m.def("new_generator", [](int d) { return new_generator(d); });
-  py::class_<nccl::Options, c10d::Backend::Options, c10::intrusive_ptr<nccl::Options>> options(m, "Options");
+  py::class_<c10d::NcclOptions, c10d::Backend::Options, c10::intrusive_ptr<c10d::NcclOptions>> options(m, "Options");
   options.def(py::init<bool>(), py::arg("is_high_priority_stream") = false)
-      .def_readwrite("is_high_priority_stream", &nccl::Options::is_high_priority_stream)
-      .def_readwrite("split_from", &nccl::Options::split_from)
-      .def_readwrite("split_color", &nccl::Options::split_color)
-      .def_readwrite("config", &nccl::Options::config);
-  py::class_<nccl::Group, c10d::Backend, c10::intrusive_ptr<nccl::Group>> group(m, "ProcessGroupNCCL");
+      .def_readwrite("is_high_priority_stream", &c10d::NcclOptions::is_high_priority_stream)
+      .def_readwrite("split_from", &c10d::NcclOptions::split_from)
+      .def_readwrite("split_color", &c10d::NcclOptions::split_color)
+      .def_readwrite("config", &c10d::NcclOptions::config);
+  py::class_<c10d::ProcessGroupNCCL, c10d::Backend, c10::intrusive_ptr<c10d::ProcessGroupNCCL>> group(m, "ProcessGroupNCCL");
   group
-      .def(py::init<c10::intrusive_ptr<c10d::Store>, int, int, c10::intrusive_ptr<nccl::Options>>(),
+      .def(py::init<c10::intrusive_ptr<c10d::Store>, int, int, c10::intrusive_ptr<c10d::NcclOptions>>(),
            py::call_guard<py::gil_scoped_release>(), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"))
-      .def("_group_start", &nccl::Group::startCoalescing)
-      .def("_group_end", [](nccl::Group& g) { g.endCoalescing(); })
-      .def("perform_nocolor_split", [](nccl::Group&, py::object) {})
-      .def("_is_initialized", [](nccl::Group& g) { return bool(g.gloo); });
+      .def("_group_start", &c10d::ProcessGroupNCCL::startCoalescing)
+      .def("_group_end", [](c10d::ProcessGroupNCCL& g) { g.endCoalescing(); })
+      .def("perform_nocolor_split", [](c10d::ProcessGroupNCCL&, py::object) {})
+      .def("_is_initialized", [](c10d::ProcessGroupNCCL& g) { return bool(g.gloo); });
   group.attr("Options") = options;
 }
 

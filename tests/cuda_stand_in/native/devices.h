@@ -2,6 +2,7 @@
 #pragma once
 
 static std::atomic<int64_t> g_next_stream{1};
+static void synchronize_stream(const CUstream_st* stream) { c10::cuda::CUDAStream{stream}.synchronize(); }
 struct Event {
   Queue* queue = nullptr;  // where it was recorded last
   uint64_t at = 0;
@@ -61,10 +62,10 @@ struct Devices final : c10::impl::DeviceGuardImplInterface {
   }
   DeviceIndex deviceCount() const noexcept override { return g_count.load(); }
   bool queryStream(const c10::Stream& s) const override { return of(s).reached(of(s).mark()); }
-  void synchronizeStream(const c10::Stream& s) const override { of(s).drain(); }
+  void synchronizeStream(const c10::Stream& s) const override { of(s).drain(synchronize_stream); }
   void synchronizeEvent(void* e) const override {
     auto* event = static_cast<Event*>(e);
-    if (event && event->queue) event->queue->wait_for(event->at);
+    if (event && event->queue) event->queue->wait_for(event->at, cudaEventSynchronize);
   }
   void synchronizeDevice(const DeviceIndex d) const override { g_queues->drain(d < 0 ? t_device : d); }
   double elapsedTime(void* a, void* b, const DeviceIndex) const override {

@@ -44,6 +44,8 @@ static Tensor cuda_of(const Tensor& cpu, int device) {
   return make(std::move(s), c10::DispatchKey::CUDA, cpu);
 }
 
+#include "deferred.h"
+
 struct Seen {
   Tensor cuda, cpu;
 };
@@ -67,9 +69,8 @@ struct Fall {
   }
   bool waits() const {
     static const std::set<std::string> asking{
-        "aten::_local_scalar_dense", "aten::equal",    "aten::nonzero",
-        "aten::masked_select",       "aten::_unique2", "aten::unique_consecutive",
-        "aten::is_nonzero"};
+        "aten::equal",    "aten::nonzero",           "aten::masked_select",
+        "aten::_unique2", "aten::unique_consecutive", "aten::is_nonzero"};
     return asking.count(name);
   }
   void look(const Tensor& t) {
@@ -140,12 +141,16 @@ static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* 
   if (f.has_cpu && f.device >= 0 && !f.lenient)
     TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, cuda:",
                 f.device, " and cpu! (CUDA stand-in, in ", f.name, ")");
-  // What gives the host a number, or a size, waits for the stream; everything else only for the memory it needs.
+  // What gives the host a number, or a size, waits for the stream. Everything else comes when the stream has the
+  // memory that it needs; where torch cannot say what comes of it, the host waits for that memory.
   auto& queue = current_queue(f.device < 0 ? t_device : f.device);
   if (f.waits())
     queue.drain();
-  else
+  else if (f.device >= 0 && queue.has_data_to_come()) {
+    open_context(f.device);
+    if (defer(op, stack, base, f.device, queue) || defer_random(op, stack, base, queue)) return;
     queue.wait_for_data();
+  }
   for (size_t i = base; i < stack->size(); i++) {
     auto& v = (*stack)[i];
     if (v.isTensor())
@@ -195,6 +200,18 @@ static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* 
     }
   }
 }
+
+namespace at::native {
+// `.item()` and all that ask a tensor for its number.
+Scalar _local_scalar_dense_cuda(const Tensor& self) {
+  const int device = self.get_device();
+  open_context(device);
+  auto& queue = current_queue(device);
+  queue.put_kernel();
+  queue.drain();
+  return _local_scalar_dense_cpu(cpu_alias(self));
+}
+}  // namespace at::native
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 static Device device_of(std::optional<Device> d) {
@@ -220,11 +237,22 @@ static Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::o
       size, stride, &g_allocator, c10::DispatchKeySet(c10::DispatchKey::CUDA), c10::dtype_or_default(dt));
 }
 static Tensor as_cpu(const Tensor& t) { return t.is_cuda() ? cpu_alias(t) : t; }
+namespace at::native {
+// A copy between the host and a GPU that the host waits for.
+static void copy_kernel_cuda(Queue& queue, bool to_host) {
+  queue.put_kernel();
+  if (to_host)
+    queue.drain([](const CUstream_st* stream) { c10::cuda::memcpy_and_sync(stream, true); });
+  else
+    queue.drain([](const CUstream_st* stream) { c10::cuda::memcpy_and_sync(stream, false); });
+}
+}  // namespace at::native
 static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   // What is not to be waited for happens later, as on a GPU, where the host's side is pinned memory or there
   // is none.
   auto pinned = [](const Tensor& t) { return t.is_cuda() || is_pinned(t.const_data_ptr()); };
-  bool later = non_blocking && pinned(self) && pinned(src);
+  const bool on_gpus = self.is_cuda() && src.is_cuda();
+  const bool later = non_blocking && pinned(self) && pinned(src);
   Tensor to = as_cpu(self), from = as_cpu(src);
   auto work = [to, from]() mutable {
     at::NoGradGuard g;
@@ -234,7 +262,7 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
   const int device = self.is_cuda() ? self.get_device() : src.get_device();
   auto& queue = current_queue(device);
   // A copy between GPUs comes after what both of their streams hold, as in torch.
-  if (self.is_cuda() && src.is_cuda()) {
+  if (on_gpus) {
     auto& other = current_queue(src.get_device());
     queue.wait_on_gpu(other, other.mark());
   }
@@ -243,13 +271,13 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
       usleep(300);
       work();
     });
-  else if (self.is_cuda() && src.is_cuda()) {
-    queue.wait_for_data();
+  else if (on_gpus && queue.has_data_to_come())
+    queue.put_kernel(work);
+  else if (on_gpus) {
     queue.put_kernel();
     work();
   } else {
-    queue.put_kernel();
-    queue.drain();
+    at::native::copy_kernel_cuda(queue, self.is_cpu());
     work();
   }
   return self;
@@ -307,6 +335,7 @@ static const Tensor& resize_(const Tensor& self, at::IntArrayRef size, std::opti
   return self;
 }
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("_local_scalar_dense", at::native::_local_scalar_dense_cuda);
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
   m.impl("as_strided", at::native::as_strided_tensorimpl);

@@ -18,13 +18,24 @@ struct Queue {
     if (work) add(std::move(work), with_data);
   }
 
-  // A kernel whose result the host has already, and which the GPU has still to come to.
-  void put_kernel() {
+  // A kernel whose result the host has already, and which the GPU has still to come to; or one that computes then.
+  void put_kernel(std::function<void()> compute = nullptr) {
     const int64_t microseconds = g_kernel_microseconds;
-    if (microseconds > 0)
+    if (compute)
+      put([=] {
+        if (microseconds > 0) usleep(microseconds);
+        compute();
+      });
+    else if (microseconds > 0)
       put([=] { usleep(microseconds); }, false);
     else
       put(nullptr, false);
+  }
+
+  // A kernel that does nothing for so many cycles of a clock of 1.98 GHz.
+  void put_sleep(int64_t cycles) {
+    const auto length = std::chrono::nanoseconds(int64_t(double(cycles) / 1.98));
+    put([=] { std::this_thread::sleep_for(length); }, false);
   }
 
   // What is no operation of the GPU, such as an event.
@@ -32,24 +43,25 @@ struct Queue {
 
   // What comes into this queue from now on begins when the other has come so far.
   void wait_on_gpu(Queue& other, uint64_t n) {
-    if (&other != this && !other.reached(n)) add([&other, n] { other.settle(n); }, true);
+    if (&other != this && !other.reached(n)) add([&other, n] { other.sleep_until(n); }, true);
   }
 
   uint64_t mark() {
     std::unique_lock<std::mutex> l(m);
     return given;
   }
-  bool reached(uint64_t n) {
-    std::unique_lock<std::mutex> l(m);
-    return finished >= n;
-  }
+  bool reached(uint64_t n) const { return finished.load(std::memory_order_acquire) >= n; }
 
-  // Wait as the host does, and learn of what went wrong meanwhile.
-  void wait_for(uint64_t n) {
-    settle(n);
+  // Wait as the host does, in the driver, and learn of what went wrong meanwhile.
+  void wait_for(uint64_t n, Waiting synchronize = cudaStreamSynchronize) {
+    settle(n, synchronize);
     require_context();
   }
-  void drain() { wait_for(mark()); }
+  void drain(Waiting synchronize = cudaStreamSynchronize) { wait_for(mark(), synchronize); }
+  bool has_data_to_come() {
+    std::unique_lock<std::mutex> l(m);
+    return finished < last_with_data;
+  }
   void wait_for_data() {
     uint64_t n;
     {
@@ -60,31 +72,35 @@ struct Queue {
   }
 
   // The same for those that must not raise.
-  void settle(uint64_t n) {
+  void settle(uint64_t n, Waiting synchronize = cudaStreamSynchronize) {
+    if (reached(n)) return;
     {
       std::unique_lock<std::mutex> l(m);
-      if (finished >= n || std::this_thread::get_id() == worker) return;
+      if (std::this_thread::get_id() == worker) return;
     }
-    auto wait = [&] {
-      std::unique_lock<std::mutex> l(m);
-      done.wait(l, [&] { return finished >= n; });
-    };
+    const CUstream_st what{&finished, n};
     if (Py_IsInitialized() && PyGILState_Check()) {
       py::gil_scoped_release r;
-      wait();
+      synchronize(&what);
     } else
-      wait();
+      synchronize(&what);
   }
 
  private:
   std::mutex m;
   std::condition_variable more, done;
   std::deque<std::function<void()>> todo;
-  uint64_t given = 0, finished = 0;
+  uint64_t given = 0;
+  std::atomic<uint64_t> finished{0};
   uint64_t last_with_data = 0;  // the last entry that reads or writes memory; kernels' delays do not
   bool running = false;
   std::thread::id worker;
 
+  // A stream that waits for another, which no processor does for a GPU.
+  void sleep_until(uint64_t n) {
+    std::unique_lock<std::mutex> l(m);
+    done.wait(l, [&] { return finished >= n; });
+  }
   uint64_t add(std::function<void()> work, bool with_data) {
     std::unique_lock<std::mutex> l(m);
     todo.push_back(std::move(work));
@@ -98,6 +114,7 @@ struct Queue {
     return given;
   }
   void loop() {
+    pthread_setname_np(pthread_self(), "cuda-EvtHandlr");
     {
       std::unique_lock<std::mutex> l(m);
       worker = std::this_thread::get_id();
@@ -114,6 +131,7 @@ struct Queue {
         if (!g_context_broken) work();
       } catch (const std::exception& e) {
         fprintf(stderr, "CUDA stand-in: an operation failed: %s\n", e.what());
+        g_context_broken = true;
       }
       work = nullptr;
       {
@@ -142,7 +160,7 @@ struct Queues {
     return found;
   }
   void settle(int device = -1) {
-    for (auto* queue : on(device)) queue->settle(queue->mark());
+    for (auto* queue : on(device)) queue->settle(queue->mark(), c10::cuda::device_synchronize);
   }
   void drain(int device = -1) {
     settle(device);
