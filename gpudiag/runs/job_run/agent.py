@@ -142,6 +142,7 @@ class Agent:
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._bursts = 0
+        self._stood_until = 0.0
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -235,6 +236,7 @@ class Agent:
         def take(child: GuardedChild) -> None:
             verdict, _ = read_look(child)
             if verdict is not None:
+                self.members.note_look(verdict, self.seconds)
                 self.stalls.take_last_look(verdict, longest)
             os.write(self._replies, b".")
 
@@ -390,9 +392,12 @@ class Agent:
         """
         stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
         stands = self.seconds - stepped_until > _STANDS_SECONDS
+        if stands:
+            self._stood_until = self.seconds
+        since, until = (0.0, stepped_until) if stands else (self._stood_until, self.seconds)
         fine, coarse = (
             {
-                pid: [one for one in series if not stands or one.at_seconds <= stepped_until]
+                pid: [one for one in series if since <= one.at_seconds <= until]
                 for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
             }
             for of_seconds in (False, True)
@@ -488,6 +493,8 @@ class Agent:
             verdict, unseen = read_look(child)
             if unseen:
                 self.unseen[unseen] = None
+            if verdict is not None:
+                self.members.note_look(verdict, self.seconds)
             longest = max(self.still_seconds().values(), default=0.0)
             stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:

@@ -78,7 +78,7 @@ def build_environment(
     others = {
         _DUMP_ON_TIMEOUT: "1",
         _STACKS_IN_DUMPS: "0",
-        ERROR_FILE: f"{folder}/error.json",
+        ERROR_FILE: f"{folder}/error.json" if scratch is None else f"{scratch}launcher.json",
     }
     if scratch is not None:
         others[ERRORS] = f"{scratch}error-"

@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpudiag.checks.job.position import FOR_RANKS
 from gpudiag.compat import UTC
+from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.own_run import OwnRank, OwnRanks
 from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
-from gpudiag.reference.waits import FOR_OTHERS, GPU, is_library
+from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
 
 # A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
@@ -22,6 +24,7 @@ _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
 _GLANCES = 240
+_PAUSE_SECONDS, _ENDING_SECONDS = 2.0, 30.0  # a process may take long from its exception to its end
 _ERROR_FILE_BYTES = 1 << 20
 _ERROR_CHARACTERS = 300
 
@@ -53,6 +56,11 @@ class Member:
     has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
     glanced_at: float = 0.0
+    looked: Glance | None = (
+        None  # what the last look at all ranks showed of it; no part of how it spends its time
+    )
+    pause_seconds: float = 0.0  # the last time that it did not move for, if that was long
+    paused_until: float = 0.0
     ended_at: datetime | None = None
     status: Reading[int] = NOT_ASKED
     order: int | None = None
@@ -67,10 +75,28 @@ class Member:
     def add(self, pulse: Pulse) -> None:
         """Keep a pulse, and note whether the main thread went to sleep since the last."""
         if not self.fine or pulse.sleeps != self.fine[-1].sleeps:
+            if self.fine and pulse.at_seconds - self.moved_at >= _PAUSE_SECONDS:
+                self.pause_seconds, self.paused_until = pulse.at_seconds - self.moved_at, pulse.at_seconds
             self.moved_at = pulse.at_seconds
         self.fine.append(pulse)
         if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
             self.coarse.append(pulse)
+
+    @property
+    def last_seen(self) -> Glance | None:
+        """Where it was seen last, by a glance or by a look at all ranks."""
+        seen = [one for one in (self.looked, *list(self.glances)[-1:]) if one is not None]
+        return max(seen, key=lambda one: one.at_seconds, default=None)
+
+    def note_end_of_pulses(self) -> None:
+        """Keep for how long it had not moved, until it ended or until an exception woke it up just before."""
+        if not self.fine:
+            return
+        at_seconds = self.fine[-1].at_seconds
+        still = at_seconds - self.moved_at
+        if at_seconds - self.paused_until < _ENDING_SECONDS:
+            still = max(still, self.pause_seconds)
+        self.still_seconds = round(still, 1)
 
     def record(self) -> RankRecord:
         """What is known of it."""
@@ -93,9 +119,9 @@ class Member:
             attempt=self.attempt,
             error=self.error.text if self.error else None,
             error_place=self.error.place if self.error else None,
-            last_place=self.glances[-1].place if self.glances else None,
+            last_place=self.last_seen.place if self.last_seen else None,
             raised=self.error.at if self.error else None,
-            last_wait=_describe_wait(self.glances[-1]) if self.glances else None,
+            last_wait=_describe_wait(self.last_seen) if self.last_seen else None,
             still_seconds=self.still_seconds,
         )
 
@@ -174,8 +200,7 @@ class Members:
         if not member.lives:
             return
         member.ended_at = now
-        if member.fine:
-            member.still_seconds = round(member.fine[-1].at_seconds - member.moved_at, 1)
+        member.note_end_of_pulses()
         if member.pidfd is not None:
             member.status = member.pidfd.read_status()
             member.pidfd.close()
@@ -194,6 +219,15 @@ class Members:
         """Of each rank the process of its last attempt, whether it lives or not."""
         last = {one.rank: one for one in self.all if one.rank is not None}
         return [one for one in self.all if one.rank is None or last[one.rank].attempt == one.attempt]
+
+    def note_look(self, verdict: JobVerdict, at_seconds: float) -> None:
+        """Keep where each rank was in a look at all of them."""
+        for place in verdict.places:
+            wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
+            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
+            for member in self.living:
+                if member.rank in place.ranks:
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
