@@ -1,5 +1,6 @@
 """The verdict of `gpudiag run` as lines for standard error, amid the job's own: each begins with `gpudiag:`."""
 
+from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job_run import OWN_PREFIX, JobRun
 from gpudiag.render.style import PLAIN, Style, wrapped
@@ -25,9 +26,11 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
     lines += _explained(run)
     places = [
         f"{what}: {place}"
-        for what, place in (("verdict", path), ("dumps and error files", run.folder))
+        for what, place in (("verdict", path), ("dumps of the flight recorder", run.folder))
         if place
     ]
+    if path and first is not None:
+        places.append("`gpudiag explain` reads it, and a log that has these lines")
     lines += _paragraph("; ".join(places), _INDENT) if places else []
     if lines:
         lines[0] = style.paint_outcome(lines[0], run.outcome.value)
@@ -56,9 +59,10 @@ def _details(finding: Finding) -> list[str]:
 
 def _explained(run: JobRun) -> list[str]:
     """The likeliest cause by the job's own output, where that was a file."""
-    if run.explained is None or not run.explained.sightings:
+    causes = [one for one in run.explained.sightings if one.role is not Role.SYMPTOM] if run.explained else []
+    if not causes:
         return []
-    cause = run.explained.sightings[0]
+    cause = causes[0]
     return _paragraph(
         f"its output: {cause.explanation.title} (gpudiag explain {cause.explanation.topic})", _INDENT
     )
