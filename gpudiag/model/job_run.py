@@ -154,7 +154,7 @@ class JobRun:
     signal: str | None  # that ended the command
     torch_version: Reading[str]
     variables: dict[str, str]  # that gpudiag set for the job
-    folder: str | None  # where dumps and error files are; None where there were none
+    folder: str | None  # where dumps of the flight recorder are; None where there were none
     world_size: Reading[int]
     ranks: tuple[RankRecord, ...]
     steps: Reading[StepTime]
