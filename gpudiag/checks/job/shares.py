@@ -132,9 +132,9 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     spins = _spinning_share(glances)
     return RankShare(
         rank=rank,
-        waits_for_ranks=round(min(1.0, asleep * certain + runs * spins), 4),
+        waits_for_ranks=round(min(1.0, asleep * certain + (runs + queues) * spins), 4),
         runs=round(runs * (1 - spins), 4),
-        queues=round(queues, 4),
+        queues=round(queues * (1 - spins), 4),  # who spins wants a processor as much as who works
         sleeps=round(asleep * (1 - certain), 4),
         at=_own_place(glances),
         glances=len(glances),

@@ -269,13 +269,15 @@ class Agent:
 
     def _tick(self) -> None:
         now, wall = self.seconds, datetime.now(UTC)
-        lost = time.monotonic() - self._ticked > _LOST_SECONDS
+        passed = time.monotonic() - self._ticked
         self._ticked = time.monotonic()
         held = _is_stopped(self._command_pid) if self.members.living else False
         self.members.read_pulses(now, wall)
-        if lost or held or self._held:
+        if (
+            passed > _LOST_SECONDS or held or self._held
+        ):  # no time in which the job could have moved, or was seen to
             for member in self.members.living:
-                member.moved_at = now
+                member.moved_at = min(now, member.moved_at + passed)
         self._held = held
         self._find(now)
         self._glance(now)
