@@ -1,5 +1,6 @@
 """When the ranks of a job are looked at because they stand still, and what is told of it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ _CERTAIN = frozenset(
 )
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3
+_LEFT_SECONDS = 120.0  # a launcher may take so long to end when its ranks have
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Stalls:
         """Tell by that rule."""
         self._rule = rule
         self._pause: _Pause | None = None
+        self._left: _Pause | None = None  # in which ranks ended
+        self._left_at = 0.0
         self.ended: list[Stall] = []
         self.longest_pause_seconds = 0.0
 
@@ -118,7 +122,23 @@ class Stalls:
     @property
     def open_look(self) -> JobVerdict | None:
         """The last look at a standstill that goes on, told or not; None without one."""
-        return self._pause.look if self._pause is not None else None
+        last = self._last()
+        return last.look if last is not None else None
+
+    def _last(self) -> _Pause | None:
+        """The standstill that goes on, or in which ranks ended a short while ago."""
+        if self._pause is None and time.monotonic() - self._left_at < _LEFT_SECONDS:
+            return self._left
+        return self._pause
+
+    def tell_at_end(self) -> None:
+        """Tell a standstill in which the job ended, however long it was, where the last look at it shows a fault."""
+        last = self._last()
+        if last is None or last.told or last.look is None or last.look.outcome is not Outcome.FAIL:
+            return
+        last.told = True
+        if last is self._left:
+            self.ended.append(self._stall(last, ended=False))
 
     def take_last_look(self, verdict: JobVerdict, still_seconds: float) -> None:
         """A look that was taken because somebody ends the job: what it shows is kept if it is a fault."""
@@ -131,6 +151,7 @@ class Stalls:
         pause, self._pause = self._pause, None
         if pause is not None and pause.told:
             self.ended.append(self._stall(pause, ended=False))
+        self._left, self._left_at = pause, time.monotonic()
 
     def _go_on(self, *, known_step: bool) -> None:
         pause, self._pause = self._pause, None
