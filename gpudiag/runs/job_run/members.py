@@ -25,6 +25,7 @@ _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
 _GLANCES = 240
 _PAUSE_SECONDS, _ENDING_SECONDS = 2.0, 30.0  # a process may take long from its exception to its end
+_LATELY_SECONDS = 30.0
 _ERROR_FILE_BYTES = 1 << 20
 _ERROR_CHARACTERS = 300
 
@@ -84,9 +85,13 @@ class Member:
 
     @property
     def last_seen(self) -> Glance | None:
-        """Where it was seen last, by a glance or by a look at all ranks."""
+        """Where it was seen last, by a glance or by a look at all ranks; None where that is long ago."""
         seen = [one for one in (self.looked, *list(self.glances)[-1:]) if one is not None]
-        return max(seen, key=lambda one: one.at_seconds, default=None)
+        last = max(seen, key=lambda one: one.at_seconds, default=None)
+        is_old = (
+            last is not None and self.fine and self.fine[-1].at_seconds - last.at_seconds > _LATELY_SECONDS
+        )
+        return None if is_old else last
 
     def note_end_of_pulses(self) -> None:
         """Keep for how long it had not moved, until it ended or until an exception woke it up just before."""
