@@ -1,7 +1,7 @@
 """How a job went that gpudiag ran, judged: which rank failed first, where it stood still, who is slow."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpudiag.checks.job import run_kinds as kinds
@@ -61,6 +61,9 @@ class RunFacts:
     log: LogVerdict | None = None  # what the job's output says, where that is a file
     nan_check: bool = False  # torch looked for NaN in what ranks put into collectives
     found_nan: bool = False  # and its output says that it found some
+    last_calls: Mapping[int, str] = field(
+        default_factory=dict
+    )  # by rank: the collective that its dump ends with, in words
 
 
 def without_last_moves(
@@ -279,7 +282,8 @@ def _describe_nan(root: RankRecord, error: str, facts: RunFacts) -> str:
     stopped = "device-side assert" in error or "NaN" in error or root.signal == "SIGABRT"
     if not facts.nan_check or not (stopped or facts.found_nan):
         return ""
-    where = f", which is {root.last_wait}" if root.last_wait else ""
+    call = facts.last_calls.get(root.rank, "") if isinstance(root.rank, int) else ""
+    where = f", {call or root.last_wait}" if call or root.last_wait else ""
     sure = (
         "put NaN into a collective"
         if facts.found_nan or "NaN" in error

@@ -25,8 +25,10 @@ from gpudiag.model.job_run import OWN_PREFIX, JobRun, RankShare, WatchCost
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import mask_words
+from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
 from gpudiag.probe.kernel_log.read import read_kernel_log
 from gpudiag.runs.job_run.agent import Agent
+from gpudiag.runs.job_run.environment import DUMP_NAME
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.units import format_seconds
 
@@ -94,6 +96,7 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         last_look=agent.stalls.open_look if status is not None else None,
         log=explained.verdict if explained is not None else None,
         nan_check=start.nan_check,
+        last_calls=_last_calls(start.folder) if start.nan_check and failed else {},
         found_nan=start.nan_check and any(_NAN_FOUND in text for text in _outputs(start)),
     )
     findings = judge_run(facts)
@@ -206,6 +209,19 @@ def _tail(path: Path, before: int) -> str:
             return file.read(_LOG_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def _last_calls(folder: Path) -> dict[int, str]:
+    """By rank the first collective that its flight record's dump shows without an end: `all_reduce number 43 of group default_pg`."""
+    found = {}
+    for path in sorted(folder.glob(f"{DUMP_NAME}*")):
+        with suppress(DumpRefused):
+            record = read_dump(path)
+            if isinstance(record.rank, int) and record.pending:
+                call = record.pending[0]
+                group = call.group_description or call.group
+                found[record.rank] = f"{call.operation} number {call.sequence} of group {group}"
+    return found
 
 
 def _has_files(folder: Path) -> bool:

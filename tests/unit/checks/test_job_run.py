@@ -148,9 +148,12 @@ def test_nan_in_a_collective_is_named_where_torch_looked_for_it() -> None:
     )
     (finding,) = judge_run(facts(failed, nan_check=True, found_nan=True))
     assert (
-        "it put NaN into a collective, which is all_reduce (train.py:40 in main): TORCH_NCCL_NAN_CHECK"
+        "it put NaN into a collective, all_reduce (train.py:40 in main): TORCH_NCCL_NAN_CHECK"
         in finding.message
     )
+    by_dump = {1: "all_reduce number 43 of group default_pg"}
+    (finding,) = judge_run(facts(failed, nan_check=True, found_nan=True, last_calls=by_dump))
+    assert "into a collective, all_reduce number 43 of group default_pg: TORCH" in finding.message
     (finding,) = judge_run(facts(failed, nan_check=True))
     assert "it likely put NaN into a collective" in finding.message
     (finding,) = judge_run(facts(failed))
