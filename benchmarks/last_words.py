@@ -46,7 +46,7 @@ CASES = (
     Case(
         "leaves",
         1,
-        "left: it ended with exit status 0",
+        "ended with exit status 0",
         ends=True,
         said_by_hang="rank 1 is not in the all_reduce",
     ),
@@ -55,7 +55,7 @@ CASES = (
     Case("killed", 1, "SIGKILL", ends=True),
     Case("segfault", 1, "SIGSEGV", ends=True),
     Case("exits", 1, "exit code 3", ends=True),
-    Case("ends_early", 1, "left: it ended with exit status 0", ends=True),
+    Case("ends_early", 1, "ended with exit status 0", ends=True),
     Case("fifo", 1, "FIFO"),
     Case("loop", 1, "in tokenize"),
     Case("polls", 1, "in wait_for_flag"),

@@ -352,14 +352,15 @@ def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
 
 
 def _how_it_ended(blamed: Finding, facts: RunFacts) -> str:
-    """`; it ended with exit status 0`, of a rank that is blamed because it has no process any more."""
-    if blamed.code != GONE.code or not isinstance(blamed.subject, RankSubject):
+    """`; it then ended with exit status 0`, of a rank that is blamed and has no process any more."""
+    if not isinstance(blamed.subject, RankSubject) or not facts.has_ended:
         return ""
-    gone = [one for one in facts.ranks if one.rank == blamed.subject.rank and one.end is not RankEnd.RUNS]
-    if not gone:
+    gone = [one for one in facts.ranks if one.rank == blamed.subject.rank]
+    if gone and gone[-1].end is RankEnd.FINISHED:
+        return "; it then ended with exit status 0"
+    if not gone or blamed.code != GONE.code or gone[-1].end is RankEnd.RUNS:
         return ""
-    how = "ended with exit status 0" if gone[-1].end is RankEnd.FINISHED else describe_end(gone[-1])
-    return f"; it {how}" + (f": {gone[-1].error}" if gone[-1].error else "")
+    return f"; it {describe_end(gone[-1])}" + (f": {gone[-1].error}" if gone[-1].error else "")
 
 
 def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:

@@ -29,7 +29,7 @@ def start_look(
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time tells: ranks that all stand still (once), work (six times), an endless loop. A rank that others wait
+    The limit is for what only time tells: ranks that all stand still (once), an endless loop (twice), work (six times). A rank that others wait
     for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
     others have waited for longer.
     """
@@ -51,7 +51,7 @@ def stream_look(
         idle=limit_seconds,
         told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
-        loop=min(limit_seconds, usual.loop),
+        loop=2 * limit_seconds,  # it may be one that ends: a preparation, a wait for a time
     )
     with _without_new_dumps(folder):
         verdict = watch_job(pid, limits)
