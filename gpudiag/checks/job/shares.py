@@ -34,6 +34,7 @@ _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
 _SEEN_AT_LEAST = 3  # fewer glances tell no line, no sleep of a rank's own, and no wait for a GPU
 _PAUSE_SHARE = 0.9
+_OWN_RATHER_SHARE = 0.5
 _OWN_CAUSE_SHARE = 0.3  # of what the others wait more: so much of it a slow rank does more than they do
 
 
@@ -219,6 +220,8 @@ def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: S
     if _is_torn(glances, _own_place(_asleep(glances))):
         del more["sleeps"]
     cause = max(more, key=lambda name: more[name])
+    if cause == "queues" and more.get("sleeps", 0.0) >= _OWN_RATHER_SHARE * more[cause]:
+        cause = "sleeps"  # on a crowded machine it queues as well, whenever it has slept
     return SlowRank(
         rank=rank,
         waits=own.waits_for_ranks,

@@ -507,7 +507,9 @@ class Agent:
                     self._kill_at = self.seconds + _KILL_AFTER_SECONDS
 
         self.looks += 1
-        self._start("look", start_look(self._command_pid, limit, self._plan.folder), take, LOOK_SECONDS)
+        earlier = self.stalls.earlier_look()
+        child = start_look(self._command_pid, limit, self._plan.folder, earlier=earlier)
+        self._start("look", child, take, LOOK_SECONDS)
 
     def _kill(self, now: float) -> None:
         """Kill what SIGTERM did not end, where the user wants a job that stalls to end."""

@@ -4,16 +4,18 @@ A dump that gpudiag asks for is written where one of a timeout would be, beside 
 job's own watchdog wrote stays.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpudiag.checks.job.late_ranks import LateRank, find_late_rank
+from gpudiag.checks.job.movement import moved
 from gpudiag.checks.job.stall_rule import WORK_LIMITS
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.job import JobVerdict
+from gpudiag.model.job import Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.runs.job_run.environment import DUMP_NAME
 
@@ -25,19 +27,32 @@ _RECORDED_CALLS = 400  # of each group: some minutes of a training
 
 
 def start_look(
-    pid: int, limit_seconds: float, folder: str, still_seconds: float | None = None
+    pid: int,
+    limit_seconds: float,
+    folder: str,
+    still_seconds: float | None = None,
+    earlier: tuple[Job, float] | None = None,
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time tells: ranks that all stand still (once), an endless loop (twice), work (six times). A rank that others wait
+    The limit is for what only time tells: ranks that all stand still, an endless loop, work (six times). A rank that others wait
     for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
-    others have waited for longer.
+    others have waited for longer. `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
+    not moved since has stood still for so long, also where it spins and nothing else tells.
     """
-    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, folder, still_seconds)
+    before = None if earlier is None else (encode(earlier[0]), earlier[1])
+    return start_guarded(
+        "gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, folder, still_seconds, before
+    )
 
 
 def stream_look(
-    emit: Callable[[Any], None], pid: int, limit_seconds: float, folder: str, still_seconds: float | None
+    emit: Callable[[Any], None],
+    pid: int,
+    limit_seconds: float,
+    folder: str,
+    still_seconds: float | None,
+    before: tuple[Any, float] | None = None,
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.hang_limits import (
@@ -51,11 +66,33 @@ def stream_look(
         idle=limit_seconds,
         told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
-        loop=2 * limit_seconds,  # it may be one that ends: a preparation, a wait for a time
+        loop=limit_seconds,  # it may be one that ends: a preparation, a wait for a time
     )
     with _without_new_dumps(folder):
-        verdict = watch_job(pid, limits)
+        add_earlier = (
+            None if before is None else partial(with_earlier_looks, decode(Job, before[0]), before[1])
+        )
+        verdict = watch_job(pid, limits, add_earlier)
     emit(("none",) if verdict is None else ("verdict", encode(verdict)))
+
+
+def with_earlier_looks(earlier: Job, seconds_ago: float, job: Job) -> Job:
+    """The job with the looks of before at those ranks that have not moved since; their times lie before 0."""
+    known = {rank.pid: rank.looks for rank in earlier.ranks}
+    return replace(
+        job, ranks=tuple(_with_earlier(rank, known.get(rank.pid, ()), seconds_ago) for rank in job.ranks)
+    )
+
+
+def _with_earlier(rank: RankSeen, before: Sequence[ProcessLook], seconds_ago: float) -> RankSeen:
+    whole = [look for look in before if look.main is not None]
+    if not whole or not rank.looks or moved((whole[-1], rank.first)):
+        return rank
+    kept = whole[-1:] if moved(whole) or len(whole) < 2 else [whole[0], whole[-1]]
+    shift = rank.first.at_seconds - seconds_ago - whole[-1].at_seconds
+    return replace(
+        rank, looks=(*(replace(one, at_seconds=one.at_seconds + shift) for one in kept), *rank.looks)
+    )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job.stall_rule import WORK_LIMITS, StallRule
 from gpudiag.compat import UTC
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import JobVerdict
+from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
@@ -36,6 +36,7 @@ class _Pause:
     longest_seconds: float = 0.0
     told: bool = False
     look: JobVerdict | None = None
+    looked_at: float = 0.0  # time.monotonic
     unseen: str = ""
     pids: frozenset[int] = frozenset()  # of the ranks that stood still or were waited for
 
@@ -93,7 +94,9 @@ class Stalls:
         if pause is None or longest < _EARLY * pause.limit_seconds:  # it went on while it was looked at
             return None
         pause.longest_seconds = max(pause.longest_seconds, longest)
-        pause.look, pause.unseen = verdict or pause.look, unseen
+        if verdict is not None:
+            pause.look, pause.looked_at = verdict, time.monotonic()
+        pause.unseen = unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
             certain = verdict.findings[0].code in _CERTAIN
             pause.told = certain or pause.longest_seconds >= pause.limit_seconds
@@ -118,6 +121,12 @@ class Stalls:
     def open_stall(self) -> Stall | None:
         """The standstill that goes on, if it was told."""
         return self._stall(self._pause, ended=False) if self._pause is not None and self._pause.told else None
+
+    def earlier_look(self) -> tuple[Job, float] | None:
+        """The job as it was looked at before in the standstill that goes on, and how many seconds ago; None without one."""
+        if self._pause is None or self._pause.look is None:
+            return None
+        return self._pause.look.job, time.monotonic() - self._pause.looked_at
 
     @property
     def open_look(self) -> JobVerdict | None:
