@@ -5,6 +5,8 @@
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
+    python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
+    python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
 of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file.
@@ -87,6 +89,36 @@ GROUPS = (
     Kind("extra_call", ("hang.other_collective",), script="groups.py"),
     Kind("apart", ("hang.sleep",), script="groups.py"),
 )
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """A job of tests/cuda_stand_in/jobs/training.py, and what must be said of rank 1: code, exit status, words."""
+
+    mode: str
+    codes: tuple[str, ...]
+    status: int
+    words: tuple[str, ...]
+    rank: int | None = 1  # whom the finding names, with four ranks; None: no one
+
+
+# As the table of docs/hang.md: what is a hang, what cannot be told, what is healthy.
+GPU_KINDS = (
+    GpuKind("spin", ("hang.unknown",), 3, ("for their GPUs", "training.py:", "long, or never ends"), None),
+    GpuKind("skip", ("hang.other_collective",), 1, ("step 21", "step 20", "behind")),
+    GpuKind("size", ("hang.other_size",), 1, ("float32 []", "float32 [1048576]")),
+    GpuKind("other", ("hang.other_collective",), 1, ("Broadcast", "AllReduce")),
+    GpuKind("order", ("hang.other_collective",), 1, ("in exchange",)),
+    GpuKind("fifo", ("hang.file",), 1, ("the FIFO", "in load_batch")),
+    GpuKind("pyloop", ("hang.loop",), 1, ("in tokenize", "while True")),
+    GpuKind("stop", ("hang.stopped",), 1, ("SIGSTOP",)),
+    GpuKind("loader", ("hang.loader",), 1, ("worker", "in Shards.read_shard")),
+    GpuKind("uneven", ("hang.other_collective",), 1, ("barrier", "left the loop")),
+    GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
+)
+# longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
+HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", "kernel30", "evaluate_all", "checkpoint", "compile")
+_OWN_JOB = frozenset(("kernel30", "evaluate_all", "checkpoint", "compile"))  # of jobs/healthy.py
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
 
@@ -256,6 +288,108 @@ def try_healthy(what: str, looks: int) -> list[tuple[str, float]]:
     return answers
 
 
+@contextmanager
+def gpu_job(mode: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A job on the stand-in's GPUs, under torchrun, with a server for NCCL's RAS; ended with all that it started."""
+    from tests.cuda_stand_in.machine import ROOT, command_on, open_machine
+
+    port = next(PORTS)
+    outside = {**os.environ, "OMP_NUM_THREADS": "1"}
+    program = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
+    module = "healthy" if mode in _OWN_JOB else "counted"
+    argv = [sys.executable, *program, "-m", f"tests.cuda_stand_in.jobs.{module}", mode, str(folder)]
+    with open_machine("h100x8", {"NCCL_RAS_ADDR": f"127.0.0.1:{port + 3000}"}, outside) as environment:
+        with open(folder / "log", "wb") as log:
+            command = command_on(environment, argv)
+            started = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=ROOT
+            )
+        try:
+            yield started
+        finally:
+            end(started.pid)
+            started.wait()
+
+
+def wait_for_step(path: Path, steps: int, process: subprocess.Popen[bytes], seconds: float = 300) -> bool:
+    """Whether a rank's file of progress had so many lines before the job ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        if path.exists() and len(path.read_text().splitlines()) >= steps:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def try_gpu_kind(kind: GpuKind, ranks: int, looks: int = 1) -> tuple[str, float]:
+    """`right`, or what was wrong, and the seconds of the command; a job that hangs may be looked at several times, until it is."""
+    folder = Path(tempfile.mkdtemp(prefix="hang-"))
+    try:
+        with gpu_job(kind.mode, folder, ranks) as started:
+            if not wait_for_step(folder / "progress.rank1.txt", 20, started):
+                return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
+            time.sleep(SETTLE_SECONDS)
+            for _ in range(looks):
+                said = look(started.pid)
+                answer = judge_gpu_kind(kind, ranks, said)
+                if answer == "right":
+                    break
+            record(f"gpus-{kind.mode}-{ranks}", said)
+        return answer, said.seconds
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def judge_gpu_kind(kind: GpuKind, ranks: int, said: Look) -> str:
+    """`right`, or what was wrong with an answer."""
+    if not said.document.get("jobs"):
+        return f"no answer: {said.text[-300:]}"
+    verdict = said.document["jobs"][0]
+    headline, findings = verdict["headline"], verdict["findings"]
+    if said.status != kind.status or not findings or findings[0]["code"] not in kind.codes:
+        return f"exit {said.status}, {findings[0]['code'] if findings else 'no finding'}: {headline}"
+    missing = [words for words in kind.words if words not in headline]
+    if missing:
+        return f"without {missing}: {headline}"
+    named = findings[0]["subject"].get("rank")
+    # Of two ranks with two sizes, two orders or two operations, neither is the odd one.
+    if named != kind.rank and (ranks > 2 or named is not None):
+        return f"names {named}: {headline}"
+    return "right"
+
+
+def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, float]]:
+    """An answer for each look at one healthy job: `right`, `unknown`, or the accusation; and whether it went on as before."""
+    folder = Path(tempfile.mkdtemp(prefix="healthy-"))
+    answers: list[tuple[str, float]] = []
+    try:
+        with gpu_job(mode, folder, ranks) as started:
+            path = folder / "progress.rank0.txt"
+            if not wait_for_step(path, 4 if mode in _OWN_JOB else 21, started, 400):
+                return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
+            for number in range(looks):
+                said = look(started.pid)
+                verdict = (said.document.get("jobs") or [{"outcome": "none", "headline": said.text[-300:]}])[
+                    0
+                ]
+                record(f"gpus-healthy-{mode}-{number}", said)
+                word = {"pass": "right", "error": "unknown"}.get(verdict["outcome"], verdict["headline"])
+                if (
+                    verdict["outcome"] == "warn"
+                    and said.document["jobs"][0]["findings"][0]["code"] == "hang.works_alone"
+                ):
+                    word = "right"  # a rank works while others wait: told, and not accused
+                answers.append((word, said.seconds))
+                print(f"    {mode}: {said.status} {'; '.join(said.document.get('notes', ()))}", flush=True)
+                time.sleep(0.5)
+            steps = len(path.read_text().splitlines())
+            if not wait_for_step(path, steps + 1, started):
+                answers.append(("the job did not go on after the looks", 0.0))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return answers
+
+
 def print_row(name: str, answers: list[tuple[str, float]]) -> None:
     """One row of the table, and below it what was wrong."""
     right = sum(answer == "right" for answer, _ in answers)
@@ -265,6 +399,25 @@ def print_row(name: str, answers: list[tuple[str, float]]) -> None:
     for answer, _ in answers:
         if answer != "right":
             print(f"    {name}: {answer[:400]}", flush=True)
+
+
+def print_gpu_rows(options: argparse.Namespace) -> None:
+    """The rows of jobs on the stand-in; `unknown` of a healthy one is counted beside what is right."""
+    if options.healthy:
+        modes = options.kinds or HEALTHY_ON_GPUS
+        for mode in modes:
+            answers = try_healthy_on_gpus(mode, -(-options.healthy // len(modes)), options.ranks)
+            unknown = sum(answer == "unknown" for answer, _ in answers)
+            print_row(
+                f"{mode}, {unknown} unknown",
+                [("right" if one == "unknown" else one, s) for one, s in answers],
+            )
+        return
+    for kind in GPU_KINDS:
+        if not options.kinds or kind.mode in options.kinds:
+            with ThreadPoolExecutor(options.at_once) as pool:
+                tries = pool.map(lambda _, kind=kind: try_gpu_kind(kind, options.ranks), range(options.times))
+                print_row(f"{kind.mode}, {options.ranks} ranks", list(tries))
 
 
 def main() -> None:
@@ -281,10 +434,15 @@ def main() -> None:
     parser.add_argument(
         "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
     )
+    parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
+    parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors")
     print("| kind | right | seconds from command to answer: median / longest |\n| --- | --- | --- |")
+    if options.gpus:
+        print_gpu_rows(options)
+        return
     if options.healthy:
         names = options.kinds or HEALTHY
         for what in names:

@@ -23,6 +23,7 @@ _EXAMPLES = """\b
 Examples:
   gpudiag hang              the job on this machine
   gpudiag hang 4711         that of torchrun, or of any of its processes
+  gpudiag hang --watch 60   where it is unknown: all wait for their GPUs
   gpudiag hang --slurm-job 42
   sudo gpudiag hang --all   of all users
   srun --overlap --jobid 42 --ntasks-per-node 1 gpudiag hang --slurm-job 42"""
@@ -40,8 +41,8 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
     """Why a running job stands still: which rank, which line, what it waits for.
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is stopped or changed. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with
-    the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
+    nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where only its C functions
+    tell. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
@@ -59,6 +60,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
                 limits=HangLimits(work=plan.limit),
                 job_of=plan.job_of,
                 native=native,
+                watch_seconds=plan.watch,
             )
             _tell(report, events)
         return print_hang(report, wanted)
@@ -111,7 +113,9 @@ def _hang_together(
     with MachinesLaunch(environment, HANG_LOOK) as launch:
         if not launch.looks:
             return await_status(launch)
-        report = look_here(plan.slurm_job, every=plan.every, limits=limits, native=native)
+        report = look_here(
+            plan.slurm_job, every=plan.every, limits=limits, native=native, watch_seconds=plan.watch
+        )
         own = EXIT_STATUSES[report.outcome]
         if launch.tells:
             collected = launch.collect(to_document(report), own)

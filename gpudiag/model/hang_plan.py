@@ -42,6 +42,15 @@ class HangPlan(Plan):
         between=(1, 86400),
     )
 
+    watch: float = option(
+        0.0,
+        "--watch",
+        "Watch a job for this long where it is unknown whether it hangs.",
+        "SECONDS",
+        between=(0, 86400),
+        default_words="until the limits have passed, about 5",
+    )
+
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""
         self.require_options()

@@ -111,7 +111,7 @@ def _counted(verdict: JobVerdict, style: Style) -> str:
 
 def _place(place: Place, style: Style) -> list[str]:
     name = name_ranks(place.ranks) if place.ranks else "a process without a known rank"
-    state = "moves" if place.moves else "still"
+    state = "moves" if place.moves else "takes a processor, still" if place.busy else "still"
     since = (
         "" if isinstance(place.since_seconds, Missing) or place.moves else f" for {place.since_seconds:.0f} s"
     )

@@ -6,12 +6,14 @@
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.verdict import is_decided, judge_job
+from gpudiag.checks.job.position import PYTHON
+from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import install_command, root_command
@@ -20,8 +22,10 @@ from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing
 from gpudiag.probe.job.gather import Gathered, gather_looks, join_looks
+from gpudiag.probe.job.gpu_use import add_gpu_looks, start_gpu_use
 from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import find_py_spy
+from gpudiag.probe.job.py_spy import read_native as read_c_functions
 from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
 from gpudiag.ranks.environment import RankEnvironment
@@ -30,6 +34,9 @@ from gpudiag.runs.machines import read_launch
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5
+_WATCH_SECONDS = 5.0  # between two looks at a job that is watched
+_MOST_STOPPED = 16  # ranks whose C functions are read
+_NATIVE_SECONDS = 10.0
 # Launchers that can start a process beside a job that runs already, on each of its machines.
 _STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
 
@@ -43,8 +50,11 @@ def run_hang(
     with_machine: bool = True,
     job_of: int | None = None,
     native: bool = False,
+    watch_seconds: float = 0.0,
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
+
+    A job of which it cannot be told whether it hangs is looked at again for `watch_seconds`.
 
     With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
     looked at.
@@ -61,11 +71,12 @@ def run_hang(
             hint=install_command("hang"),
         )
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
+    gpus = start_gpu_use()
     gathered = gather_looks(wanted)
     _refuse(gathered, wanted, every=every or job_of is not None)
     jobs = gathered.jobs if job_of is None else _only_that_of(gathered.jobs, job_of)
-    jobs = _with_state(jobs)
-    verdicts = _judge_all(jobs, limits, started)
+    jobs = add_gpu_looks(_with_state(jobs), gpus)
+    verdicts = _judge_all(jobs, limits, started, watch_seconds)
     if native:
         verdicts = [_with_native(verdict, limits) for verdict in verdicts]
     machine = _look_at_machine(jobs) if with_machine else ()
@@ -105,12 +116,19 @@ def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
 
 
 def look_here(
-    slurm_job: str | None, *, every: bool, limits: HangLimits | None, native: bool = False
+    slurm_job: str | None,
+    *,
+    every: bool,
+    limits: HangLimits | None,
+    native: bool = False,
+    watch_seconds: float = 0.0,
 ) -> HangReport:
     """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
     started = monotonic()
     try:
-        return run_hang(None, slurm_job, every=every, limits=limits, native=native)
+        return run_hang(
+            None, slurm_job, every=every, limits=limits, native=native, watch_seconds=watch_seconds
+        )
     except GpudiagError as error:
         why = (
             f"{error.message} ({error.hint})"
@@ -149,19 +167,65 @@ def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
     return tuple(replace(job, state=read_job_state(job)) for job in jobs)
 
 
-def _judge_all(jobs: Sequence[Job], limits: HangLimits | None, started: float) -> list[JobVerdict]:
-    """The verdicts; what is not decided by the first looks is looked at once more, when the limit has passed."""
-    return [_judge(job, limits, started) for job in jobs]
+def _judge_all(
+    jobs: Sequence[Job], limits: HangLimits | None, started: float, watch_seconds: float = 0.0
+) -> list[JobVerdict]:
+    """The verdicts; what is not decided by the first looks is looked at again, when the limits have passed."""
+    return [_judge(job, limits, started, watch_seconds) for job in jobs]
 
 
-def _judge(job: Job, limits: HangLimits | None, started: float) -> JobVerdict:
+def _judge(job: Job, limits: HangLimits | None, started: float, watch_seconds: float) -> JobVerdict:
+    """The verdict, after as many looks as it takes: once more after each limit, then for as long as the job is watched."""
+    limits = limits or HangLimits()
     verdict = judge_job(job, limits)
-    if is_decided(verdict):
-        return verdict
-    sleep(max(0.0, started + (limits or HangLimits()).still + _MARGIN_SECONDS - monotonic()))
-    at_seconds = monotonic() - started
+    for until in (limits.still, *([limits.loop] if limits.loop > limits.still else [])):
+        if is_decided(verdict, limits) or not _may_change(verdict, until, limits):
+            break
+        verdict = _look_again(verdict, limits, started, until + _MARGIN_SECONDS)
+        # Only now: it stops the ranks for a moment, and a job that goes on has shown so by its lines.
+        verdict = _with_c_functions(verdict, limits)
+    if verdict.outcome is not Outcome.PASS:
+        verdict = _with_c_functions(verdict, limits)
+    while not is_decided(verdict, limits) and monotonic() - started < watch_seconds:
+        wait = min(_WATCH_SECONDS, watch_seconds + started - monotonic())
+        verdict = _look_again(verdict, limits, started, monotonic() - started + wait)
+    return verdict
+
+
+def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
+    """Whether a look after that limit may decide: the longer one is that of loops alone."""
+    return until <= limits.still or any(place.kind == PYTHON and place.moves for place in verdict.places)
+
+
+def _look_again(
+    verdict: JobVerdict, limits: HangLimits, started: float, at_least_seconds: float
+) -> JobVerdict:
+    """The verdict with one look more, that long after the start or later; the same where the job has ended."""
+    sleep(max(0.0, started + at_least_seconds - monotonic()))
+    job, at_seconds = verdict.job, monotonic() - started
     again = gather_looks(Wanted(pid=job.ranks[0].pid, looks=1)).jobs
     return judge_job(join_looks(job, again[0], at_seconds), limits) if again else verdict
+
+
+def _with_c_functions(verdict: JobVerdict, limits: HangLimits) -> JobVerdict:
+    """The verdict with the C functions of ranks of which only processor time moves: whether they compute, or wait for a GPU."""
+    doubtful = [rank for rank in verdict.job.ranks if needs_c_functions(rank, verdict)][:_MOST_STOPPED]
+    if not doubtful:
+        return verdict
+    with ThreadPoolExecutor(len(doubtful)) as pool:
+        read = dict(zip((rank.pid for rank in doubtful), pool.map(_read_c_functions, doubtful), strict=True))
+    ranks = tuple(read.get(rank.pid, rank) for rank in verdict.job.ranks)
+    return judge_job(replace(verdict.job, ranks=ranks), limits)
+
+
+def _read_c_functions(rank: RankSeen) -> RankSeen:
+    look, began = rank.last, monotonic()
+    functions = read_c_functions(rank.pid, timeout_seconds=_NATIVE_SECONDS)
+    if isinstance(functions, Missing):
+        return rank
+    threads = tuple(replace(one, native=functions) if one.tid == look.pid else one for one in look.threads)
+    seen = replace(look, threads=threads, stopped_seconds=max(0.001, round(monotonic() - began, 3)))
+    return replace(rank, looks=(*rank.looks[:-1], seen))
 
 
 def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
@@ -238,9 +302,14 @@ def _notes(jobs: Iterable[Job]) -> tuple[str, ...]:
         for look in rank.looks
         if "stopped" in str(look.stacks) and isinstance(look.stacks, str)
     ]
-    if any(
-        thread.native for job in seen for rank in job.ranks for look in rank.looks for thread in look.threads
-    ):
+    looks = [look for job in seen for rank in job.ranks for look in rank.looks]
+    read = {look.pid: look.stopped_seconds for look in looks if look.stopped_seconds}
+    if read:
+        longest = f"for {1000 * max(read.values()):.0f} ms at most"
+        return (
+            f"to read C functions, {len(read)} {'rank was' if len(read) == 1 else 'ranks were'} stopped once, {longest}",
+        )
+    if any(thread.native for look in looks for thread in look.threads):
         return ("pystack stopped the rank with the C functions for about a second",)
     if stopped:
         pids = ", ".join(str(pid) for pid in dict.fromkeys(stopped))

@@ -10,7 +10,7 @@ from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, 
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
-from gpudiag.checks.job.waiters import Waiters, describe_call
+from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
@@ -66,11 +66,8 @@ def _elsewhere(waiters: Waiters, only: Group) -> list[Finding]:
         return []
     message = f"{waiters.describe()}; the rank that they wait for is on another machine, or could not be read"
     return [
-        kinds.NOT_YET.finding(HostSubject(waiters.job.host), message, *facts_of(only), remedy=_OTHER_MACHINES)
+        kinds.NOT_YET.finding(HostSubject(waiters.job.host), message, *facts_of(only), remedy=OTHER_MACHINES)
     ]
-
-
-_OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
 
 
 def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:

@@ -1,5 +1,6 @@
 """What proves a finding about ranks of a running job: lines, system calls, times, variables."""
 
+from gpudiag.checks.job.gpu_use import describe_use
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import describe_line
 from gpudiag.checks.job.stacks import own_frames
@@ -42,8 +43,17 @@ def facts_of(group: Group) -> tuple[Evidence, ...]:
         where = " in ".join(word for word in (main.syscall, main.waits_in) if word)
         facts.append(Evidence(f"kernel of {name}", f"state {main.state}, {where}", source="/proc/PID/task"))
     if main is not None and main.native:
-        facts.append(Evidence(f"C functions of {name}", " < ".join(main.native[:4]), source="pystack"))
-    if head.since_seconds is not None:
+        source = "py-spy --native" if head.seen.last.stopped_seconds else "pystack"
+        facts.append(Evidence(f"C functions of {name}", " < ".join(main.native[:4]), source=source))
+    if use := describe_use(head.seen):
+        facts.append(Evidence(f"GPU of {name}", use, source="NVML"))
+    if head.since_seconds is not None and head.busy:
+        facts.append(
+            Evidence(
+                f"at one place, {name}", round(head.since_seconds, 1), "seconds at least", source="looks"
+            )
+        )
+    elif head.since_seconds is not None:
         facts.append(
             Evidence(
                 f"last ran, {name}",

@@ -18,7 +18,7 @@ from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.told import Told
-from gpudiag.checks.job.waiters import Waiters
+from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
@@ -32,12 +32,11 @@ _LOOPS = ("for ", "while ", "async for ")
 def judge_gpu_stall(waiters: Waiters, told: Told, limits: HangLimits) -> list[Finding]:
     """The finding for ranks that all wait, at least one of them for its GPU or spinning in a collective."""
     apart = told.find(Apart.BEHIND, Apart.ELSEWHERE)
-    if apart is not None and told.moves is not True:
-        found = _judge_counts(waiters, apart, limits)
-        if found is not None:
-            return [found]
-    order = _judge_places(waiters, limits) if apart is None else None
-    return [order or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)]
+    if apart is not None:
+        return [_judge_counts(waiters, apart, limits) or _judge_elsewhere(waiters, apart)]
+    return [
+        _judge_places(waiters, limits) or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)
+    ]
 
 
 def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Finding | None:
@@ -55,6 +54,20 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
     facts = (said, *apart.evidence, *_facts(odd), *_facts(most))
     message = f"{_describe(odd, most)}, while {_describe(most, odd)}{waiters.since}; {apart.message}"
     return _timed(kinds.OTHER_COLLECTIVE, waiters, odd, message, limit, facts)
+
+
+def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
+    """The finding where the ranks that differ are not among those that were looked at: what they do decides."""
+    message = f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that rank does could not be seen from here"
+    said = Evidence(apart.source, apart.message, source=apart.source)
+    return kinds.UNKNOWN.finding(
+        HostSubject(waiters.job.host),
+        message,
+        said,
+        *apart.evidence,
+        *_facts(waiters.positions),
+        remedy=OTHER_MACHINES,
+    )
 
 
 def _may_come(behind: Position, ahead: Position) -> bool:
@@ -144,7 +157,7 @@ def _is_telling(frames: Sequence[Frame], name: str) -> bool:
     shapes = {dict(frame.tensors)[name].shape for frame in frames}
     if len({len(shape) for shape in shapes}) > 1:
         return True
-    others = {other for frame in frames for other, _ in frame.tensors} - {name}
+    others = {other for frame in frames for other, seen in frame.tensors if seen.shape} - {name}
     return any(len({_tensor(frame, other) for frame in frames}) == 1 for other in others)
 
 
@@ -169,7 +182,7 @@ def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
     equal = told.find(Apart.NONE)
     counts = f"; {equal.message} ({equal.source})" if equal is not None else ""
     uses = _describe_uses(positions)
-    idle = [backward_seconds_ago(one.seen.last) for one in positions]
+    idle = [backward_seconds_ago(one.seen.looks) for one in positions]
     backward = min((one for one in idle if one is not None), default=0.0) if None not in idle else 0.0
     since_backward = (
         f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""
@@ -231,8 +244,6 @@ def _describe(positions: Sequence[Position], others: Sequence[Position], *, with
     """`rank 1 waits in barrier at train.py:110 in main, and has left the loop of train.py:85, in which rank 0 is (step 20)`."""
     head = positions[0]
     words = is_are(positions, head.words)
-    if len(positions) > 1:
-        words = words.replace("its GPU", "their GPUs")
     at = f" at {head.where}" if head.where else ""
     step = _name_step(head) if with_step else ""
     left = _left_loop(head, others[0]) if others and others[0] is not head else ""

@@ -109,7 +109,7 @@ def is_are(positions: Sequence[Position], words: str) -> str:
     )
     if plural is None:
         plural = first[:-1] if first.endswith("s") and not first.endswith("ss") else first
-    return f"{plural} {rest}".strip()
+    return f"{plural} {rest}".strip().replace("its GPU", "their GPUs")
 
 
 def describe(group: Group) -> str:

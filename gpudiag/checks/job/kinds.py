@@ -185,8 +185,8 @@ ALL_WAIT = _kind(
 GPU_WAITS = _kind(
     "hang.gpu",
     "A rank waits for its GPU, and nothing of the job moves: a kernel does not end, or a collective that others have not started.",
-    "Look at the GPU and at its log: `gpudiag preflight`, `gpudiag explain xid N`. A kernel that does not end is ended by ending the job. To see"
-    " which rank's GPU has not begun a collective, start the job under `gpudiag run`.",
+    "Look at the GPU and at its log: `gpudiag preflight`, `gpudiag explain xid N`. End the job to end a kernel that does not end. To find"
+    " the rank whose GPU has not begun a collective, start the job under `gpudiag run`.",
     owner=Owner.HARDWARE,
 )
 _BASIS_OF_GPU = Basis(
@@ -197,8 +197,8 @@ _BASIS_OF_GPU = Basis(
 )
 UNKNOWN = _kind(
     "hang.unknown",
-    "Nothing of the job moves but processor time, and it cannot be told whether it hangs: a GPU may run a long kernel, or one that never ends.",
-    "Watch it for longer: `gpudiag hang --watch 60 PID`. To see which GPU does not begin a collective, start the job under"
+    "Nothing of the job moves but processor time, and whether it hangs is unknown: a GPU may run a long kernel, or one that never ends.",
+    "Watch it for longer: `gpudiag hang --watch 60 PID`. To find the GPU that does not begin a collective, start the job under"
     " `gpudiag run`, or with `TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/fr_ TORCH_NCCL_ENABLE_TIMING=1`.",
     outcome=Outcome.ERROR,
     basis=_BASIS_OF_GPU,

@@ -88,7 +88,9 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's thread of backward passes ran and sleeps again."""
+    """Whether torch's thread of backward passes ran and sleeps again; not told across a stop, which wakes every thread."""
+    if _was_stopped(earlier):
+        return False
     before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
     return any(
         one.state == "S" and one.tid in before and one.switches > before[one.tid].switches
@@ -96,8 +98,13 @@ def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
     )
 
 
-def backward_seconds_ago(look: ProcessLook) -> float | None:
-    """When a backward pass last ran; None where no thread of torch's tells."""
+def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
+    """When a backward pass last ran, at the last look; None where no thread of torch's tells.
+
+    Looks after one at which the process was stopped show when it was woken, and are not taken.
+    """
+    stopped = next((place for place, look in enumerate(looks) if _was_stopped(look)), len(looks) - 1)
+    look = looks[stopped]
     known = [
         one.last_ran_seconds_ago
         for one in look.threads
@@ -105,7 +112,12 @@ def backward_seconds_ago(look: ProcessLook) -> float | None:
         and one.state == "S"
         and not isinstance(one.last_ran_seconds_ago, Missing)
     ]
-    return min(known) if known else None
+    return min(known) + looks[-1].at_seconds - look.at_seconds if known else None
+
+
+def _was_stopped(look: ProcessLook) -> bool:
+    """Whether the process was stopped for a moment after the kernel was asked: for its C functions, or for a whole stack."""
+    return look.stopped_seconds > 0 or (isinstance(look.stacks, str) and "stopped" in look.stacks)
 
 
 def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:

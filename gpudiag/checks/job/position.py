@@ -143,7 +143,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     if kind == RANKS and busy and not moves and not _spins_for_ranks(main, call, gpu_wait):
         kind, words = PYTHON, f"computes in {call.operation or 'a step'}"
     inner, inner_since = "", None
-    if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING):
+    if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER):
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
@@ -382,13 +382,14 @@ def _what_it_waits_for(
             busy.append((described, works(child.looks[0], child.looks[-1]), _since(child.looks[-1].main)))
     if kind == LOADER and ended:
         return f"its loader's worker pid {ended[0].pid} is dead", False, None
-    if kind in (LOADER, PROGRAM, QUEUE) and busy:
+    if kind in (LOADER, PROGRAM, QUEUE, COMPILER) and busy:
         still = [one for one in busy if not one[1]]
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
         words, _, since = (still or busy)[0]
         return f"{who}, {words}", not still, since
     for thread in last.threads:
-        words = _describe_thread(thread, job) if thread.tid != last.pid and kind != LOADER else ""
+        is_told = thread.tid != last.pid and kind not in (LOADER, COMPILER)
+        words = _describe_thread(thread, job) if is_told else ""
         if words:
             return f"its thread {words}", False, _since(thread)
     return "", False, None

@@ -136,8 +136,14 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
 
 
 def _blames(finding: Finding, difference: Difference, verdict: JobVerdict) -> bool:
-    """Whether a finding is about one of the ranks that the difference blames."""
-    if difference.is_within_group or finding.code in _VAGUE:
+    """Whether a finding is about one of the ranks that the difference blames.
+
+    One that stands still and not yet for long is, too: a further look says what it does, which counts do not.
+    """
+    names_rank = isinstance(finding.subject, RankSubject)
+    if difference.is_within_group or (
+        finding.code in _VAGUE and not (names_rank and finding.code == kinds.NOT_YET.code)
+    ):
         return False
     if isinstance(finding.subject, RankSubject):
         return finding.subject.rank in difference.ranks

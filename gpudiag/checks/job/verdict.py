@@ -9,6 +9,7 @@ from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
+from gpudiag.checks.job.gpu_waits import uses_gpu
 from gpudiag.checks.job.groups import (
     Group,
     describe,
@@ -28,7 +29,7 @@ from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
-from gpudiag.model.job import Job, JobVerdict
+from gpudiag.model.job import Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
@@ -45,7 +46,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     findings, used = _judge(job, positions, alive, limits, told)
     unseen = _describe_unseen(positions)
     if not findings and not unseen and alive and not _anything_moves(positions, told):
-        findings = (_nothing_moves(job, alive),)
+        findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -53,7 +54,7 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     verdict = JobVerdict(
         job.name,
         outcome,
-        _headline(job, positions, findings, unseen, outcome),
+        _headline(job, positions, findings, unseen, outcome, told),
         findings,
         tuple(place_of(group) for group in groups),
         _ruled_out(job, positions, findings),
@@ -83,20 +84,46 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     return any(place.moves for place in verdict.places) and not short
 
 
+def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
+    """Whether only the C functions of a rank tell what it does: it has a GPU, takes processor time, and nothing else of it moves.
+
+    Not where it is known to work by the name of its function, or to wait in a collective by its frames.
+    """
+    main = rank.last.main
+    if main is None or main.native or not uses_gpu(rank) or rank.last.frozen or rank.last.traced_by:
+        return False
+    if {thread.state for thread in rank.last.threads} & set("DTt"):
+        return False  # py-spy would wait for it without end
+    place = next((one for one in verdict.places if rank.rank in one.ranks or not one.ranks), None)
+    return (
+        place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
+    )
+
+
 def _anything_moves(positions: Sequence[Position], told: Told) -> bool:
     """Whether anything of the job moved: a line, a counter, a file, a count of collectives; processor time alone is nothing."""
     return told.moves is True or any(one.moves for one in positions)
 
 
-def _nothing_moves(job: Job, alive: Sequence[Position]) -> Finding:
-    """The finding for a job of which nothing was seen to move, and of which nothing else is told."""
+def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, ...]:
+    """The findings for a job of which nothing was seen to move, and of which nothing else is told.
+
+    Ranks that stand still in something of their own are told so; else all of them take processor time, or wait for each other.
+    """
+    own = [one for one in alive if not (one.busy or one.waits_for_ranks or one.waits_for_gpu)]
+    if own:
+        return tuple(
+            kinds.NOT_YET.finding(
+                subject_of(group, job), f"{describe(group)}, and nothing of the job moves", *facts_of(group)
+            )
+            for group in group_alike(own)
+        )
     groups = group_alike(alive)
     said = "; ".join(describe(group) for group in groups[::-1][:3])
     message = f"nothing of the job moved but processor time while it was looked at: {said}"
     subject = subject_of(groups[-1], job) if len(groups) == 1 else HostSubject(job.host)
-    return kinds.UNKNOWN.finding(
-        subject, message, *(fact for group in groups[:2] for fact in facts_of(group))
-    )
+    facts = tuple(fact for group in groups[:2] for fact in facts_of(group))
+    return (kinds.UNKNOWN.finding(subject, message, *facts),)
 
 
 def _judge(
@@ -119,9 +146,12 @@ def _judge(
         found += _judge_gone(job, unconcerned, waiters.since_seconds, limits)
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
-            if _needs_gpus(waiters) and not _anything_moves(positions, told):
-                found += judge_gpu_stall(waiters, told, limits)
-                used = tuple(one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE))
+            if _needs_gpus(waiters):
+                if told.moves is not True:  # counts that moved show that the job goes on
+                    found += judge_gpu_stall(waiters, told, limits)
+                    used = tuple(
+                        one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE)
+                    )
             else:
                 found += judge_waiters(waiters, is_whole=not unknown)
     else:
@@ -292,7 +322,7 @@ def _judge_without_waiters(
     found = _judge_held(job, positions)
     if still:
         found += _judge_gone(job, positions, _stood_seconds(alive), limits)
-    if found or not still:
+    if found or not still or any(one.busy for one in alive):
         return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
@@ -352,6 +382,7 @@ def _headline(
     findings: Sequence[Finding],
     unseen: Sequence[str],
     outcome: Outcome,
+    told: Told,
 ) -> str:
     if findings and outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
@@ -366,14 +397,14 @@ def _headline(
             )
         first = f"cannot tell: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
-    return f"not hanging: {_progress(positions)}"
+    return f"not hanging: {_progress(positions, told)}"
 
 
-def _progress(positions: Sequence[Position]) -> str:
+def _progress(positions: Sequence[Position], told: Told) -> str:
     """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        return "no rank waits long"
+        return "NCCL's counts of collectives move" if told.moves is True else "no rank waits long"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
     return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{said}"

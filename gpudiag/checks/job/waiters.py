@@ -17,6 +17,8 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import Job
 from gpudiag.reference.waits import GPU
 
+OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."
+
 
 @dataclass(frozen=True, slots=True)
 class Waiters:
@@ -46,7 +48,7 @@ class Waiters:
     def at_most_seconds(self) -> float | None:
         """For how long all of them may have waited: one that spins shows no time, but its last backward pass does."""
         known = [
-            max(one.since_seconds, backward_seconds_ago(one.seen.last) or 0.0)
+            max(one.since_seconds, backward_seconds_ago(one.seen.looks) or 0.0)
             if one.busy
             else one.since_seconds
             for one in self.positions

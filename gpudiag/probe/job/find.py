@@ -17,6 +17,7 @@ _RANK_VARIABLES = (
     ("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_PORT",)),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
 )  # fmt: skip
+_LOOPBACK = ("localhost", "ip6-localhost", "::1")
 _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
 _JOINS = ("/torch/multiprocessing/spawn.py", "/multiprocessing/process.py", "/multiprocessing/popen_")
@@ -100,7 +101,14 @@ def _candidate(process: Process) -> _Candidate | None:
             continue
         told = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "variables"
         name = told if launcher == "torchrun" else launcher
-        key = (name, str(process.uid), values[1], *(variables.get(one, "") for one in alike))
+        # Launchers of one job on one machine may name it in several ways.
+        told_alike = (variables.get(one, "") for one in alike)
+        key = (
+            name,
+            str(process.uid),
+            values[1],
+            *("127.0.0.1" if one in _LOOPBACK else one for one in told_alike),
+        )
         local = tuple(
             int(text) if (text := variables.get(one, "")).isdecimal() else None
             for one in (local_rank, local_size)

@@ -82,6 +82,7 @@ def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
     for rank in job.ranks:
         seen = later.get(rank.pid)
         look = seen.last if seen is not None else ProcessLook(at_seconds, rank.pid, "X", 0.0)
+        look = _with_native_of(rank.last, look)
         children = {child.pid: child for child in seen.children} if seen is not None else {}
         joined = tuple(
             replace(
@@ -95,6 +96,21 @@ def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
             replace(rank, looks=(*rank.looks, replace(look, at_seconds=at_seconds)), children=joined)
         )
     return replace(job, ranks=tuple(ranks))
+
+
+def _with_native_of(earlier: ProcessLook, later: ProcessLook) -> ProcessLook:
+    """The later look with the C functions that were read at the earlier one, where the main thread is still at the same lines."""
+    one, other = earlier.main, later.main
+    if one is None or other is None or not one.native:
+        return later
+    if [(frame.file, frame.line) for frame in one.frames] != [
+        (frame.file, frame.line) for frame in other.frames
+    ]:
+        return later
+    threads = tuple(
+        replace(thread, native=one.native) if thread.tid == other.tid else thread for thread in later.threads
+    )
+    return replace(later, threads=threads, stopped_seconds=earlier.stopped_seconds)
 
 
 def _read(messages: Iterable[Any]) -> _Sent | None:

@@ -8,10 +8,11 @@ or in uninterruptible sleep, for there py-spy would wait without end, or leave a
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ _READ = "py-spy"
 _TRIES = 4
 _MOST_FUNCTIONS = 24
 _PYTHON_LOOP = "_PyEval_EvalFrameDefault"
+_NATIVE_TRIES = 3
+# A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the time.
+_OF_THE_SYSTEM = re.compile(r"\((\[vdso\]|libc\.so\.6|ld-linux[^)]*)\)$")
 # Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
 _OUTERMOST = frozenset(("<module>", "_run_module_as_main", "_shutdown", "_run_exitfuncs", "_exit_function"))
 _ENDED = ("no such process", "failed to open process", "failed to get process executable name")
@@ -108,15 +112,22 @@ def read_native(pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]
     if program is None:
         return Missing(MissingReason.SOURCE_ABSENT, f"py-spy is not installed: `{install_command('hang')}`")
     argv = [program, "dump", "--native", "--json", "--pid", str(pid)]
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return Missing(MissingReason.TIMED_OUT, f"py-spy did not answer within {timeout_seconds:g} s")
-    except OSError as error:
-        return Missing(MissingReason.SOURCE_ABSENT, f"py-spy could not be started: {error.strerror}")
-    if done.returncode:
-        return _refusal(done.stderr.decode(errors="replace"))
-    return parse_native(done.stdout.decode(errors="replace"), pid)
+    found: Reading[tuple[str, ...]] = Missing(MissingReason.ERROR)
+    for _ in range(_NATIVE_TRIES):
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, timeout=timeout_seconds, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            return Missing(MissingReason.TIMED_OUT, f"py-spy did not answer within {timeout_seconds:g} s")
+        except OSError as error:
+            return Missing(MissingReason.SOURCE_ABSENT, f"py-spy could not be started: {error.strerror}")
+        if done.returncode:
+            return _refusal(done.stderr.decode(errors="replace"))
+        found = parse_native(done.stdout.decode(errors="replace"), pid)
+        if isinstance(found, Missing) or not all(_OF_THE_SYSTEM.search(one) for one in found):
+            break
+    return found
 
 
 def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
@@ -126,8 +137,7 @@ def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
     """
     try:
         threads = {one["os_thread_id"]: one["frames"] for one in json.loads(text)}
-        frames = threads[tid]
-        inner = list(itertools.takewhile(lambda frame: frame["module"] is not None, frames))
+        inner = list(itertools.takewhile(_is_native, threads[tid]))
         named = [
             f"{frame['name']} ({os.path.basename(frame['module'])})"
             for frame in inner
@@ -138,6 +148,11 @@ def parse_native(text: str, tid: int) -> Reading[tuple[str, ...]]:
     if not inner:
         return (_PYTHON_LOOP,)
     return tuple(named[:_MOST_FUNCTIONS]) or (f"a function without a name ({inner[0]['short_filename']})",)
+
+
+def _is_native(frame: Mapping[str, Any]) -> bool:
+    """Whether a frame is of C; one whose library could not be found has a number for its name."""
+    return frame["module"] is not None or str(frame["name"]).startswith("0x")
 
 
 def _is_whole(threads: dict[int, RawThread], pid: int) -> bool:

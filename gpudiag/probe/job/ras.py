@@ -22,7 +22,10 @@ ENABLE_VARIABLE = "NCCL_RAS_ENABLE"  # 0 switches RAS off
 COLLECTION_SECONDS = 1
 APART_SECONDS = 1.0
 DEADLINE_SECONDS = 4.0
-_OTHER_JOB_TRIES = 4
+_MOST_TRIES = 32
+_TRY_SECONDS = (
+    1.5  # for one answer: a listener whose process is stopped accepts the connection, and never answers
+)
 _PROTOCOL = b"CLIENT PROTOCOL 2\n"
 _MAX_LINE_BYTES = 1024
 _CHUNK_BYTES = 1 << 16
@@ -39,16 +42,17 @@ def read_ras(
     address: str = DEFAULT_ADDRESS,
     *,
     pids: frozenset[int] = frozenset(),
+    is_whole: bool = False,
     apart_seconds: float = APART_SECONDS,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Reading[RasLooks]:
     """Two answers of the RAS at this address, begun `apart_seconds` apart, or why there are none.
 
-    With `pids`, JSON that names processes and none of these is of another job, and is not returned. A first answer
-    without a second is returned alone.
+    With `pids`, JSON that names processes and none of these is of another job, and is not returned; so is a text, which names a few
+    of any machine, where `is_whole`: the job has no other processes. A first answer without a second is returned alone.
     """
     began = monotonic()
-    client = _Client(address, pids, began, began + deadline_seconds)
+    client = _Client(address, pids, is_whole, began, began + deadline_seconds)
     try:
         first = client.look()
     except _Failed as failed:
@@ -74,15 +78,23 @@ class _Client:
 
     address: str
     pids: frozenset[int]
+    is_whole: bool
     began: float
     deadline: float
     speaks_json: bool = True
+    until: float = 0.0  # of the try under way
 
     def look(self) -> RasLook:
-        """One answer, of a process of the wanted job."""
-        for _ in range(_OTHER_JOB_TRIES):
+        """One answer, of a process of the wanted job; which listener gets a connection, the kernel decides."""
+        for _ in range(_MOST_TRIES):
             at_seconds = monotonic() - self.began
-            answer = self._ask()
+            self.until = min(self.deadline, monotonic() + _TRY_SECONDS)
+            try:
+                answer = self._ask()
+            except _Failed as failed:
+                if failed.reason is MissingReason.TIMED_OUT and monotonic() < self.deadline:
+                    continue
+                raise
             try:
                 look = parse_ras_answer(answer, at_seconds=at_seconds)
             except RasRefused as refused:
@@ -92,8 +104,8 @@ class _Client:
         raise _Failed(MissingReason.SOURCE_ABSENT, "the processes that answer are of another job")
 
     def _is_wanted(self, look: RasLook) -> bool:
-        """Whether the answer is of the wanted job; a text names a few processes, of any machine, and cannot tell."""
-        if not look.is_complete:
+        """Whether the answer is of the wanted job; a text names a few processes, of any machine."""
+        if not look.is_complete and not self.is_whole:
             return True
         named = {rank.pid for one in look.communicators for rank in one.ranks if rank.pid is not None}
         return not self.pids or not named or not self.pids.isdisjoint(named)
@@ -147,7 +159,7 @@ class _Client:
         return found
 
     def _left(self) -> float:
-        left = self.deadline - monotonic()
+        left = self.until - monotonic()
         if left <= 0:
             raise _Failed(MissingReason.TIMED_OUT, "it did not answer in time")
         return left

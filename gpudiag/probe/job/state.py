@@ -126,18 +126,40 @@ def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
             listening[namespace] = listening_ports(root / "proc" / str(rank.seen.pid) / "net")
         if _listens(root, rank.seen.pid, address, listening[namespace]):
             addresses[address] = rank
-    state = JobState()
+    state = JobState(notes=_note_foreign(ranks, listening, addresses, root))
     for address, rank in list(addresses.items())[:4]:
         if _is_elsewhere(root, rank.seen.pid):
             note = "NCCL RAS listens in the network namespace of a container: run `gpudiag hang` in it"
             state = replace(state, notes=(*state.notes, note))
             continue
-        looks = read_ras(address, pids=pids | _pids_inside(root, pids))
+        is_whole = job.world_size == len(ranks)
+        looks = read_ras(address, pids=pids | _pids_inside(root, pids), is_whole=is_whole)
         if isinstance(looks, Missing):
             state = replace(state, notes=(*state.notes, looks.detail))
         else:
             state = replace(state, ras=(*state.ras, looks))
     return state
+
+
+def _note_foreign(
+    ranks: list[_Rank], listening: Mapping[str, Mapping[str, int]], own: Mapping[str, _Rank], root: Path
+) -> tuple[str, ...]:
+    """What to do where another job holds the port of NCCL's RAS, and no rank of this one listens there."""
+    if own or not ranks:
+        return ()
+    address = ras_address(dict(ranks[0].variables))
+    port = "" if address is None else address.rpartition(":")[2]
+    taken = port in {str(one) for one in listening.get(_namespace(root, ranks[0].seen.pid), {}).values()}
+    if not taken or not _has_loaded(root, ranks[0].seen.pid, "libnccl"):
+        return ()
+    words = f"NCCL RAS at {address} is of another job: give each job of a machine its own port, `NCCL_RAS_ADDR=localhost:PORT`"
+    return (words,)
+
+
+def _has_loaded(root: Path, pid: int, library: str) -> bool:
+    with suppress(OSError):
+        return library in (root / "proc" / str(pid) / "maps").read_text(errors="replace")
+    return False
 
 
 def _listens(root: Path, pid: int, address: str, listening: Mapping[str, int]) -> bool:

@@ -35,7 +35,7 @@ def start_look(
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time tells: ranks that all stand still, an endless loop, work (six times). A rank that others wait
+    The limit is for what only time tells: ranks that all stand still, work (six times). A rank that others wait
     for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
     others have waited for longer. `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
     not moved since has stood still for so long, also where it spins and nothing else tells.
@@ -66,7 +66,7 @@ def stream_look(
         idle=limit_seconds,
         told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
-        loop=limit_seconds,  # it may be one that ends: a preparation, a wait for a time
+        loop=min(limit_seconds, usual.loop),
     )
     with _without_new_dumps(folder):
         add_earlier = (

@@ -131,6 +131,34 @@ def test_a_text_names_a_few_processes_of_any_machine_and_is_taken() -> None:
     assert isinstance(looks, RasLooks)
 
 
+def test_a_text_that_names_only_processes_of_others_is_of_another_job_where_all_of_this_one_are_known() -> (
+    None
+):
+    with ras_server(lambda *_: as_text([four([7, 7, 6, 7])], "2.24.3"), speaks_json=False) as address:
+        foreign = read_ras(
+            address, pids=frozenset((77,)), is_whole=True, apart_seconds=0.0, deadline_seconds=SOON
+        )
+        own = read_ras(
+            address, pids=frozenset((4002, 77)), is_whole=True, apart_seconds=0.0, deadline_seconds=SOON
+        )
+    assert isinstance(foreign, Missing)
+    assert foreign.reason is MissingReason.SOURCE_ABSENT
+    assert isinstance(own, RasLooks)
+
+
+def test_the_answer_of_the_right_job_is_found_among_many_listeners_of_one_port() -> None:
+    """The kernel gives a connection to any listener: here nine of ten are of other jobs."""
+    foreign = FakeCommunicator([FakeRank({"AllReduce": 5}, pid=9000 + place) for place in range(2)])
+
+    def answer(number: int, _: bool) -> bytes:
+        return as_json([four([5, 5, 5, 5]) if number % 10 == 9 else foreign])
+
+    with ras_server(answer) as address:
+        looks = read_ras(address, pids=frozenset((4002,)), apart_seconds=0.0, deadline_seconds=30.0)
+    assert isinstance(looks, RasLooks)
+    assert len(looks.looks) == 2
+
+
 def test_a_second_answer_that_fails_leaves_the_first() -> None:
     with ras_server(lambda number, _: b"" if number else as_json([four([1])])) as address:
         looks = read_ras(address, apart_seconds=0.0, deadline_seconds=SOON)

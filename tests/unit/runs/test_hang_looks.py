@@ -3,10 +3,12 @@
 import pytest
 
 from gpudiag.model.finding import Outcome
+from gpudiag.model.reading import Reading
 from gpudiag.probe.job.gather import Gathered
 from gpudiag.probe.job.look import Wanted
+from gpudiag.probe.job.py_spy import parse_native
 from gpudiag.runs import hang
-from tests.recorded_hangs import recorded, seen_early
+from tests.recorded_hangs import facts_of, looked_at_again, recorded, recorded_on_gpus, seen_early
 
 
 class Machine:
@@ -53,3 +55,81 @@ def test_a_job_that_is_decided_is_not_looked_at_again(
     monkeypatch.setattr(hang, "gather_looks", machine.gather)
     assert hang.run_hang(every=True, with_machine=False).outcome is Outcome.FAIL
     assert machine.further == [] == slept
+
+
+class OnGpus:
+    """A recorded job on GPUs: two looks at first, then the later one again and again; it counts the looks and the stops."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.first, self.name = recorded_on_gpus(name), name
+        self.later = looked_at_again(self.first, name)
+        self.stopped: list[int] = []
+        self.looks = 0
+        monkeypatch.setattr(hang, "gather_looks", self.gather)
+        monkeypatch.setattr(hang, "read_c_functions", self.read)
+        monkeypatch.setattr(hang, "start_gpu_use", lambda: None)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        if wanted.looks > 1:
+            return Gathered((self.first,), 0)
+        self.looks += 1
+        return Gathered((self.later,), 0)
+
+    def read(self, pid: int, *, timeout_seconds: float) -> Reading[tuple[str, ...]]:
+        assert timeout_seconds > 0
+        self.stopped.append(pid)
+        told = next(one for one in facts_of(self.name)["ranks"] if one["pid"] == pid)
+        return parse_native(told["py_spy_native_json"]["out"], pid)
+
+
+class Clock:
+    """Time that passes only where something sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(hang, "sleep", self.sleep)
+        monkeypatch.setattr(hang, "monotonic", lambda: self.now)
+        monkeypatch.setattr(hang, "find_py_spy", lambda: "py-spy")
+        monkeypatch.setattr(hang, "read_job_state", lambda job: job.state)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(0.05, seconds)
+
+
+@pytest.mark.parametrize("name", ["healthy", "slow", "longkernel", "evalok"])
+def test_no_rank_of_a_job_that_goes_on_is_stopped_for_its_c_functions(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    Clock(monkeypatch)
+    seen = OnGpus(monkeypatch, name)
+    report = hang.run_hang(7, with_machine=False)
+    assert report.outcome in (Outcome.PASS, Outcome.WARN)
+    assert seen.stopped == []
+    assert report.notes == ("read from outside: no rank was stopped or changed",)
+
+
+def test_c_functions_prove_a_wait_for_the_gpu_before_a_job_is_accused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Clock(monkeypatch)
+    seen = OnGpus(monkeypatch, "size")
+    report = hang.run_hang(7, with_machine=False)
+    assert (report.outcome, report.jobs[0].findings[0].code) == (Outcome.FAIL, "hang.other_size")
+    assert sorted(seen.stopped) == [rank.pid for rank in seen.first.ranks]
+    assert "2 ranks were stopped once" in report.notes[0]
+
+
+def test_a_job_that_cannot_be_told_is_watched_for_as_long_as_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    seen = OnGpus(monkeypatch, "spin")
+    began = clock.now
+    unknown = hang.run_hang(7, with_machine=False)
+    assert (unknown.outcome, unknown.jobs[0].findings[0].code) == (Outcome.ERROR, "hang.unknown")
+    assert clock.now - began < 10
+    watched = hang.run_hang(7, with_machine=False, watch_seconds=90.0)
+    assert (watched.outcome, watched.jobs[0].findings[0].code) == (Outcome.FAIL, "hang.gpu")
+    assert 60 <= clock.now - began < 120
+    assert sorted(set(seen.stopped)) == [rank.pid for rank in seen.first.ranks]
+    assert len(seen.stopped) == 4  # once for each answer, though it was looked at for a minute

@@ -8,7 +8,7 @@ from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import GpuLook, Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
-from tests.recorded_hangs import ON_GPUS, looked_at_again, recorded_on_gpus, with_native, with_ras
+from tests.recorded_hangs import ON_GPUS, looked_at_again, recorded_on_gpus, seen_early, with_native, with_ras
 from tests.walking import walk
 
 FAIL, WARN, ERROR, PASS = Outcome.FAIL, Outcome.WARN, Outcome.ERROR, Outcome.PASS
@@ -121,6 +121,17 @@ def _no_text(look: ProcessLook) -> ProcessLook:
         for thread in look.threads
     )
     return replace(look, threads=tuple(threads))
+
+
+@walk([case for case in RECORDED if case.name in ("fifo", "loader", "pyloop", "lit_callback")], name_of)
+def test_counts_do_not_take_the_place_of_what_a_rank_does_that_stands_still_not_yet_for_long(
+    case: OnGpu,
+) -> None:
+    job = with_ras(seen_early(recorded_on_gpus(case.name)), case.name)
+    verdict = judge_job(job)
+    assert (verdict.outcome, verdict.findings[0].code, is_decided(verdict)) == (WARN, "hang.still", False)
+    assert getattr(verdict.findings[0].subject, "rank", None) == 1
+    assert any("behind" in str(fact.value) for fact in verdict.findings[0].evidence)
 
 
 @walk([case for case in RECORDED if case.name in _MOVE], name_of)
@@ -251,3 +262,27 @@ def test_a_rank_behind_whose_gpu_works_is_not_blamed() -> None:
     verdict = judge_job(job)
     assert (verdict.outcome, verdict.findings[0].code) == (WARN, "hang.works_alone"), verdict.headline
     assert "480 W of 700 W" in verdict.headline
+
+
+def test_counts_that_move_show_a_job_that_goes_on_whatever_its_lines() -> None:
+    job = with_ras(recorded_on_gpus("spin"), "spin")
+    assert job.state is not None
+    (looks,) = job.state.ras
+    (communicator,) = looks.looks[0].communicators
+    fewer = replace(
+        communicator, counts=tuple(replace(one, launched=one.launched - 1) for one in communicator.counts)
+    )
+    moving = (replace(looks.looks[0], communicators=(fewer,)), looks.looks[1])
+    verdict = judge_job(replace(job, state=replace(job.state, ras=(replace(looks, looks=moving),))))
+    assert (verdict.outcome, verdict.findings) == (PASS, ())
+    assert "NCCL's counts of collectives move" in verdict.headline
+
+
+def test_a_rank_behind_on_another_machine_is_named_and_not_accused_unseen() -> None:
+    """It may evaluate there: only a look at its machine tells."""
+    job = with_ras(later("uneven"), "uneven")
+    here = replace(job, ranks=job.ranks[:1], expected=(0,))
+    verdict = judge_job(here)
+    assert (verdict.outcome, verdict.findings[0].code) == (ERROR, "hang.unknown"), verdict.headline
+    assert "rank 1 has launched 41 AllReduce" in verdict.headline
+    assert "gpudiag merge" in verdict.findings[0].remedy

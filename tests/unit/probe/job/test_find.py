@@ -67,6 +67,17 @@ def test_two_jobs_are_two_and_a_second_node_expects_its_own_ranks():
     assert sorted(job.expected or () for job in jobs) == [(0, 1), (4, 5, 6, 7)]
 
 
+def test_two_launchers_of_one_job_on_one_machine_are_one_job_however_they_name_the_master():
+    first = torchrun_rank(20, 10, 0, size=2, local_size=1)
+    second = torchrun_rank(21, 11, 1, size=2, local_size=1)
+    assert second.environment is not None
+    second = replace(second, environment={**second.environment, "MASTER_ADDR": "localhost"})
+    (job,) = find_launched_jobs(table(process(10, 1), process(11, 1), first, second))
+    assert ranks_of(job) == {0: 20, 1: 21}
+    assert job.expected == (0, 1)
+    assert job.launcher_process is None
+
+
 def test_a_shell_around_a_rank_is_not_the_rank():
     variables = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     shell = process(20, 10, python=False, **variables)
