@@ -1,5 +1,6 @@
 """How a job went that gpudiag ran, judged: which rank failed first, where it stood still, who is slow."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -265,8 +266,8 @@ def _error_of(root: RankRecord, log: LogVerdict | None) -> tuple[str, str, str]:
         return root.error, root.error_place or "", "its exception"
     if log is None or log.kind is not VerdictKind.RANK_FAILED or root.rank not in log.ranks:
         return "", "", ""
-    if root.signal is not None and root.signal != "SIGABRT":
-        return "", "", ""  # who is killed by a signal says nothing more
+    if _EXCEPTION.search(log.excerpt) is None:  # else it says how the rank ended, which is known
+        return "", "", ""
     return log.excerpt, "", "the job's output"
 
 

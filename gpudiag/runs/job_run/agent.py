@@ -320,6 +320,11 @@ class Agent:
             self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
             return
+        stopped = next((one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS)), None)
+        if stopped is not None:  # where it stands may be all that is known of it in the end
+            stopped.standing_glances += 1
+            self._start_glance(stopped, now)
+            return
         if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):

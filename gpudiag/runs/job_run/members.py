@@ -26,6 +26,7 @@ _COARSE_SECONDS = 1.0
 _GLANCES = 240
 _PAUSE_SECONDS, _ENDING_SECONDS = 2.0, 30.0  # a process may take long from its exception to its end
 _LATELY_SECONDS = 30.0
+_STANDING_GLANCES = 10
 _ERROR_FILE_BYTES = 1 << 20
 _ERROR_CHARACTERS = 300
 
@@ -57,6 +58,7 @@ class Member:
     has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
     glanced_at: float = 0.0
+    standing_glances: int = 0  # beside what all glances may take
     looked: Glance | None = (
         None  # what the last look at all ranks showed of it; no part of how it spends its time
     )
@@ -82,6 +84,15 @@ class Member:
         self.fine.append(pulse)
         if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
             self.coarse.append(pulse)
+
+    def stopped_unseen(self, now: float, seconds: float) -> bool:
+        """Whether it has stood still for so long and was not glanced at since; not more than some times, whatever it does."""
+        return (
+            bool(self.fine)
+            and now - self.moved_at >= seconds
+            and self.glanced_at <= self.moved_at
+            and self.standing_glances < _STANDING_GLANCES
+        )
 
     @property
     def last_seen(self) -> Glance | None:
