@@ -30,6 +30,7 @@ _STARTS_ELSEWHERE = frozenset((
     "srun", "sbatch", "salloc", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "jsrun", "flux",
     "pdsh", "ssh", "kubectl", "docker", "podman", "ray", "apptainer", "singularity", "enroot", "nerdctl", "bsub", "qsub", "aprun",
 ))  # fmt: skip
+_EXCEPTION = re.compile(r"\w(Error|Exception|Interrupt|Failure)\b")
 _NAN_REMEDY = "Look for the step in which this rank's loss or gradients turn NaN: its data first, then its GPU (`gpudiag preflight`)."
 _CAUSES = {
     "runs": "it computes longer",

@@ -16,6 +16,7 @@ from gpudiag.checks.job.run_causes import find_first_failure
 from gpudiag.checks.job.shares import SlowRank
 from gpudiag.compat import UTC
 from gpudiag.model.evidence import RankSubject
+from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import JobRun, RankEnd, RankRecord, SignalSeen, Stall, StepTime, WatchCost
@@ -123,6 +124,20 @@ def test_a_rank_whose_cause_is_on_another_machine_is_not_called_the_first() -> N
     (finding,) = judge_run(facts(rank(0, 1, 1, error=LOST, **WAITED), world_size=8))
     assert "rank 0 only lost another rank" in finding.message
     assert "likely on another machine: 1 of 8 ranks are on this one" in finding.message
+
+
+def test_the_output_names_the_exception_where_the_rank_left_none() -> None:
+    """`python -I`: the job's start is not read, and its output goes to a file."""
+    log = Verdict(
+        VerdictKind.RANK_FAILED, "Rank 1 failed first: KeyError: 'dog'.", (1,), excerpt="KeyError: 'dog'"
+    )
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=log))
+    assert finding.message == "rank 1 failed first: it ended with exit code 1 after 60.1 s: KeyError: 'dog'"
+    says_nothing = replace(log, excerpt="ended with exit status 1")
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=says_nothing))
+    assert finding.message == "rank 1 failed first: it ended with exit code 1 after 60.1 s"
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=replace(log, ranks=(0,))))  # another rank's words
+    assert "KeyError" not in finding.message
 
 
 def test_exceptions_are_ordered_by_when_they_were_raised() -> None:
