@@ -74,18 +74,24 @@ def without_last_moves(
     signals: Sequence[SignalSeen],
     killed: datetime | None,
 ) -> tuple[Stall, ...]:
-    """The stalls, where one that only ended because the job did so is one that did not end."""
-    failures = [one.ended for one in ranks if one.order is not None and one.ended is not None]
-    ends = [
-        *failures,
+    """The stalls, where one that only ended because the job did so is one that did not end.
+
+    What stands still only after a signal that ends the job takes long to end, and is no stall of its own.
+    """
+    ended_by = [
         *(one.at for one in signals if one.name in _ENDING),
         *([killed] if killed is not None else []),
     ]
+    ends = [*ended_by, *(one.ended for one in ranks if one.order is not None and one.ended is not None)]
 
     def is_over_by_end(stall: Stall) -> bool:
         return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
 
-    return tuple(replace(one, ended=False, over=None) if is_over_by_end(one) else one for one in stalls)
+    return tuple(
+        replace(one, ended=False, over=None) if is_over_by_end(one) else one
+        for one in stalls
+        if not any(end <= one.began for end in ended_by)
+    )
 
 
 def judge_run(facts: RunFacts) -> tuple[Finding, ...]:

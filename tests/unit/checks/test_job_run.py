@@ -229,6 +229,13 @@ def test_what_moves_as_the_job_ends_is_no_going_on() -> None:
     assert long_after.ended
 
 
+def test_a_job_that_takes_long_to_end_has_no_second_stall() -> None:
+    """Ctrl-C woke the ranks up, and they stood still again until their launcher killed them."""
+    by = (SignalSeen("SIGINT", at(46), passed_on=False),)
+    again = replace(STALL, began=at(47), stood_seconds=29.0)
+    assert without_last_moves((replace(STALL, ended=True, over=at(47)), again), (), by, None) == (STALL,)
+
+
 def test_a_stall_that_could_not_be_looked_at_says_why() -> None:
     unseen = replace(STALL, look=None, unseen="py-spy is not installed")
     (finding,) = judge_run(facts(*WELL, exit_status=0, stalls=(unseen,)))
