@@ -1,10 +1,13 @@
 """What `gpudiag run` tells of healthy, stalled, slow and failing jobs of gloo ranks. Prints Markdown.
 
-    python -m benchmarks.run_matrix [--only KIND] [--repeats N] [--ranks N]
+    python -m benchmarks.run_matrix [--only KIND] [--repeats N] [--ranks N] [--cuda]
 
 A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is told, with rank and line; a slow
 or failing one must name its rank, a slow one its line too. The step beside the job's own may be a part of it (ranks that meet several
 times in a step) or not known, and never some steps. Exit status 1 where one is not told right.
+
+With --cuda the ranks train on the stand-in for CUDA and NCCL (tests/cuda_stand_in): whoever waits for a GPU, and so for the other
+ranks, spins in the driver and takes a whole processor. Two processors or more a rank show it as it is.
 """
 
 import argparse
@@ -54,6 +57,25 @@ CASES = (
 )
 
 
+# Modes of tests/cuda_stand_in/jobs/training.py, in which rank 1 does something at step 20.
+CUDA_CASES = (
+    Case("healthy", "", steps=300),
+    Case("evaluate", "", steps=120),
+    Case("longkernel", "", steps=23),
+    Case("slow", "job.rank_slow", 1, "training.py", 400),
+    Case("fifo", "job.stalled", 1, "in load_batch", 10_000),
+    Case("pyloop", "job.stalled", 1, "in tokenize", 10_000),
+    Case("stop", "job.stalled", 1, "stopped", 10_000),
+    Case("skip", "job.stalled", None, "on rank 1", 10_000),
+    Case("size", "job.stalled", None, "all_reduce", 10_000),
+    Case("order", "job.stalled", None, "in exchange", 10_000),
+    Case("spin", "job.stalled", None, "GPU", 10_000),
+    Case("loader", "job.stalled", 1, "loader", 10_000),
+    Case("uneven", "job.stalled", 1, "barrier", 10_000),
+    Case("exit", "job.stalled", 1, "ended with exit status 0", 10_000),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What was told of a job."""
@@ -66,15 +88,29 @@ class Told:
     stood_seconds: float | None
 
 
-def run_case(case: Case, ranks: int, work: str, folder: Path) -> Told:
+def _command(case: Case, ranks: int, verdict: Path, *, cuda: bool) -> list[str]:
+    watched = [
+        *(sys.executable, "-m", "gpudiag", "run", "--on-stall", "kill", "--verdict", str(verdict), "--"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+    ]
+    if not cuda:
+        return [*watched, str(SCRIPT)]
+    job = [
+        "-m",
+        "tests.cuda_stand_in.jobs.training",
+        case.kind,
+        str(verdict.parent),
+        "--steps",
+        str(case.steps),
+    ]
+    return [sys.executable, "-m", "tests.cuda_stand_in", "h100x8", "--", *watched, *job]
+
+
+def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> Told:
     """Run one job under gpudiag, and hold what was told against what is so."""
     verdict = folder / "verdict.json"
     verdict.unlink(missing_ok=True)
-    command = [
-        *(sys.executable, "-m", "gpudiag", "run", "--on-stall", "kill", "--verdict", str(verdict), "--"),
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
-        str(SCRIPT),
-    ]
+    command = _command(case, ranks, verdict, cuda=cuda)
     environment = {
         **os.environ,
         **{"KIND": case.kind, "STEPS": str(case.steps), "WORK": work, "OMP_NUM_THREADS": "1"},
@@ -110,12 +146,12 @@ def _words(findings: list[dict[str, Any]]) -> str:
     return "; ".join(f"{one['code']}: {one['message']}" for one in findings) or "nothing"
 
 
-def rows(cases: list[Case], ranks: int, repeats: int, work: str) -> Iterator[bool]:
+def rows(cases: list[Case], ranks: int, repeats: int, work: str, *, cuda: bool) -> Iterator[bool]:
     """Print a row for each run; whether it was told right."""
     with tempfile.TemporaryDirectory() as name:
         for case in cases:
             for _ in range(repeats):
-                told = run_case(case, ranks, work, Path(name))
+                told = run_case(case, ranks, work, Path(name), cuda=cuda)
                 step, own, stood = (
                     "-" if number is None else f"{number:.{digits}f} s"
                     for number, digits in (
@@ -137,14 +173,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=int, help="4, or 2 with --cuda")
     parser.add_argument("--work", default="0.05")
+    parser.add_argument("--cuda", action="store_true")
     options = parser.parse_args()
-    cases = [case for case in CASES if not options.only or case.kind.partition(":")[0] in options.only]
+    known = CUDA_CASES if options.cuda else CASES
+    cases = [case for case in known if not options.only or case.kind.partition(":")[0] in options.only]
     print(
         "| job | told | it took | step | its own | told after | what was told |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
-    results = list(rows(cases, options.ranks, options.repeats, options.work))
+    ranks = options.ranks or (2 if options.cuda else 4)
+    results = list(rows(cases, ranks, options.repeats, options.work, cuda=options.cuda))
     print(
         f"\n{sum(results)} of {len(results)} right; load {os.getloadavg()[0]:.0f}, {os.cpu_count()} processors"
     )

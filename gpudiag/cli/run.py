@@ -54,6 +54,11 @@ class _CommandBehindSeparator(click.Command):
     metavar="FILE",
     help="Write the verdict there; %h stands for the host.  [default: gpudiag-run-HOST-TIME-PID.json]",
 )
+@click.option(
+    "--nan-check",
+    is_flag=True,
+    help="Let torch end a rank that puts NaN into a collective of NCCL: TORCH_NCCL_NAN_CHECK, which costs a kernel for each.",
+)
 @click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 @click.pass_context
@@ -62,6 +67,7 @@ def run(
     stall_after: str | None,
     on_stall: str,
     verdict: str | None,
+    nan_check: bool,
     quiet: bool,
     words: tuple[str, ...],
 ) -> int:
@@ -69,7 +75,7 @@ def run(
 
     COMMAND is whatever starts the job: torchrun, srun, mpirun, accelerate launch, deepspeed, python. It keeps its
     output, its input, its terminal and its signals, and its exit status is the one of this command; torch's flight
-    recorder and error files are switched on for it. An agent beside it sees its steps from outside, tells a stall
+    recorder and its ranks' exceptions are switched on for it. An agent beside it sees its steps from outside, tells a stall
     with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job continues.
     """
     from gpudiag.checks.job.stall_rule import parse_stall_rule
@@ -82,6 +88,7 @@ def run(
         verdict=_path(verdict),
         rule=parse_stall_rule(stall_after),
         kill_on_stall=on_stall == "kill",
+        nan_check=nan_check,
     )
     return exit_as(run_job(plan, _Teller(quiet=quiet, kills=plan.kill_on_stall)).wait_status)
 

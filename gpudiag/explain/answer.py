@@ -11,6 +11,7 @@ from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
+from gpudiag.explain.run_words import RunWords, is_run_verdict, with_run_words
 from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import (
     LogExplanation,
@@ -32,16 +33,16 @@ _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
-Source = LogLines | FlightRecord | LogRefused
+Source = LogLines | FlightRecord | LogRefused | bytes  # the last: a verdict of `gpudiag run`
 
 
 def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
-    nccl = NcclReader()
+    nccl, words = NcclReader(), RunWords()
     for name, lines in sources:
-        read, shown = _read(name, lines, nccl)
+        read, shown = _read(name, lines, nccl, words)
         logs.append(read)
         if shown is not None:
             facts.append((name, shown))
@@ -51,29 +52,32 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
-        verdict=_verdict(logs, facts),
+        verdict=_verdict(logs, facts, words),
         nccl=report_nccl(nccl.facts),
     )
 
 
-def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]]) -> Verdict | None:
+def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]], words: RunWords) -> Verdict | None:
     """Who failed first; None where there was not a line to judge by."""
     if not any(log.lines_read for log in logs):
         return None
-    verdict, refused = judge(facts), sum(log.refused is not None for log in logs)
+    verdict, refused = with_run_words(judge(facts), words), sum(log.refused is not None for log in logs)
     if verdict.kind is VerdictKind.NOTHING and refused:
         unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"
         return replace(verdict, sentence=f"{verdict.sentence} But {unread}.")
     return verdict
 
 
-def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
+def _read(name: str, lines: Source, nccl: NcclReader, words: RunWords) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
+    if isinstance(lines, bytes):
+        known = words.read_document(name, lines)
+        return LogRead(name, 1, refused=None if known else "it is a damaged verdict of gpudiag run"), None
     if isinstance(lines, FlightRecord):
         return LogRead(name, len(lines.calls)), LogFacts(record=lines)
     try:
-        shown = read_facts(nccl.watch(name, lines))
+        shown = read_facts(words.watch(name, nccl.watch(name, lines)))
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
@@ -82,7 +86,9 @@ def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts
 def open_log(name: str, stream: BinaryIO) -> tuple[str, Source]:
     """The lines of a stream under a name, or the flight recorder's dump that it is, or why it cannot be read."""
     try:
-        lines = open_lines(stream, is_dump=looks_like_dump)
+        lines = open_lines(stream, is_dump=lambda head: looks_like_dump(head) or is_run_verdict(head))
+        if isinstance(lines, bytes) and is_run_verdict(lines):
+            return name, lines
         if isinstance(lines, bytes):
             return name, parse_dump(lines, source=name, rank=rank_in_name(name))
     except (LogRefused, DumpRefused) as refused:

@@ -11,6 +11,8 @@ from gpudiag.model.job import JobVerdict
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Reading
 
+OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints amid the job's own
+
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
@@ -36,6 +38,7 @@ class Glance:
     place: str  # the user's line: `train.py:31 in main`
     awaited: str  # ranks, gpu, loader ... by reference/waits.toml; empty: nothing known
     words: str = ""
+    operation: str = ""  # all_reduce, barrier, backward ...; empty: none, or nothing known
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,18 @@ class RankRecord:
     signal: str | None  # SIGKILL
     order: int | None  # 1 for the first process to fail, 2 for the next; None where it did not fail
     attempt: int  # 1, and one more after each restart of the ranks by the launcher
-    error: str | None = None  # the exception of its torchelastic error file
+    error: str | None = None  # the exception that ended it
     error_place: str | None = None  # the user's own line in it
     last_place: str | None = None  # where it was last seen
+    raised: datetime | None = (
+        None  # when that exception was raised; a process takes a second and more to end after it
+    )
+    last_wait: str | None = (
+        None  # what it waited in for other ranks, when it was last seen: `all_reduce (train.py:9 in main)`
+    )
+    still_seconds: float | None = (
+        None  # for how long its main thread had not woken up, or not gone to sleep, at its end
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +154,7 @@ class JobRun:
     signal: str | None  # that ended the command
     torch_version: Reading[str]
     variables: dict[str, str]  # that gpudiag set for the job
-    folder: str | None  # where dumps and error files are; None where there were none
+    folder: str | None  # where dumps of the flight recorder are; None where there were none
     world_size: Reading[int]
     ranks: tuple[RankRecord, ...]
     steps: Reading[StepTime]

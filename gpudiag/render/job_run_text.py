@@ -1,10 +1,10 @@
 """The verdict of `gpudiag run` as lines for standard error, amid the job's own: each begins with `gpudiag:`."""
 
+from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.job_run import JobRun
+from gpudiag.model.job_run import OWN_PREFIX, JobRun
 from gpudiag.render.style import PLAIN, Style, wrapped
 
-_PREFIX = "gpudiag: "
 _INDENT = "  "
 _SHOWN_FINDINGS = 4
 _GOES_ON = "the job continues"
@@ -26,13 +26,15 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
     lines += _explained(run)
     places = [
         f"{what}: {place}"
-        for what, place in (("verdict", path), ("dumps and error files", run.folder))
+        for what, place in (("verdict", path), ("dumps of the flight recorder", run.folder))
         if place
     ]
+    if path and first is not None:
+        places.append("`gpudiag explain` reads it, and a log that has these lines")
     lines += _paragraph("; ".join(places), _INDENT) if places else []
     if lines:
         lines[0] = style.paint_outcome(lines[0], run.outcome.value)
-    return "".join(f"{_PREFIX}{line}\n" for line in lines)
+    return "".join(f"{OWN_PREFIX}{line}\n" for line in lines)
 
 
 def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = False) -> str:
@@ -43,7 +45,7 @@ def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = 
         lines += _paragraph(f"do: {finding.remedy}", _INDENT)
     lines += _paragraph(f"{_KILLS if kills else _GOES_ON}; verdict so far: {path}", _INDENT)
     lines[0] = lines[0].replace("STALL", style.paint("STALL", "red"), 1)
-    return "".join(f"{_PREFIX}{line}\n" for line in lines)
+    return "".join(f"{OWN_PREFIX}{line}\n" for line in lines)
 
 
 def _details(finding: Finding) -> list[str]:
@@ -57,9 +59,10 @@ def _details(finding: Finding) -> list[str]:
 
 def _explained(run: JobRun) -> list[str]:
     """The likeliest cause by the job's own output, where that was a file."""
-    if run.explained is None or not run.explained.sightings:
+    causes = [one for one in run.explained.sightings if one.role is not Role.SYMPTOM] if run.explained else []
+    if not causes:
         return []
-    cause = run.explained.sightings[0]
+    cause = causes[0]
     return _paragraph(
         f"its output: {cause.explanation.title} (gpudiag explain {cause.explanation.topic})", _INDENT
     )
@@ -72,4 +75,4 @@ def _paragraph(text: str, indent: str = "") -> list[str]:
 def _width(indent: str) -> int:
     from gpudiag.render.style import prose_columns
 
-    return prose_columns() - len(_PREFIX) - len(indent)
+    return prose_columns() - len(OWN_PREFIX) - len(indent)

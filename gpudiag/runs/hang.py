@@ -5,7 +5,7 @@
 
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -148,14 +148,20 @@ def look_here(
         )
 
 
-def watch_job(pid: int, limits: HangLimits | None = None) -> JobVerdict | None:
+def watch_job(
+    pid: int, limits: HangLimits | None = None, add_earlier: Callable[[Job], Job] | None = None
+) -> JobVerdict | None:
     """The verdict on the job to which a process belongs, of two looks or three; None where it has ended.
+
+    `add_earlier` adds looks of before to those that were taken now.
 
     Raises:
         SourceFailedError: the processes of this machine could not be listed.
     """
     started = monotonic()
     jobs = _with_state(gather_looks(Wanted(pid=pid)).jobs)
+    if add_earlier is not None:
+        jobs = tuple(add_earlier(job) for job in jobs)
     return _judge_all(jobs, limits, started)[0] if jobs else None
 
 

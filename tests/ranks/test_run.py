@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+
+from gpudiag.explain.answer import explain_logs, open_log
 
 pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "run_jobs" / "train.py"
+ENDINGS_SCRIPT = SCRIPT.with_name("endings.py")
 TUTORIAL = ROOT / "benchmarks" / "tutorials" / "methods.py"
 LIMIT_SECONDS = 280
 RANKS = 2
@@ -88,6 +92,30 @@ def test_the_first_rank_that_failed_is_named(way: Way, folder: Path) -> None:
     own = [line for line in done.stderr.splitlines() if line.startswith("gpudiag:")]
     assert own[0].startswith(f"gpudiag: FAIL rank {way.rank} failed first")
     assert all(len(line) <= 80 for line in own if str(folder) not in line)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way("key_error", "job.rank_failed", 1, "KeyError: 'dog' at endings.py:"),
+        Way("ends_early", "job.rank_left", 1, "left: it ended with exit status 0"),
+    ],
+    ids=lambda way: way.kind,
+)
+def test_the_last_words_are_those_of_explain(way: Way, folder: Path) -> None:
+    """Of scripts without `record`, whose output goes to a pipe; benchmarks/last_words.py tries 14 jobs and all outputs."""
+    verdict = folder / f"{way.kind}.json"
+    done = ended([*watched(verdict), *job(ENDINGS_SCRIPT)], KIND=way.kind, AT_STEP="5")
+    assert done.returncode == 1
+    first = json.loads(verdict.read_text())["findings"][0]
+    assert (first["code"], first["subject"].get("rank")) == (way.code, way.rank), first["message"]
+    assert way.words in first["message"]
+    assert [path.name for path in folder.glob(f"{way.kind}*")] == [verdict.name]  # and nothing beside it
+    for name, data in (("job.log", done.stderr.encode()), ("verdict.json", verdict.read_bytes())):
+        told = explain_logs([open_log(name, BytesIO(data))]).verdict
+        assert told is not None
+        assert told.ranks == (way.rank,), told.sentence
+        assert way.words.partition(" at ")[0] in told.sentence
 
 
 def test_a_stall_is_told_with_rank_and_line_before_the_job_is_killed(folder: Path) -> None:

@@ -1,25 +1,24 @@
 """How a job went that gpudiag ran, judged: which rank failed first, where it stood still, who is slow."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gpudiag.checks.job import run_kinds as kinds
+from gpudiag.checks.job.kinds import GONE
+from gpudiag.checks.job.run_causes import find_absent, find_first_failure, find_leaver, is_echo
 from gpudiag.checks.job.shares import SlowRank
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.explanation import Verdict as LogVerdict
+from gpudiag.model.explanation import VerdictKind
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
+from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import RankEnd, RankRecord, SignalSeen, Stall, StepTime
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_seconds
 
-# What a rank says because another one is gone (gloo, NCCL, torch's store), in versions 2.4 to 2.13.
-_ECHO = re.compile(
-    r"Connection (closed|reset)|Broken pipe|remote (process|peer) (exited|closed)|ncclRemoteError|NCCL watchdog"
-    r"|Timed out waiting|SignalException|DistStoreError|TCPStore|recvValue failed|remote worker crashing",
-    re.IGNORECASE,
-)
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
 # A signal and the ends that follow it are told by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
@@ -29,8 +28,10 @@ _UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
 # What starts ranks on other machines, or lets another service start them: they are not below the command.
 _STARTS_ELSEWHERE = frozenset((
     "srun", "sbatch", "salloc", "mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "jsrun", "flux",
-    "pdsh", "ssh", "kubectl", "docker", "podman", "ray",
+    "pdsh", "ssh", "kubectl", "docker", "podman", "ray", "apptainer", "singularity", "enroot", "nerdctl", "bsub", "qsub", "aprun",
 ))  # fmt: skip
+_EXCEPTION = re.compile(r"\w(Error|Exception|Interrupt|Failure)\b")
+_NAN_REMEDY = "Look for the step in which this rank's loss or gradients turn NaN: its data first, then its GPU (`gpudiag preflight`)."
 _CAUSES = {
     "runs": "it computes longer",
     "queues": "it waits for a processor",
@@ -57,6 +58,14 @@ class RunFacts:
     command: tuple[str, ...] = ()
     has_ended: bool = True  # the command
     expected: int | None = None  # how many ranks a launcher says are on this machine
+    world_size: int | None = None
+    last_look: JobVerdict | None = None  # at ranks that stood still at the end, without being told of
+    log: LogVerdict | None = None  # what the job's output says, where that is a file
+    nan_check: bool = False  # torch looked for NaN in what ranks put into collectives
+    found_nan: bool = False  # and its output says that it found some
+    last_calls: Mapping[int, str] = field(
+        default_factory=dict
+    )  # by rank: the collective that its dump ends with, in words
 
 
 def without_last_moves(
@@ -65,18 +74,24 @@ def without_last_moves(
     signals: Sequence[SignalSeen],
     killed: datetime | None,
 ) -> tuple[Stall, ...]:
-    """The stalls, where one that only ended because the job did so is one that did not end."""
-    failures = [one.ended for one in ranks if one.order is not None and one.ended is not None]
-    ends = [
-        *failures,
+    """The stalls, where one that only ended because the job did so is one that did not end.
+
+    What stands still only after a signal that ends the job takes long to end, and is no stall of its own.
+    """
+    ended_by = [
         *(one.at for one in signals if one.name in _ENDING),
         *([killed] if killed is not None else []),
     ]
+    ends = [*ended_by, *(one.ended for one in ranks if one.order is not None and one.ended is not None)]
 
     def is_over_by_end(stall: Stall) -> bool:
         return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
 
-    return tuple(replace(one, ended=False, over=None) if is_over_by_end(one) else one for one in stalls)
+    return tuple(
+        replace(one, ended=False, over=None) if is_over_by_end(one) else one
+        for one in stalls
+        if not any(end <= one.began for end in ended_by)
+    )
 
 
 def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
@@ -89,13 +104,6 @@ def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
             *_judge_watching(facts),
         )
     )
-
-
-def find_first_failure(ranks: Iterable[RankRecord]) -> RankRecord | None:
-    """The process that failed first and not because of another one; None where none failed."""
-    failed = sorted((one for one in ranks if one.order is not None), key=lambda one: one.order or 0)
-    own = [one for one in failed if one.signal != "SIGTERM" and not (one.error and _ECHO.search(one.error))]
-    return next(iter(own or failed), None)
 
 
 def describe_rank(record: RankRecord) -> str:
@@ -124,17 +132,85 @@ def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
         return ()  # whatever ended the ranks then, it is why that counts
     ended_by = _interruption(facts, root)
     if facts.exit_status and ended_by is not None:
-        who = "was passed on by gpudiag" if ended_by.passed_on else "reached its whole process group"
-        after = format_seconds((ended_by.at - facts.started).total_seconds())
-        message = f"the job was ended from outside: {ended_by.name} {who}, {after} after the start"
-        return (kinds.INTERRUPTED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
+        return (_interrupted(ended_by, facts),)
     if root is not None:
-        return (_failure(root, facts),)
+        return (_judge_failure(root, facts),)
     if facts.exit_status:
         seen = f"none of the {len(facts.ranks)} ranks seen here failed" if facts.ranks else "no rank was seen"
-        message = f"the command ended with exit status {facts.exit_status}, and {seen}"
+        log = (
+            f"; its output: {facts.log.sentence}" if facts.log is not None and _names_cause(facts.log) else ""
+        )
+        message = f"the command ended with exit status {facts.exit_status}, and {seen}{log}"
         return (kinds.COMMAND_FAILED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
     return ()
+
+
+def _interrupted(ended_by: SignalSeen, facts: RunFacts) -> Finding:
+    who = "was passed on by gpudiag" if ended_by.passed_on else "reached its whole process group"
+    after = format_seconds((ended_by.at - facts.started).total_seconds())
+    message = f"the job was ended from outside: {ended_by.name} {who}, {after} after the start"
+    seen = facts.last_look.findings[0].message if facts.last_look and facts.last_look.findings else ""
+    evidence = [Evidence("last_look", seen, source="looks at all ranks")] if seen else []
+    if seen:
+        message += f"; when it was last looked at, {seen}"
+    return kinds.INTERRUPTED.finding(HostSubject(facts.host), message, *evidence, *_kernel_facts(facts))
+
+
+def _names_cause(log: LogVerdict) -> bool:
+    return log.kind in (VerdictKind.RANK_FAILED, VerdictKind.ALL_FAILED, VerdictKind.MACHINE_FAILED)
+
+
+def _judge_failure(root: RankRecord, facts: RunFacts) -> Finding:
+    """The finding for the rank that failed first, or for the one because of which it did."""
+    leaver = find_leaver(root, facts.ranks) if facts.exit_status else None
+    if leaver is not None:
+        return _left(leaver, root, facts)
+    absent = find_absent(root, facts.ranks)
+    if absent and facts.exit_status:
+        return _absent(absent, root, facts)
+    return _failure(root, facts)
+
+
+def _left(leaver: RankRecord, root: RankRecord, facts: RunFacts) -> Finding:
+    after = format_seconds((leaver.ended - facts.started).total_seconds()) if leaver.ended else "a while"
+    last = f"; it was last seen at {leaver.last_place}" if leaver.last_place else ""
+    message = (
+        f"{describe_rank(leaver)} left: it ended with exit status 0 after {after}, while {describe_rank(root)} "
+        f"{_waited(root)}{last}"
+    )
+    return kinds.RANK_LEFT.finding(
+        _subject(leaver, facts.host), message, *_echo_facts(root), *_kernel_facts(facts)
+    )
+
+
+def _absent(absent: Sequence[RankRecord], root: RankRecord, facts: RunFacts) -> Finding:
+    names = ", ".join(describe_rank(one) for one in absent[:8])
+    were = "was" if len(absent) == 1 else "were"
+    where = absent[0].last_place if len({one.last_place for one in absent}) == 1 else ""
+    seen = (
+        f"it was last seen at {where}"
+        if where and len(absent) == 1
+        else f"last seen at {where}"
+        if where
+        else ""
+    )
+    message = (
+        f"{names} {were} not in the collective that {describe_rank(root)} waited in until it gave up: "
+        f"{describe_rank(root)} {_waited(root)}{'; ' + seen if seen else ''}"
+    )
+    subject = _subject(absent[0], facts.host) if len(absent) == 1 else HostSubject(facts.host)
+    return kinds.RANK_LEFT.finding(subject, message, *_echo_facts(root), *_kernel_facts(facts))
+
+
+def _waited(root: RankRecord) -> str:
+    """`waited in all_reduce (train.py:9 in main) for 54 s`."""
+    where = root.last_wait or (f"a collective ({root.error_place})" if root.error_place else "a collective")
+    long = root.still_seconds is not None and root.still_seconds >= 1.0
+    return f"waited in {where}" + (f" for {format_seconds(root.still_seconds or 0.0)}" if long else "")
+
+
+def _echo_facts(root: RankRecord) -> tuple[Evidence, ...]:
+    return (Evidence("error_of_the_other", root.error, source="its exception"),) if root.error else ()
 
 
 def _came_before(root: RankRecord | None, stalls: Sequence[Stall]) -> bool:
@@ -157,14 +233,20 @@ def _failure(root: RankRecord, facts: RunFacts) -> Finding:
     after = (
         format_seconds((root.ended - facts.started).total_seconds()) if root.ended else "at an unknown time"
     )
-    why = f": {root.error}" if root.error else ""
-    at = f" at {root.error_place}" if root.error_place else ""
-    place = f", last seen at {root.last_place}" if root.last_place and not root.error_place else ""
+    error, error_place, source = _error_of(root, facts.log)
+    why = f": {error}" if error else ""
+    at = f" at {error_place}" if error_place else ""
+    place = f", last seen at {root.last_place}" if root.last_place and not error_place else ""
     out_of_memory = _memory_kill(root, facts)
     killer = "; the kernel killed it because memory ran out" if out_of_memory else ""
-    message = (
-        f"{describe_rank(root)} failed first: it {describe_end(root)} after {after}{why}{at}{place}{killer}"
-    )
+    nan = _describe_nan(root, error, facts)
+    if is_echo(root) and root.signal != "SIGTERM":
+        message = (
+            f"{describe_rank(root)} only lost another rank, after {after}{why}{at}{place}; the rank that failed first "
+            f"is {_where_else(facts)}"
+        )
+    else:
+        message = f"{describe_rank(root)} failed first: it {describe_end(root)} after {after}{why}{at}{place}{killer}{nan}"
     followers = _describe_followers(root, facts.ranks)
     evidence = [
         Evidence("exit_code", code, source="wait status")
@@ -173,14 +255,49 @@ def _failure(root: RankRecord, facts: RunFacts) -> Finding:
     ]
     if followers:
         evidence.append(Evidence("after_it", followers, source="pidfd"))
-    if root.error:
-        evidence.append(Evidence("error", root.error, source="torchelastic's error file"))
+    if error:
+        evidence.append(Evidence("error", error, source=source))
     remedy = (
         "Give the job more memory, or use fewer DataLoader workers and a smaller prefetch."
         if out_of_memory
+        else _NAN_REMEDY
+        if nan
         else ""
     )
     return kind.finding(_subject(root, facts.host), message, *evidence, *_kernel_facts(facts), remedy=remedy)
+
+
+def _error_of(root: RankRecord, log: LogVerdict | None) -> tuple[str, str, str]:
+    """A rank's exception, the user's line in it, and what shows it: the rank itself, or the job's output."""
+    if root.error:
+        return root.error, root.error_place or "", "its exception"
+    if log is None or log.kind is not VerdictKind.RANK_FAILED or root.rank not in log.ranks:
+        return "", "", ""
+    if _EXCEPTION.search(log.excerpt) is None:  # else it says how the rank ended, which is known
+        return "", "", ""
+    return log.excerpt, "", "the job's output"
+
+
+def _where_else(facts: RunFacts) -> str:
+    here = len({str(one.rank) for one in facts.ranks})
+    if facts.world_size is not None and facts.world_size > here:
+        return f"likely on another machine: {here} of {facts.world_size} ranks are on this one"
+    return "not known: none of those seen here failed before it"
+
+
+def _describe_nan(root: RankRecord, error: str, facts: RunFacts) -> str:
+    """That torch's look for NaN ended the rank, where it was switched on; certain where the output says so."""
+    stopped = "device-side assert" in error or "NaN" in error or root.signal == "SIGABRT"
+    if not facts.nan_check or not (stopped or facts.found_nan):
+        return ""
+    call = facts.last_calls.get(root.rank, "") if isinstance(root.rank, int) else ""
+    where = f", {call or root.last_wait}" if call or root.last_wait else ""
+    sure = (
+        "put NaN into a collective"
+        if facts.found_nan or "NaN" in error
+        else "likely put NaN into a collective"
+    )
+    return f"; it {sure}{where}: TORCH_NCCL_NAN_CHECK ended it before the others had it"
 
 
 def _describe_followers(root: RankRecord, ranks: Sequence[RankRecord]) -> str:
@@ -236,16 +353,36 @@ def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
         Evidence("kind", blamed.code, source="two looks at all ranks"),
         *blamed.evidence,
     )
-    message = f"the job stood still for {how_long}{steps}{went_on}: {blamed.message}"
+    message = (
+        f"the job stood still for {how_long}{steps}{went_on}: {blamed.message}{_how_it_ended(blamed, facts)}"
+    )
     return kind.finding(blamed.subject, message, *evidence, remedy=blamed.remedy, owner=blamed.owner)
+
+
+def _how_it_ended(blamed: Finding, facts: RunFacts) -> str:
+    """`; it then ended with exit status 0`, of a rank that is blamed and has no process any more."""
+    if not isinstance(blamed.subject, RankSubject) or not facts.has_ended:
+        return ""
+    gone = [one for one in facts.ranks if one.rank == blamed.subject.rank]
+    if gone and gone[-1].end is RankEnd.FINISHED:
+        return "; it then ended with exit status 0"
+    if not gone or blamed.code != GONE.code or gone[-1].end is RankEnd.RUNS:
+        return ""
+    return f"; it {describe_end(gone[-1])}" + (f": {gone[-1].error}" if gone[-1].error else "")
 
 
 def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
     at = f", mostly at {slow.at}" if slow.at else ""
-    message = (
-        f"rank {slow.rank} is slow: it waits for others {slow.waits:.0%} of the time, they wait {slow.others_wait:.0%};"
-        f" {_CAUSES[slow.cause]}{at}"
-    )
+    how = f"it waits for others {slow.waits:.0%} of the time, they wait {slow.others_wait:.0%}"
+    late: tuple[Evidence, ...] = ()
+    if slow.collectives:
+        by = format_seconds(slow.late_seconds)
+        how = f"it comes last to {slow.last} of {slow.collectives} collectives, {by} after all others"
+        late = (
+            Evidence("comes_last", slow.last, limit=slow.collectives, source="flight recorder"),
+            Evidence("late", round(slow.late_seconds, 4), unit="s", source="flight recorder"),
+        )
+    message = f"rank {slow.rank} is slow: {how}; {_CAUSES[slow.cause]}{at}"
     return kinds.RANK_SLOW.finding(
         RankSubject(slow.rank, facts.host),
         message,
@@ -257,6 +394,7 @@ def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
             "more_of_it", round(slow.more, 3), source="share of the time, against the median of the others"
         ),
         Evidence("blocks", slow.blocks, source="of 5 s or ten steps each"),
+        *late,
     )
 
 
@@ -265,12 +403,17 @@ def outcome_of_run(facts: RunFacts, findings: Sequence[Finding]) -> Outcome:
     return Outcome.SKIP if not facts.ranks and not findings else outcome_of_findings(findings)
 
 
+def starts_elsewhere(command: Iterable[str]) -> str:
+    """The word of a command that starts ranks on other machines, in containers, or by another service; empty for none."""
+    names = (word.rpartition("/")[2] for word in command)
+    return next((name for name in names if name in _STARTS_ELSEWHERE), "")
+
+
 def describe_unseen_ranks(facts: RunFacts) -> str:
     """Why no rank was seen, as far as it can be told."""
     if facts.unseen:
         return "; ".join(facts.unseen)
-    names = [word.rpartition("/")[2] for word in facts.command]
-    starter = next((name for name in names if name in _STARTS_ELSEWHERE), "")
+    starter = starts_elsewhere(facts.command)
     if starter:
         return f"{starter} may have started ranks elsewhere; to have them watched, let it start `gpudiag run` there"
     if facts.seconds < _UNWATCHED_SECONDS:

@@ -6,9 +6,9 @@ from gpudiag.model.finding import Category, Outcome, Owner, Severity
 _OTHER_JOBS = "this job failed; another one may start"
 
 _ENDS = Basis(
-    reads="The end of each rank's process at the moment it happens (pidfd), its wait status, torchelastic's error files, the kernel"
+    reads="The end of each rank's process at the moment it happens (pidfd), its wait status, the exception that ended it, the kernel"
     " log of the time of the run.",
-    limit="The first process to fail is the cause, unless SIGTERM ended it or it reports that it lost another rank.",
+    limit="The first rank to fail is the cause, by the time of its exception, unless SIGTERM ended it or it reports that it lost another rank.",
     look_also=("gpudiag explain LOG", "dmesg -T | tail -50", "docs/run.md"),
 )
 _STANDS = Basis(
@@ -31,6 +31,21 @@ RANK_FAILED = FindingKind(
     meaning="A rank of the job failed first; the ranks that ended after it did so because of it.",
     remedy="Read what that rank printed last; `gpudiag explain LOG` on the job's log.",
     basis=_ENDS,
+    jobs_may_start=_OTHER_JOBS,
+)
+RANK_LEFT = FindingKind(
+    code="job.rank_left",
+    outcome=Outcome.FAIL,
+    severity=Severity.TRIAGE,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank was not in the collective that other ranks waited in: it ended well, or did something else, until they gave up.",
+    remedy="Let every rank make the same number of calls: as many batches on each, no early `return` or `sys.exit(0)` on one of them, no collective left out.",
+    basis=Basis(
+        reads="The end of each rank's process (pidfd), the exception that ended it, and its stack when it was last seen.",
+        limit="The ranks that failed report that another rank was gone, or did not come, and no rank failed before them.",
+        look_also=("gpudiag explain LOG", "gpudiag lint train.py", "docs/run.md"),
+    ),
     jobs_may_start=_OTHER_JOBS,
 )
 COMMAND_FAILED = FindingKind(
@@ -106,6 +121,6 @@ NOT_WATCHED = FindingKind(
     basis=_STANDS,
 )
 RUN_FINDINGS = (
-    *(RANK_FAILED, COMMAND_FAILED, STALLED, PAUSED, RANK_SLOW),
+    *(RANK_FAILED, RANK_LEFT, COMMAND_FAILED, STALLED, PAUSED, RANK_SLOW),
     *(RESTARTED, INTERRUPTED, NOT_WATCHED),
 )

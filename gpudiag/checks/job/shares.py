@@ -5,7 +5,8 @@ blocks of some seconds, how much less of its time a rank waits for ranks than th
 
 How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the moments at which its stack was
 looked at: of the time asleep, as much is waiting for ranks as of these glances, while a rank of which little was seen is taken to
-wait for ranks.
+wait for ranks. A rank that waits for its GPU spins, and a GPU that is in a collective waits for the other ranks: of the time on a
+processor, as much is waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from gpudiag.checks.job.gpu_waits import find_wait_in_frames
 from gpudiag.checks.job.rhythm import asleep_share
+from gpudiag.checks.job.stacks import read_call
+from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, RankShare
-from gpudiag.reference.waits import FOR_OTHERS
+from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, find_call
 
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
@@ -28,7 +32,10 @@ CONSISTENT_SHARE = 0.75
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
-_SEEN_AT_LEAST = 3  # fewer glances tell no line, and no sleep of a rank's own
+_SEEN_AT_LEAST = 3  # fewer glances tell no line, no sleep of a rank's own, and no wait for a GPU
+_PAUSE_SHARE = 0.9
+_OWN_RATHER_SHARE = 0.5
+_OWN_CAUSE_SHARE = 0.3  # of what the others wait more: so much of it a slow rank does more than they do
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,24 @@ class SlowRank:
     cause: str  # runs, queues or sleeps: what it does so much more than the others
     more: float  # by which share of the time
     at: str = ""
+    late_seconds: float = 0.0  # by flight records: how much later it launches collectives than all others
+    last: int = 0  # to how many of them it came last
+    collectives: int = 0  # that were compared
+
+
+def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[Frame]) -> Glance:
+    """Where a main thread is, and what it waits for; `state` is the kernel's letter, R also where it spins for a GPU."""
+    call = read_call(frames)
+    place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
+    asleep = state != "R"
+    if has_gpu and call.frame is None and (wait := find_wait_in_frames(frames)) is not None:
+        return Glance(at_seconds, asleep, place, GPU, f"for its GPU ({wait.call})")
+    if not asleep and call.awaited == RANKS and call.frame is None:
+        return Glance(at_seconds, asleep, place, "")  # it computes in a backward pass, or in a hook
+    text = call.own.text if call.own is not None and not call.library else ""
+    by_text = find_call(text) if text else None
+    awaited = call.awaited or (by_text.awaited if by_text and (asleep or by_text.awaited != GPU) else "")
+    return Glance(at_seconds, asleep, place, awaited, call.words, call.operation)
 
 
 def measure_shares(
@@ -76,9 +101,23 @@ def find_slow_ranks(
             found.append(_describe(rank, whole, len(blocks), glances.get(rank, ())))
     # On a crowded machine some rank is always behind for want of a processor, without being slow.
     sure = [one for one in found if one.cause != "queues" or one.others_wait - one.waits > _CROWDED_SHARE]
+    # Who does nothing more than the others is not slow, however much they wait: something else keeps them.
+    sure = [
+        one
+        for one in sure
+        if max(_more(one.rank, whole).values()) >= _OWN_CAUSE_SHARE * (one.others_wait - one.waits)
+    ]
     slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
     # Half of the ranks or more are not slow: the others have less to do.
     return tuple(slow) if 2 * len(slow) < len(pulses) or len(pulses) == 2 else ()
+
+
+def describe_late_rank(
+    rank: int, pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
+) -> SlowRank | None:
+    """What a rank does that is known to come late; None where it, or who it is compared with, was not watched."""
+    whole = {share.rank: share for share in measure_shares(pulses, glances)}
+    return _describe(rank, whole, 0, glances.get(rank, ())) if rank in whole and len(whole) > 1 else None
 
 
 def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> RankShare:
@@ -90,15 +129,24 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     # The state and the stack are read one after the other, so a single glance may see a rank asleep where it computes.
     certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
+    runs = min(1.0, max(0.0, (last.ran_seconds - first.ran_seconds) / passed))
+    spins = _spinning_share(glances)
     return RankShare(
         rank=rank,
-        waits_for_ranks=round(asleep * certain, 4),
-        runs=round(min(1.0, max(0.0, (last.ran_seconds - first.ran_seconds) / passed)), 4),
-        queues=round(queues, 4),
+        waits_for_ranks=round(min(1.0, asleep * certain + (runs + queues) * spins), 4),
+        runs=round(runs * (1 - spins), 4),
+        queues=round(queues * (1 - spins), 4),  # who spins wants a processor as much as who works
         sleeps=round(asleep * (1 - certain), 4),
         at=_own_place(glances),
         glances=len(glances),
     )
+
+
+def _spinning_share(glances: Sequence[Glance]) -> float:
+    """The share of its time on a processor in which a rank waits: for a collective, or for a GPU that may be in one."""
+    at_work = _asleep(glances, asleep=False)
+    waits = sum(glance.awaited in FOR_OTHERS for glance in at_work)
+    return waits / len(at_work) if waits >= _SEEN_AT_LEAST else 0.0
 
 
 def _is_own(glance: Glance) -> bool:
@@ -120,15 +168,22 @@ def _own_place(glances: Sequence[Glance]) -> str:
 def _blocks(
     pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], block_seconds: float
 ) -> list[dict[int, RankShare]]:
-    """The shares of all ranks, block by block; blocks in which no rank waited for another are no steps."""
+    """The shares of all ranks, block by block; blocks in which no rank waited for another, or one stood still, are no steps."""
     cuts = {rank: _cut(series, block_seconds) for rank, series in pulses.items()}
     blocks = []
     for place in range(min(len(cut) for cut in cuts.values())):
+        if any(_slept_through(*cut[place]) for cut in cuts.values()):
+            continue
         block = {rank: _share(rank, *cut[place], glances.get(rank, ())) for rank, cut in cuts.items()}
         waits = [share.waits_for_ranks for share in block.values()]
         if max(waits) > LATE_SHARE_OF_STEP and median(waits) < 1 - LATE_SHARE_OF_STEP:
             blocks.append(block)
     return blocks
+
+
+def _slept_through(first: Pulse, last: Pulse) -> bool:
+    """Whether a rank has not woken up between two pulses: a pause, which says nothing of steps."""
+    return first.sleeps == last.sleeps and asleep_share(first, last) > _PAUSE_SHARE
 
 
 def _cut(series: Sequence[Pulse], block_seconds: float) -> list[tuple[Pulse, Pulse]]:
@@ -146,24 +201,31 @@ def _others_wait(block: Mapping[int, RankShare], rank: int) -> float:
     return median(share.waits_for_ranks for other, share in block.items() if other != rank)
 
 
-def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: Sequence[Glance]) -> SlowRank:
+def _more(rank: int, whole: Mapping[int, RankShare]) -> dict[str, float]:
+    """What a rank does more than the others, as shares of the time."""
     own = whole[rank]
     others = [share for other, share in whole.items() if other != rank]
     runs, queues = median(one.runs for one in others), median(one.queues for one in others)
     # Who runs longer on a busy machine queues longer too, in proportion: that much is not the queue's doing.
     usual_queue = own.runs * queues / runs if runs else queues
-    more = {
+    return {
         "runs": own.runs - runs + max(0.0, min(own.queues, usual_queue) - queues),
         "queues": own.queues - max(queues, usual_queue),
         "sleeps": own.sleeps - median(one.sleeps for one in others),
     }
+
+
+def _describe(rank: int, whole: Mapping[int, RankShare], blocks: int, glances: Sequence[Glance]) -> SlowRank:
+    own, more = whole[rank], _more(rank, whole)
     if _is_torn(glances, _own_place(_asleep(glances))):
         del more["sleeps"]
     cause = max(more, key=lambda name: more[name])
+    if cause == "queues" and more.get("sleeps", 0.0) >= _OWN_RATHER_SHARE * more[cause]:
+        cause = "sleeps"  # on a crowded machine it queues as well, whenever it has slept
     return SlowRank(
         rank=rank,
         waits=own.waits_for_ranks,
-        others_wait=median(share.waits_for_ranks for share in others),
+        others_wait=_others_wait(whole, rank),
         blocks=blocks,
         cause=cause,
         more=round(more[cause], 4),

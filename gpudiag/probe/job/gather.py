@@ -44,7 +44,7 @@ def gather_looks(wanted: Wanted) -> Gathered:
     Raises:
         SourceFailedError: nothing could be listed at all.
     """
-    seconds = wanted.looks * (wanted.between_seconds + _LOOK_SECONDS)
+    seconds = max(1, wanted.looks) * (wanted.between_seconds + _LOOK_SECONDS)  # to list them takes some too
     child = run_guarded(
         "gpudiag.probe.job.look:stream_looks",
         seconds,

@@ -24,6 +24,7 @@ from gpudiag.reference.waits import is_library
 Emit = Callable[[Any], None]
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _TEXT_CHARACTERS = 160
+_DRIVERS = ("/libcuda.so", "/libamdhip64.so")
 ENDED = "the process has ended"  # as py_spy.py says it
 _GLANCE_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
 
@@ -110,7 +111,7 @@ def start_glance(pid: int) -> GuardedChild:
 
 
 def stream_glance(emit: Emit, pid: int) -> None:
-    """Send `("glance", state letter, [[file, function, line, text], ...])`, or `("unseen", reason, why)`."""
+    """Send `("glance", state letter, has a GPU, [[file, function, line, text], ...])`, or `("unseen", reason, why)`."""
     _, fields = read_stat(read_text(f"/proc/{pid}/task/{pid}/stat"))
     # Without a stop where a thread is stopped or sleeps uninterruptibly: py-spy would wait for it.
     read = read_stacks(pid, may_stop=False, timeout_seconds=_GLANCE_SECONDS)
@@ -123,7 +124,14 @@ def stream_glance(emit: Emit, pid: int) -> None:
     frames = [
         [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames
     ]
-    emit(("glance", fields[0], frames))
+    emit(("glance", fields[0], _has_gpu(pid), frames))
+
+
+def _has_gpu(pid: int) -> bool:
+    """Whether a process has the library of a GPU's driver loaded; it is only asked for where its stack was read, as py-spy does."""
+    with suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+        return any(name in line for line in maps for name in _DRIVERS)
+    return False
 
 
 def _text_of(pid: int, raw: RawFrame) -> str:
@@ -135,11 +143,11 @@ def _text_of(pid: int, raw: RawFrame) -> str:
     return ""
 
 
-def read_glance(child: GuardedChild) -> tuple[str, tuple[Frame, ...]] | Missing | None:
-    """The state letter and frames that an ended child of `start_glance` read; None where it did not answer."""
+def read_glance(child: GuardedChild) -> tuple[str, bool, tuple[Frame, ...]] | Missing | None:
+    """The state letter, whether it has a GPU, and frames, read by an ended child of `start_glance`; None without an answer."""
     for kind, *rest in child.messages:
         if kind == "glance":
-            return rest[0], tuple(Frame(*one) for one in rest[1])
+            return rest[0], rest[1], tuple(Frame(*one) for one in rest[2])
         if kind == "unseen":
             return Missing(MissingReason(rest[0]), rest[1])
     return None

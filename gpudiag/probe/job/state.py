@@ -50,9 +50,16 @@ class _Rank:
 
 
 def read_job_state(
-    job: Job, *, root: Path = Path("/"), deadline_seconds: float = DEADLINE_SECONDS
+    job: Job,
+    *,
+    root: Path = Path("/"),
+    deadline_seconds: float = DEADLINE_SECONDS,
+    kept_calls: int = _KEPT_CALLS,
 ) -> JobState:
-    """What the job says of itself on this machine; nothing where it has none of the sources."""
+    """What the job says of itself on this machine; nothing where it has none of the sources.
+
+    Of flight records so many calls are kept of each group, the last ones, beside those that have not ended.
+    """
     ranks = [
         _Rank(seen, seen.rank, _read_variables(root, seen.pid), _read_start(root, seen))
         for seen in job.ranks
@@ -78,7 +85,7 @@ def read_job_state(
     done = list(parts)
     return JobState(
         ras=tuple(looks for part in done for looks in part.ras),
-        records=tuple(_shorten(record) for part in done for record in part.records),
+        records=tuple(_shorten(record, kept_calls) for part in done for record in part.records),
         notes=(*(note for part in done for note in part.notes), *late),
     )
 
@@ -312,20 +319,20 @@ def _read_server(job: Job, root: Path) -> JobState:
     return JobState(records=tuple(replace(one, dumped_at=now) for one in answers.records), notes=silent)
 
 
-def _shorten(record: FlightRecord) -> FlightRecord:
+def _shorten(record: FlightRecord, kept_calls: int) -> FlightRecord:
     """The record without calls that lie far back."""
     kept: dict[int, RecordedCall] = {}
-    for place, call in _last_of_each_group(record):
+    for place, call in _last_of_each_group(record, kept_calls):
         kept[place] = call
     kept |= {place: call for place, call in enumerate(record.calls) if call.is_pending}
     return replace(record, calls=tuple(kept[place] for place in sorted(kept)))
 
 
-def _last_of_each_group(record: FlightRecord) -> Iterator[tuple[int, RecordedCall]]:
+def _last_of_each_group(record: FlightRecord, kept_calls: int) -> Iterator[tuple[int, RecordedCall]]:
     counted: dict[tuple[str, bool], int] = defaultdict(int)
     for place in range(len(record.calls) - 1, -1, -1):
         call = record.calls[place]
         key = (call.group, call.is_point_to_point)
         counted[key] += 1
-        if counted[key] <= _KEPT_CALLS:
+        if counted[key] <= kept_calls:
             yield place, call

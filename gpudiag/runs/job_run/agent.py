@@ -10,12 +10,13 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from gpudiag.checks.job.late_ranks import LateRank
 from gpudiag.checks.job.rhythm import (
     ROUNDS_AT_LEAST,
     asleep_share,
@@ -23,24 +24,34 @@ from gpudiag.checks.job.rhythm import (
     find_long_step_time,
     find_step_time,
 )
-from gpudiag.checks.job.shares import SUSPECTS_BLOCKS, SlowRank, find_slow_ranks
+from gpudiag.checks.job.shares import (
+    SUSPECTS_BLOCKS,
+    SlowRank,
+    describe_late_rank,
+    find_slow_ranks,
+    judge_glance,
+)
 from gpudiag.checks.job.short_steps import (
     BURST_SECONDS,
     BURST_TICK_SECONDS,
     settle_step_time,
     wants_burst,
 )
-from gpudiag.checks.job.stacks import read_call
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
-from gpudiag.model.job import Frame
-from gpudiag.model.job_run import Glance, Pulse, SignalSeen, Stall, StepTime
+from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
-from gpudiag.reference.waits import find_call
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
-from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
+from gpudiag.runs.job_run.look import (
+    LOOK_SECONDS,
+    RECORDS_SECONDS,
+    read_look,
+    read_records,
+    start_look,
+    start_records,
+)
 from gpudiag.runs.job_run.members import Member, Members
 from gpudiag.runs.job_run.stalls import Stalls
 
@@ -52,12 +63,14 @@ _CHILD_SECONDS = 15.0
 # the time that they run, but for what it takes to begin.
 _BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
-# A rank that starts computes in imports; glances at those would use up what may be spent before the first step.
-_STARTING_SECONDS = 60.0
+# A rank that starts computes in imports; glances at those would use up what may be spent before the first step. One in a
+# quarter of a minute shows whether it has a GPU by now.
+_STARTING_SECONDS, _STARTING_GLANCE_SECONDS = 60.0, 15.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
+_STANDS_SECONDS = 5.0
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
 # A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
@@ -65,12 +78,14 @@ _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
 _SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
 _SUSPECT_SEEN_SECONDS = 300.0
+_RECORDS_EVERY_SECONDS = 1800.0
 _BURST_EVERY_SECONDS, _BURST_TAKES_SECONDS, _FREE_BURSTS = 120.0, 0.06, 2
 _FIND_AFTER_SECONDS, _FIND_AGAIN_SECONDS = 2.0, 60.0
 _FAMILIES_AFTER_SECONDS = 30.0  # until then a launcher itself would be taken for the only rank
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
 # The job counts as standing still, for a look before a signal that ends it, after this long or so many steps.
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
+_LAST_LOOK_STILL_SECONDS = 1.0  # of two looks that lie 2 s apart: there is no time for a third one
 _KILL_AFTER_SECONDS = 30.0
 
 
@@ -81,6 +96,10 @@ class WatchPlan:
     run_id: str
     rule: StallRule
     kill_on_stall: bool = False
+    folder: str = ""  # where flight recorders write their dumps
+    scratch: str | None = (
+        None  # what the names of the job's pipes and of files with its exceptions begin with
+    )
 
 
 class Agent:
@@ -94,10 +113,11 @@ class Agent:
         tell_stall: Callable[["Agent", Stall], None],
     ) -> None:
         """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for."""
-        self.members = Members()
+        self.members = Members(plan.scratch)
         self.stalls = Stalls(plan.rule)
         self.step: Reading[StepTime] = NOT_ASKED
         self.slow: tuple[SlowRank, ...] = ()
+        self.late: LateRank | None = None  # by flight records
         self.signals: list[SignalSeen] = []
         self.looks = self.glances = 0
         self.unseen: dict[str, None] = {}  # why something could not be looked at, each reason once
@@ -115,12 +135,14 @@ class Agent:
             "step": _STEP_EVERY_SECONDS,
             "slow": _SLOW_EVERY_SECONDS,
             "suspects": _SUSPECTS_EVERY_SECONDS,
+            "records": 0.0,
         }
         self._suspects: frozenset[int] = frozenset()  # pids
         self._suspects_spent = 0.0
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._bursts = 0
+        self._stood_until = 0.0
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -214,11 +236,18 @@ class Agent:
         def take(child: GuardedChild) -> None:
             verdict, _ = read_look(child)
             if verdict is not None:
+                self.members.note_look(verdict, self.seconds)
                 self.stalls.take_last_look(verdict, longest)
             os.write(self._replies, b".")
 
         self.looks += 1
-        self._start("last", start_look(self._command_pid, min(longest, _STILL_SECONDS)), take, LOOK_SECONDS)
+        limit = min(longest, _STILL_SECONDS)
+        self._start(
+            "last",
+            start_look(self._command_pid, limit, self._plan.folder, _LAST_LOOK_STILL_SECONDS),
+            take,
+            LOOK_SECONDS,
+        )
 
     def _start(
         self,
@@ -240,13 +269,15 @@ class Agent:
 
     def _tick(self) -> None:
         now, wall = self.seconds, datetime.now(UTC)
-        lost = time.monotonic() - self._ticked > _LOST_SECONDS
+        passed = time.monotonic() - self._ticked
         self._ticked = time.monotonic()
         held = _is_stopped(self._command_pid) if self.members.living else False
         self.members.read_pulses(now, wall)
-        if lost or held or self._held:
+        if (
+            passed > _LOST_SECONDS or held or self._held
+        ):  # no time in which the job could have moved, or was seen to
             for member in self.members.living:
-                member.moved_at = now
+                member.moved_at = min(now, member.moved_at + passed)
         self._held = held
         self._find(now)
         self._glance(now)
@@ -289,17 +320,24 @@ class Agent:
             self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
             return
+        stopped = next((one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS)), None)
+        if stopped is not None:  # where it stands may be all that is known of it in the end
+            stopped.standing_glances += 1
+            self._start_glance(stopped, now)
+            return
         if self._over_budget():
             return
         for member in sorted(self.members.living, key=lambda one: one.glanced_at):
-            every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
-            waited = now - member.glanced_at
-            if not _sleeps(member) and (now < _STARTING_SECONDS or waited < 2 * every):
-                continue
-            if waited < every:
-                continue
-            self._start_glance(member, now)
-            return
+            if now - member.glanced_at >= self._glance_pause(member, now):
+                self._start_glance(member, now)
+                return
+
+    def _glance_pause(self, member: Member, now: float) -> float:
+        """How long after its last glance a rank is looked at again, as it is now: asleep, or at work."""
+        every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
+        if _sleeps(member) or member.has_gpu:  # who waits for a GPU spins, and is seen at work
+            return every
+        return 2 * every if now >= _STARTING_SECONDS else _STARTING_GLANCE_SECONDS
 
     def _start_glance(self, member: Member, now: float) -> None:
         member.glanced_at = now
@@ -327,7 +365,8 @@ class Agent:
             ):
                 self.unseen[f"a glance at a rank's stack failed: {child.detail}"] = None
             if read is not None and not isinstance(read, Missing):
-                member.glances.append(_glance_of(at_seconds, *read))
+                member.has_gpu = member.has_gpu or read[1]
+                member.glances.append(judge_glance(at_seconds, *read))
 
         return keep
 
@@ -341,6 +380,7 @@ class Agent:
         if now >= self._due["suspects"]:
             self._due["suspects"] = now + _SUSPECTS_EVERY_SECONDS
             self._find_suspects()
+            self._ask_records(now)
         if now >= self._due["slow"]:
             self._due["slow"] = now + _SLOW_EVERY_SECONDS * (1 if now < 300 else 4)
             self.measure_slow()
@@ -353,12 +393,28 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now."""
-        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
+        """Find the step time; one that was found stays where none is found now.
+
+        While a rank stands still there are no steps: what the others do meanwhile, such as a loop of sleeps, is none.
+        """
+        stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
+        stands = self.seconds - stepped_until > _STANDS_SECONDS
+        if stands:
+            self._stood_until = self.seconds
+        since, until = (0.0, stepped_until) if stands else (self._stood_until, self.seconds)
+        fine, coarse = (
+            {
+                pid: [one for one in series if since <= one.at_seconds <= until]
+                for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
+            }
+            for of_seconds in (False, True)
+        )
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
-            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+            found = find_long_step_time(coarse)
         elif wants_burst(found, fine):
+            if stands:  # a burst would show what the others do meanwhile
+                return
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
                 self._bursts += 1
@@ -394,14 +450,44 @@ class Agent:
         slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
         self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
 
+    def _ask_records(self, now: float) -> None:
+        """Ask the ranks for their flight records where one looks slow: seldom, for each writes a line of its own to the job's log."""
+        if not self._suspects or now < self._due["records"] or self._plan.scratch is None:
+            return
+        if not any(
+            os.path.exists(f"{self._plan.scratch}rank-{one.rank}.pipe") for one in self.members.living
+        ):
+            return
+        self._due["records"] = now + _RECORDS_EVERY_SECONDS
+        step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
+
+        def take(child: GuardedChild) -> None:
+            self.late = read_records(child) or self.late
+
+        child = start_records(self._command_pid, step_seconds, self._plan.folder)
+        self._start("records", child, take, RECORDS_SECONDS)
+
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
+        if self.stalls.stands:
+            return  # a rank that stands still waits for nobody by being fast
         members = [one for one in self.members.latest if one.coarse]
         names = {one.pid: self.members.name(one.pid) for one in members}
         pulses = {names[one.pid]: list(one.coarse) for one in members}
         glances = {names[one.pid]: list(one.glances)[-_SLOW_GLANCES:] for one in members}
         step_seconds = 0.0 if isinstance(self.step, Missing) else self.step.seconds
         self.slow = find_slow_ranks(pulses, glances, step_seconds)
+        if self.late is not None and (found := describe_late_rank(self.late.rank, pulses, glances)):
+            same = next((one for one in self.slow if one.rank == found.rank), found)
+            late = self.late  # who launches calls last is the slow one, whoever was seen to wait least
+            self.slow = (
+                replace(
+                    same,
+                    late_seconds=late.late_seconds,
+                    last=late.last,
+                    collectives=late.collectives,
+                ),
+            )
 
     def _watch_stalls(self) -> None:
         still = self.still_seconds()
@@ -414,6 +500,8 @@ class Agent:
             verdict, unseen = read_look(child)
             if unseen:
                 self.unseen[unseen] = None
+            if verdict is not None:
+                self.members.note_look(verdict, self.seconds)
             longest = max(self.still_seconds().values(), default=0.0)
             stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:
@@ -424,7 +512,9 @@ class Agent:
                     self._kill_at = self.seconds + _KILL_AFTER_SECONDS
 
         self.looks += 1
-        self._start("look", start_look(self._command_pid, limit), take, LOOK_SECONDS)
+        earlier = self.stalls.earlier_look()
+        child = start_look(self._command_pid, limit, self._plan.folder, earlier=earlier)
+        self._start("look", child, take, LOOK_SECONDS)
 
     def _kill(self, now: float) -> None:
         """Kill what SIGTERM did not end, where the user wants a job that stalls to end."""
@@ -438,15 +528,6 @@ def _processor_seconds() -> float:
     """What this process and its children have taken."""
     used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _glance_of(at_seconds: float, state: str, frames: Sequence[Frame]) -> Glance:
-    call = read_call(frames)
-    text = call.own.text if call.own is not None and not call.library else ""
-    by_text = find_call(text) if text else None
-    awaited = call.awaited or (by_text.awaited if by_text else "")
-    place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
-    return Glance(at_seconds, state != "R", place, awaited, call.words)
 
 
 def _sleeps(member: Member) -> bool:

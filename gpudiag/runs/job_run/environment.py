@@ -1,4 +1,4 @@
-"""The environment of the job: the caller's, with torch's flight recorder and error files switched on.
+"""The environment of the job: the caller's, with torch's flight recorder, its pipes, and error files switched on.
 
 What the caller set stays as it is, under whichever of its names. The flight recorder's variables begin with TORCH_FR_ since
 torch 2.9 and with TORCH_NCCL_ before (c10d/FlightRecorder.hpp); torch 2.9 prints a warning at an old name, so the job's own
@@ -6,6 +6,9 @@ torch is asked for its version.
 
 TORCH_INCLUDE_STACK_TRACE is switched off: at a timeout the watchdog of NCCL would else wait for the interpreter's lock to write
 down stacks, and where the hanging thread holds it, no dump is written at all. gpudiag reads the stacks from outside.
+
+A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.13 know it by this one name) is made by each
+rank, which ends where it cannot make it. So there is none for a command that starts ranks on other machines or in containers.
 """
 
 import os
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 
+from gpudiag.checks.job.run import starts_elsewhere
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
 RUN_VARIABLE = (
@@ -28,7 +32,12 @@ _RENAMED_IN = (2, 9)
 # The name since torch 2.9, and the one before.
 _BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMP_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions
+_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions, as are the next two
+PIPE_FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+NAN_CHECK = "TORCH_NCCL_NAN_CHECK"  # since 2.4
+DUMP_NAME = "flight_recorder_rank_"
+ERRORS = "GPUDIAG_RUN_ERRORS"  # what the files with ranks' exceptions begin with
+_IN_JOB = Path(__file__).with_name("in_job")
 _STACKS_IN_DUMPS = "TORCH_INCLUDE_STACK_TRACE"
 
 # Like a rank: with PYTHONPATH and the user's packages, without the current folder. torch itself is not imported.
@@ -52,20 +61,35 @@ class JobEnvironment:
 
 
 def build_environment(
-    argv: Sequence[str], caller: Mapping[str, str], folder: Path, run_id: str
+    argv: Sequence[str],
+    caller: Mapping[str, str],
+    folder: Path,
+    run_id: str,
+    scratch: str | None = None,
+    *,
+    nan_check: bool = False,
 ) -> JobEnvironment:
-    """The environment for that command; dumps and error files go to `folder`."""
+    """The environment for that command; dumps and error files go to `folder`, pipes and exceptions to names after `scratch`."""
     version = read_torch_version(argv, caller)
     added = {RUN_VARIABLE: run_id}
-    for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/flight_recorder_rank_")):
+    for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/{DUMP_NAME}")):
         if not any(name in caller for name in names):
             added |= dict.fromkeys(_names_for(names, version), value)
     others = {
         _DUMP_ON_TIMEOUT: "1",
         _STACKS_IN_DUMPS: "0",
-        ERROR_FILE: f"{folder}/error.json",
+        ERROR_FILE: f"{folder}/error.json" if scratch is None else f"{scratch}launcher.json",
     }
+    if scratch is not None:
+        others[ERRORS] = f"{scratch}error-"
+        # Where the caller says where dumps go, none is asked for: it would stay there.
+        if not starts_elsewhere(argv) and any(name in added for name in _DUMP_FILE):
+            others[PIPE_FILE] = f"{scratch}rank-"
+    if nan_check:
+        others[NAN_CHECK] = "1"
     added |= {name: value for name, value in others.items() if name not in caller}
+    if scratch is not None:
+        added["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_IN_JOB), caller.get("PYTHONPATH"))))
     return JobEnvironment({**caller, **added}, added, version)
 
 

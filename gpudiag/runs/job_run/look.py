@@ -1,37 +1,133 @@
-"""A look at the whole job, as `gpudiag hang` takes it, in a guarded child: the agent's own loop goes on meanwhile."""
+"""A look at the whole job, as `gpudiag hang` takes it, and one at its flight records, each in a guarded child: the agent's loop goes on.
 
-from collections.abc import Callable
+A dump that gpudiag asks for is written where one of a timeout would be, beside the verdict. It is read and removed: only what the
+job's own watchdog wrote stays.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from gpudiag.checks.job.late_ranks import LateRank, find_late_rank
+from gpudiag.checks.job.movement import moved
 from gpudiag.checks.job.stall_rule import WORK_LIMITS
 from gpudiag.model.codec import decode, encode
-from gpudiag.model.job import JobVerdict
+from gpudiag.model.job import Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.probe.guard import GuardedChild, start_guarded
+from gpudiag.runs.job_run.environment import DUMP_NAME
 
 LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
 
 
-def start_look(pid: int, limit_seconds: float) -> GuardedChild:
-    """A child that looks at the job of a process; what stands still for the limit is blamed."""
-    return start_guarded("gpudiag.runs.job_run.look:stream_look", pid, limit_seconds)
+RECORDS_SECONDS = 15.0
+_RECORDED_CALLS = 400  # of each group: some minutes of a training
 
 
-def stream_look(emit: Callable[[Any], None], pid: int, limit_seconds: float) -> None:
+def start_look(
+    pid: int,
+    limit_seconds: float,
+    folder: str,
+    still_seconds: float | None = None,
+    earlier: tuple[Job, float] | None = None,
+) -> GuardedChild:
+    """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
+
+    The limit is for what only time tells: ranks that all stand still, work (six times). A rank that others wait
+    for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
+    others have waited for longer. `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
+    not moved since has stood still for so long, also where it spins and nothing else tells.
+    """
+    before = None if earlier is None else (encode(earlier[0]), earlier[1])
+    return start_guarded(
+        "gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, folder, still_seconds, before
+    )
+
+
+def stream_look(
+    emit: Callable[[Any], None],
+    pid: int,
+    limit_seconds: float,
+    folder: str,
+    still_seconds: float | None,
+    before: tuple[Any, float] | None = None,
+) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.hang_limits import (
         HangLimits,
     )  # a look is rare, and what it takes is much: not at each start
     from gpudiag.runs.hang import watch_job
 
+    usual = HangLimits()
     limits = HangLimits(
-        still=limit_seconds,
+        still=min(limit_seconds, usual.still if still_seconds is None else still_seconds),
         idle=limit_seconds,
-        told=limit_seconds,
+        told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
-        loop=2 * limit_seconds,
+        loop=min(limit_seconds, usual.loop),
     )
-    verdict = watch_job(pid, limits)
+    with _without_new_dumps(folder):
+        add_earlier = (
+            None if before is None else partial(with_earlier_looks, decode(Job, before[0]), before[1])
+        )
+        verdict = watch_job(pid, limits, add_earlier)
     emit(("none",) if verdict is None else ("verdict", encode(verdict)))
+
+
+def with_earlier_looks(earlier: Job, seconds_ago: float, job: Job) -> Job:
+    """The job with the looks of before at those ranks that have not moved since; their times lie before 0."""
+    known = {rank.pid: rank.looks for rank in earlier.ranks}
+    return replace(
+        job, ranks=tuple(_with_earlier(rank, known.get(rank.pid, ()), seconds_ago) for rank in job.ranks)
+    )
+
+
+def _with_earlier(rank: RankSeen, before: Sequence[ProcessLook], seconds_ago: float) -> RankSeen:
+    whole = [look for look in before if look.main is not None]
+    if not whole or not rank.looks or moved((whole[-1], rank.first)):
+        return rank
+    kept = whole[-1:] if moved(whole) or len(whole) < 2 else [whole[0], whole[-1]]
+    shift = rank.first.at_seconds - seconds_ago - whole[-1].at_seconds
+    return replace(
+        rank, looks=(*(replace(one, at_seconds=one.at_seconds + shift) for one in kept), *rank.looks)
+    )
+
+
+@contextmanager
+def _without_new_dumps(folder: str) -> Iterator[None]:
+    """Remove the dumps of flight recorders that appear in the folder meanwhile: they were asked for, and read."""
+    before = set(Path(folder).glob(f"{DUMP_NAME}*"))
+    try:
+        yield
+    finally:
+        for path in set(Path(folder).glob(f"{DUMP_NAME}*")) - before:
+            with suppress(OSError):
+                path.unlink()
+
+
+def start_records(pid: int, step_seconds: float, folder: str) -> GuardedChild:
+    """A child that asks the ranks for their flight records, by their pipes, and finds who comes late to collectives."""
+    return start_guarded("gpudiag.runs.job_run.look:stream_records", pid, step_seconds, folder)
+
+
+def stream_records(emit: Callable[[Any], None], pid: int, step_seconds: float, folder: str) -> None:
+    """Send `("late", values of a LateRank)`, or `("nobody", how many records were read)`."""
+    from gpudiag.probe.job.gather import gather_looks
+    from gpudiag.probe.job.look import Wanted
+    from gpudiag.probe.job.state import read_job_state
+
+    jobs = gather_looks(Wanted(pid=pid, looks=0)).jobs
+    with _without_new_dumps(folder):
+        records = read_job_state(jobs[0], kept_calls=_RECORDED_CALLS).records if jobs else ()
+    late = find_late_rank(records, step_seconds)
+    emit(("nobody", len(records)) if late is None else ("late", asdict(late)))
+
+
+def read_records(child: GuardedChild) -> LateRank | None:
+    """Who comes late by the flight records, of an ended child of `start_records`; None where nobody does, or there were none."""
+    return next((LateRank(**rest[0]) for kind, *rest in child.messages if kind == "late"), None)
 
 
 def read_look(child: GuardedChild) -> tuple[JobVerdict | None, str]:

@@ -7,13 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpudiag.checks.job.position import FOR_RANKS
+from gpudiag.compat import UTC
+from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.own_run import OwnRank, OwnRanks
 from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
-from gpudiag.reference.waits import is_library
+from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
 
 # A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
@@ -21,8 +24,20 @@ _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
 _GLANCES = 240
+_PAUSE_SECONDS, _ENDING_SECONDS = 2.0, 30.0  # a process may take long from its exception to its end
+_LATELY_SECONDS = 30.0
+_STANDING_GLANCES = 10
 _ERROR_FILE_BYTES = 1 << 20
 _ERROR_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """The exception that ended a rank: its text, the user's own line, and when it was raised."""
+
+    text: str
+    place: str | None = None
+    at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -40,13 +55,20 @@ class Member:
     fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
     coarse: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_COARSE_PULSES))
     glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
+    has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
     glanced_at: float = 0.0
+    standing_glances: int = 0  # beside what all glances may take
+    looked: Glance | None = (
+        None  # what the last look at all ranks showed of it; no part of how it spends its time
+    )
+    pause_seconds: float = 0.0  # the last time that it did not move for, if that was long
+    paused_until: float = 0.0
     ended_at: datetime | None = None
     status: Reading[int] = NOT_ASKED
     order: int | None = None
-    error: str | None = None
-    error_place: str | None = None
+    error: RankError | None = None
+    still_seconds: float | None = None  # at its end
 
     @property
     def lives(self) -> bool:
@@ -56,10 +78,41 @@ class Member:
     def add(self, pulse: Pulse) -> None:
         """Keep a pulse, and note whether the main thread went to sleep since the last."""
         if not self.fine or pulse.sleeps != self.fine[-1].sleeps:
+            if self.fine and pulse.at_seconds - self.moved_at >= _PAUSE_SECONDS:
+                self.pause_seconds, self.paused_until = pulse.at_seconds - self.moved_at, pulse.at_seconds
             self.moved_at = pulse.at_seconds
         self.fine.append(pulse)
         if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
             self.coarse.append(pulse)
+
+    def stopped_unseen(self, now: float, seconds: float) -> bool:
+        """Whether it has stood still for so long and was not glanced at since; not more than some times, whatever it does."""
+        return (
+            bool(self.fine)
+            and now - self.moved_at >= seconds
+            and self.glanced_at <= self.moved_at
+            and self.standing_glances < _STANDING_GLANCES
+        )
+
+    @property
+    def last_seen(self) -> Glance | None:
+        """Where it was seen last, by a glance or by a look at all ranks; None where that is long ago."""
+        seen = [one for one in (self.looked, *list(self.glances)[-1:]) if one is not None]
+        last = max(seen, key=lambda one: one.at_seconds, default=None)
+        is_old = (
+            last is not None and self.fine and self.fine[-1].at_seconds - last.at_seconds > _LATELY_SECONDS
+        )
+        return None if is_old else last
+
+    def note_end_of_pulses(self) -> None:
+        """Keep for how long it had not moved, until it ended or until an exception woke it up just before."""
+        if not self.fine:
+            return
+        at_seconds = self.fine[-1].at_seconds
+        still = at_seconds - self.moved_at
+        if at_seconds - self.paused_until < _ENDING_SECONDS:
+            still = max(still, self.pause_seconds)
+        self.still_seconds = round(still, 1)
 
     def record(self) -> RankRecord:
         """What is known of it."""
@@ -80,9 +133,12 @@ class Member:
             signal=name,
             order=self.order,
             attempt=self.attempt,
-            error=self.error,
-            error_place=self.error_place,
-            last_place=self.glances[-1].place if self.glances else None,
+            error=self.error.text if self.error else None,
+            error_place=self.error.place if self.error else None,
+            last_place=self.last_seen.place if self.last_seen else None,
+            raised=self.error.at if self.error else None,
+            last_wait=_describe_wait(self.last_seen) if self.last_seen else None,
+            still_seconds=self.still_seconds,
         )
 
     def _end(self, code: Reading[int]) -> RankEnd:
@@ -98,8 +154,9 @@ class Member:
 class Members:
     """All processes of ranks that were seen, those that have ended too."""
 
-    def __init__(self) -> None:
-        """Nobody was seen yet."""
+    def __init__(self, scratch: str | None = None) -> None:
+        """Nobody was seen yet; `scratch` is what the names of the files with ranks' exceptions begin with."""
+        self._scratch = scratch
         self.all: list[Member] = []
         self.world_size: int | None = None
         self.expected: int | None = None
@@ -159,6 +216,7 @@ class Members:
         if not member.lives:
             return
         member.ended_at = now
+        member.note_end_of_pulses()
         if member.pidfd is not None:
             member.status = member.pidfd.read_status()
             member.pidfd.close()
@@ -168,15 +226,24 @@ class Members:
             member.order = self._failed
         # Without torchrun all ranks have one error file, and what stands there is the first one's at best.
         shared = any(one.error_file == member.error_file for one in self.all if one is not member)
-        told = None if shared and member.order != 1 else read_error_file(member.error_file)
-        if told is not None:
-            member.error, member.error_place = told
+        member.error = None if shared and member.order != 1 else read_error_file(member.error_file)
+        if self._scratch is not None and (own := read_error_file(f"{self._scratch}error-{member.pid}.json")):
+            member.error = own
 
     @property
     def latest(self) -> list[Member]:
         """Of each rank the process of its last attempt, whether it lives or not."""
         last = {one.rank: one for one in self.all if one.rank is not None}
         return [one for one in self.all if one.rank is None or last[one.rank].attempt == one.attempt]
+
+    def note_look(self, verdict: JobVerdict, at_seconds: float) -> None:
+        """Keep where each rank was in a look at all of them."""
+        for place in verdict.places:
+            wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
+            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
+            for member in self.living:
+                if member.rank in place.ranks:
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
@@ -187,8 +254,8 @@ class Members:
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 
-def read_error_file(path: str) -> tuple[str, str | None] | None:
-    """The exception, and the user's own line, of a file that torchelastic's `record` wrote; None where there is none."""
+def read_error_file(path: str) -> RankError | None:
+    """The exception in a file as torchelastic's `record` writes it; None where there is none."""
     if not path:
         return None
     try:
@@ -198,12 +265,32 @@ def read_error_file(path: str) -> tuple[str, str | None] | None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     if isinstance(message, str):
-        return _shown(message), None
+        return RankError(_shown(message))
     if not isinstance(message, dict):
         return None
     extra = message.get("extraInfo")
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return _shown(str(message.get("message", ""))), _own_line(stack) if isinstance(stack, str) else None
+    place = _own_line(stack) if isinstance(stack, str) else None
+    return RankError(
+        _shown(str(message.get("message", ""))),
+        place,
+        _time_of(extra.get("timestamp") if isinstance(extra, dict) else None),
+    )
+
+
+def _time_of(timestamp: object) -> datetime | None:
+    """A time of an error file: seconds since 1970, also as a word."""
+    with suppress(ValueError, TypeError, OverflowError, OSError):
+        return datetime.fromtimestamp(float(timestamp), UTC)  # type: ignore[arg-type]
+    return None
+
+
+def _describe_wait(glance: Glance) -> str | None:
+    """What a rank waits in for others, or for its GPU, which may be in a collective; None where it was seen at something else."""
+    if glance.awaited not in FOR_OTHERS:
+        return None
+    what = "a wait for its GPU" if glance.awaited == GPU else glance.operation or "a collective"
+    return f"{what} ({glance.place})" if glance.place else what
 
 
 def _own_line(stack: str) -> str | None:

@@ -21,7 +21,7 @@ from gpudiag.model.codec import dumps
 from gpudiag.model.job_run import JobRun, Stall
 from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
-from gpudiag.runs.job_run.environment import build_environment
+from gpudiag.runs.job_run.environment import RUN_VARIABLE, build_environment
 from gpudiag.runs.job_run.folder import (
     SUFFIX,
     default_name,
@@ -37,6 +37,7 @@ from gpudiag.runs.job_run.process import (
     signal_name,
     start_job,
 )
+from gpudiag.runs.job_run.scratch import find_prefix, remove_files, remove_left_files
 from gpudiag.runs.job_run.verdict import RunStart, build_verdict, find_outputs
 from gpudiag.runs.output import require_writable, write_document
 
@@ -52,6 +53,7 @@ class RunPlan:
     verdict: Path | None = None
     rule: StallRule = field(default_factory=StallRule)
     kill_on_stall: bool = False
+    nan_check: bool = False  # torch looks for NaN in what each rank puts into a collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,11 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     folder = path.resolve().with_suffix(SUFFIX)
     remove_left_folders(folder.parent)
     run_id = secrets.token_hex(8)
-    environment = build_environment(plan.command, os.environ, folder, run_id)
+    remove_left_files(RUN_VARIABLE)
+    scratch = find_prefix(run_id)
+    environment = build_environment(
+        plan.command, os.environ, folder, run_id, scratch, nan_check=plan.nan_check
+    )
     made = make_folder(folder)
     start = RunStart(
         command=plan.command,
@@ -91,6 +97,8 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
         variables=environment.added,
         folder=folder,
         outputs=find_outputs(),
+        scratch=scratch,
+        nan_check=plan.nan_check,
     )
     sys.stdout.flush()
     sys.stderr.flush()
@@ -100,8 +108,7 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
         job_pid = start_job(plan.command, environment.variables, mask)
     except BaseException:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if made:
-            remove_if_empty(folder)
+        _remove_own(folder if made else None, scratch)
         raise
     link = _start_agent(plan, start, path, job_pid, tell)
     supervision = Supervision(job_pid, witness, link.look_before, link.tell_signal)
@@ -115,9 +122,16 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
     written = supervision.ended.get(link.pid) == 0
     if not written:
         print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
-    if made:
-        remove_if_empty(folder)
+    _remove_own(folder if made else None, scratch)
     return RunEnd(status, path)
+
+
+def _remove_own(folder: Path | None, scratch: str | None) -> None:
+    """Remove what gpudiag made for the job, but for a folder in which something is."""
+    if folder is not None:
+        remove_if_empty(folder)
+    if scratch is not None:
+        remove_files(scratch)
 
 
 def default_verdict() -> Path:
@@ -201,7 +215,7 @@ def _run_agent(
                 write_document(path, dumps(verdict) + "\n")
             tell(verdict, path, "stall")
 
-        watch = WatchPlan(start.run_id, plan.rule, plan.kill_on_stall)
+        watch = WatchPlan(start.run_id, plan.rule, plan.kill_on_stall, str(start.folder), start.scratch)
         agent = Agent(watch, job_pid, descriptors, tell_stall)
         wait_status = agent.watch()
         status = _leave(build_verdict(start, agent, wait_status), path, tell)

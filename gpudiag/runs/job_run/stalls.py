@@ -1,20 +1,30 @@
 """When the ranks of a job are looked at because they stand still, and what is told of it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gpudiag.checks.job import kinds
 from gpudiag.checks.job.stall_rule import WORK_LIMITS, StallRule
 from gpudiag.compat import UTC
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import JobVerdict
+from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
-# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone.
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls that do not fit.
 _EARLY = 0.5
+_CERTAIN = frozenset(
+    one.code
+    for one in (
+        *(kinds.STOPPED, kinds.GONE, kinds.DEBUGGER, kinds.TERMINAL, kinds.UNRESPONSIVE, kinds.NCCL_ERROR),
+        *(kinds.OTHER_COLLECTIVE, kinds.OTHER_SIZE, kinds.OTHER_PEER, kinds.CALLS_APART, kinds.SWALLOWED),
+    )
+)
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3
+_LEFT_SECONDS = 120.0  # a launcher may take so long to end when its ranks have
 
 
 @dataclass(slots=True)
@@ -26,6 +36,7 @@ class _Pause:
     longest_seconds: float = 0.0
     told: bool = False
     look: JobVerdict | None = None
+    looked_at: float = 0.0  # time.monotonic
     unseen: str = ""
     pids: frozenset[int] = frozenset()  # of the ranks that stood still or were waited for
 
@@ -37,6 +48,8 @@ class Stalls:
         """Tell by that rule."""
         self._rule = rule
         self._pause: _Pause | None = None
+        self._left: _Pause | None = None  # in which ranks ended
+        self._left_at = 0.0
         self.ended: list[Stall] = []
         self.longest_pause_seconds = 0.0
 
@@ -81,9 +94,12 @@ class Stalls:
         if pause is None or longest < _EARLY * pause.limit_seconds:  # it went on while it was looked at
             return None
         pause.longest_seconds = max(pause.longest_seconds, longest)
-        pause.look, pause.unseen = verdict or pause.look, unseen
+        if verdict is not None:
+            pause.look, pause.looked_at = verdict, time.monotonic()
+        pause.unseen = unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
-            pause.told = True
+            certain = verdict.findings[0].code in _CERTAIN
+            pause.told = certain or pause.longest_seconds >= pause.limit_seconds
         elif verdict is None or verdict.outcome is Outcome.ERROR:
             limits = 1.0 if all_still else WORK_LIMITS
             pause.told = pause.longest_seconds >= limits * pause.limit_seconds
@@ -106,6 +122,33 @@ class Stalls:
         """The standstill that goes on, if it was told."""
         return self._stall(self._pause, ended=False) if self._pause is not None and self._pause.told else None
 
+    def earlier_look(self) -> tuple[Job, float] | None:
+        """The job as it was looked at before in the standstill that goes on, and how many seconds ago; None without one."""
+        if self._pause is None or self._pause.look is None:
+            return None
+        return self._pause.look.job, time.monotonic() - self._pause.looked_at
+
+    @property
+    def open_look(self) -> JobVerdict | None:
+        """The last look at a standstill that goes on, told or not; None without one."""
+        last = self._last()
+        return last.look if last is not None else None
+
+    def _last(self) -> _Pause | None:
+        """The standstill that goes on, or in which ranks ended a short while ago."""
+        if self._pause is None and time.monotonic() - self._left_at < _LEFT_SECONDS:
+            return self._left
+        return self._pause
+
+    def tell_at_end(self) -> None:
+        """Tell a standstill in which the job ended, however long it was, where the last look at it shows a fault."""
+        last = self._last()
+        if last is None or last.told or last.look is None or last.look.outcome is not Outcome.FAIL:
+            return
+        last.told = True
+        if last is self._left:
+            self.ended.append(self._stall(last, ended=False))
+
     def take_last_look(self, verdict: JobVerdict, still_seconds: float) -> None:
         """A look that was taken because somebody ends the job: what it shows is kept if it is a fault."""
         if verdict.outcome is Outcome.FAIL:
@@ -117,6 +160,7 @@ class Stalls:
         pause, self._pause = self._pause, None
         if pause is not None and pause.told:
             self.ended.append(self._stall(pause, ended=False))
+        self._left, self._left_at = pause, time.monotonic()
 
     def _go_on(self, *, known_step: bool) -> None:
         pause, self._pause = self._pause, None

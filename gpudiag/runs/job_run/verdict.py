@@ -21,17 +21,20 @@ from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.job_run import JobRun, RankShare, WatchCost
+from gpudiag.model.job_run import OWN_PREFIX, JobRun, RankShare, WatchCost
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import mask_words
+from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
 from gpudiag.probe.kernel_log.read import read_kernel_log
 from gpudiag.runs.job_run.agent import Agent
+from gpudiag.runs.job_run.environment import DUMP_NAME
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.units import format_seconds
 
 _KERNEL_MARGIN = timedelta(seconds=2)
 _LOG_TAIL_BYTES = 16 << 20
+_NAN_FOUND = "checkForNaN"  # the kernel that fails, in torch 2.4 to 2.13 (Utils.cu, NanCheck.cu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class RunStart:
     variables: Mapping[str, str]
     folder: Path
     outputs: tuple[tuple[Path, int], ...]  # files that the job writes its output to, with their size before
+    scratch: str | None = None  # what the names of pipes and of files with exceptions begin with
+    nan_check: bool = False
 
 
 def find_outputs() -> tuple[tuple[Path, int], ...]:
@@ -64,9 +69,12 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
     code = None if status is None else os.waitstatus_to_exitcode(status)
     failed = code not in (None, 0)
     records = tuple(one.record() for one in agent.members.all)
+    if failed:
+        agent.stalls.tell_at_end()
     open_stall = agent.stalls.open_stall()
     told = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
     stalls = without_last_moves(told, records, agent.signals, agent.killed)
+    explained = _explain(start, agent) if failed else None
     looked_for_cause = failed or any(one.order is not None for one in records) or bool(stalls)
     facts = RunFacts(
         host=start.host,
@@ -84,9 +92,14 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         command=start.command,
         has_ended=status is not None,
         expected=agent.members.expected,
+        world_size=agent.members.world_size,
+        last_look=agent.stalls.open_look if status is not None else None,
+        log=explained.verdict if explained is not None else None,
+        nan_check=start.nan_check,
+        last_calls=_last_calls(start.folder) if start.nan_check and failed else {},
+        found_nan=start.nan_check and any(_NAN_FOUND in text for text in _outputs(start)),
     )
     findings = judge_run(facts)
-    explained = _explain(start, agent) if failed else None
     return JobRun(
         outcome=outcome_of_run(facts, findings),
         headline=_headline(facts, findings, running=status is None),
@@ -163,12 +176,21 @@ def _read_kernel_log(start: RunStart) -> Reading[tuple[KernelEvent, ...]]:
     return tuple(one for one in events if isinstance(one.at, datetime) and one.at >= since)
 
 
+def _outputs(start: RunStart) -> tuple[str, ...]:
+    """What the job wrote during the run to files, without gpudiag's own lines."""
+    texts = (_tail(path, before) for path, before in start.outputs)
+    return tuple(
+        "".join(line for line in text.splitlines(keepends=True) if not line.startswith(OWN_PREFIX))
+        for text in texts
+        if text.strip()
+    )
+
+
 def _explain(start: RunStart, agent: Agent) -> LogExplanation | None:
     """What the job's output says, where that is a file; what gpudiag cannot read of it is no reason to say nothing else."""
     from gpudiag.explain.recipe import explain_text
 
-    texts = [_tail(path, before) for path, before in start.outputs]
-    told = "".join(text for text in texts if text)
+    told = "".join(_outputs(start))
     if not told.strip():
         return None
     try:
@@ -187,6 +209,19 @@ def _tail(path: Path, before: int) -> str:
             return file.read(_LOG_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def _last_calls(folder: Path) -> dict[int, str]:
+    """By rank the first collective that its flight record's dump shows without an end: `all_reduce number 43 of group default_pg`."""
+    found = {}
+    for path in sorted(folder.glob(f"{DUMP_NAME}*")):
+        with suppress(DumpRefused):
+            record = read_dump(path)
+            if isinstance(record.rank, int) and record.pending:
+                call = record.pending[0]
+                group = call.group_description or call.group
+                found[record.rank] = f"{call.operation} number {call.sequence} of group {group}"
+    return found
 
 
 def _has_files(folder: Path) -> bool:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from gpudiag.checks.job.rhythm import count_meetings, find_step_time
-from gpudiag.checks.job.shares import find_slow_ranks, measure_shares
+from gpudiag.checks.job.shares import find_slow_ranks, judge_glance, measure_shares
 from gpudiag.checks.job.short_steps import settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule, parse_stall_rule
 from gpudiag.errors import UsageError
+from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing
 from tests.walking import walk
@@ -158,6 +159,43 @@ def test_a_rank_that_was_seen_asleep_in_the_line_in_which_it_computes_computes_l
     known = [Glance(float(n), True, "train.py:28 in compute", "file") for n in range(6)]
     (slow,) = find_slow_ranks(pulses, {0: others, 1: [*known, *works], 2: others})
     assert slow.cause == "sleeps"
+
+
+def spent(runs: float, seconds: int = 60) -> list[Pulse]:
+    """The pulses of a rank that runs for that share of each second and sleeps for the rest, one a second."""
+    return [Pulse(float(at), at * runs, at * 0.0005, at * 40, at * 20) for at in range(seconds)]
+
+
+def test_a_rank_that_spins_for_its_gpu_waits_and_the_one_that_sleeps_is_slow() -> None:
+    """Two ranks of a real H100, rank 1 asleep for 0.25 s of each step: rank 0 ran 85 % of the time, in `.item()`."""
+    pulses = {0: spent(0.8535), 1: spent(0.3039)}
+    item = [Frame("/job/train.py", "main", 90, "log(rank, step, value.flatten()[0].item())")]
+    sleep = [Frame("/job/train.py", "main", 77, "time.sleep(0.25)")]
+    waits = [judge_glance(float(n), "R", True, item) for n in range(8)]
+    own = [judge_glance(float(n), "S", True, sleep) for n in range(10)]
+    pause = [
+        judge_glance(float(n), "S", True, [Frame("/job/train.py", "main", 91, "time.sleep(0.05)")])
+        for n in range(4)
+    ]
+    (slow,) = find_slow_ranks(pulses, {0: [*waits, *pause], 1: [*own, *waits[:3]]})
+    assert (slow.rank, slow.cause, slow.at) == (1, "sleeps", "train.py:77 in main")
+    # On a processor alone the same line computes: nobody waits for a GPU there.
+    computes = [judge_glance(float(n), "R", False, item) for n in range(8)]
+    assert {one.awaited for one in computes} == {""}
+
+
+def test_who_does_nothing_more_than_the_others_is_not_slow() -> None:
+    """Both sleep for their own sake in each step; that one of them waits more has another reason."""
+    alike = recorded("slowrank")
+    own = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(6)]
+    waits = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(6)]
+    assert find_slow_ranks({0: alike[0], 1: alike[2]}, {0: [*own, *waits], 1: [*own, *waits]}) == ()
+
+
+def test_a_pause_says_nothing_of_steps() -> None:
+    """Rank 0 waits without waking up for 40 of 60 s, and rank 1 works on: no step was taken then."""
+    still = [Pulse(float(at), min(at, 20) * 0.5, 0.0, at, min(at, 20) * 10) for at in range(60)]
+    assert find_slow_ranks({0: still, 1: spent(0.5)}, {}) == ()
 
 
 def test_half_of_the_ranks_are_not_slow() -> None:

@@ -8,14 +8,15 @@ from gpudiag.checks.job.kinds import SLEEP
 from gpudiag.checks.job.run import (
     RunFacts,
     describe_unseen_ranks,
-    find_first_failure,
     judge_run,
     outcome_of_run,
     without_last_moves,
 )
+from gpudiag.checks.job.run_causes import find_first_failure
 from gpudiag.checks.job.shares import SlowRank
 from gpudiag.compat import UTC
 from gpudiag.model.evidence import RankSubject
+from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import JobRun, RankEnd, RankRecord, SignalSeen, Stall, StepTime, WatchCost
@@ -84,6 +85,104 @@ def test_a_rank_that_only_lost_another_one_is_no_cause() -> None:
     assert find_first_failure((rank(1, -15, 1), rank(2, 1, 2))) == rank(2, 1, 2)
 
 
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:27535"
+WAITED = {
+    "last_wait": "all_reduce (train.py:9 in main)",
+    "still_seconds": 54.0,
+    "error_place": "train.py:9 in main",
+}
+
+
+def test_who_ended_well_while_another_waited_for_it_is_the_cause() -> None:
+    """Rank 1 makes no more calls, and ends; rank 0 dies of the closed connection, with exit code 1."""
+    left = rank(1, 0, None, ended=at(59), last_place="train.py:50 in write_results")
+    victim = rank(0, 1, 1, error=LOST, **WAITED)
+    (finding,) = judge_run(facts(victim, left))
+    assert (finding.code, finding.subject) == ("job.rank_left", RankSubject(1, "a1"))
+    assert finding.message == (
+        "rank 1 left: it ended with exit status 0 after 59 s, while rank 0 waited in all_reduce (train.py:9 in main) for "
+        "54 s; it was last seen at train.py:50 in write_results"
+    )
+    # Its end may come after the other's, whose exception it caused: interpreters take long to end.
+    assert codes(facts(victim, replace(left, ended=at(63)))) == ["job.rank_left"]
+    # A rank that failed for a reason of its own is the cause, and who ended well beside it is none.
+    assert codes(facts(replace(victim, error="KeyError: 'dog'"), left)) == ["job.rank_failed"]
+
+
+def test_who_was_elsewhere_when_another_gave_up_its_wait_is_the_cause() -> None:
+    gave_up = rank(
+        0, 1, 1, error="RuntimeError: Timed out waiting 25000ms for recv operation to complete", **WAITED
+    )
+    slept = rank(1, -15, 2, last_place="data.py:6 in load_batch")
+    (finding,) = judge_run(facts(gave_up, slept))
+    assert (finding.code, finding.subject) == ("job.rank_left", RankSubject(1, "a1"))
+    assert "was not in the collective that rank 0 waited in until it gave up" in finding.message
+    assert "last seen at data.py:6 in load_batch" in finding.message
+
+
+def test_a_rank_whose_cause_is_on_another_machine_is_not_called_the_first() -> None:
+    (finding,) = judge_run(facts(rank(0, 1, 1, error=LOST, **WAITED), world_size=8))
+    assert "rank 0 only lost another rank" in finding.message
+    assert "likely on another machine: 1 of 8 ranks are on this one" in finding.message
+
+
+def test_the_output_names_the_exception_where_the_rank_left_none() -> None:
+    """`python -I`: the job's start is not read, and its output goes to a file."""
+    log = Verdict(
+        VerdictKind.RANK_FAILED, "Rank 1 failed first: KeyError: 'dog'.", (1,), excerpt="KeyError: 'dog'"
+    )
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=log))
+    assert finding.message == "rank 1 failed first: it ended with exit code 1 after 60.1 s: KeyError: 'dog'"
+    says_nothing = replace(log, excerpt="ended with exit status 1")
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=says_nothing))
+    assert finding.message == "rank 1 failed first: it ended with exit code 1 after 60.1 s"
+    (finding,) = judge_run(facts(rank(1, 1, 1), log=replace(log, ranks=(0,))))  # another rank's words
+    assert "KeyError" not in finding.message
+
+
+def test_exceptions_are_ordered_by_when_they_were_raised() -> None:
+    """Rank 1 raised first and took longer to end than rank 0, which only then failed."""
+    second = rank(0, 1, 1, error="ValueError: b", raised=at(58), ended=at(59))
+    first = rank(1, 1, 2, error="ValueError: a", raised=at(57), ended=at(61))
+    found = find_first_failure([second, first])
+    assert found is first
+
+
+def test_what_was_seen_last_is_told_where_a_signal_ends_a_job_that_stands_still() -> None:
+    waits = replace(LOOK, outcome=Outcome.WARN)
+    by = (SignalSeen("SIGINT", at(50), passed_on=False),)
+    (finding,) = judge_run(facts(rank(0, 1, 1), signals=by, last_look=waits))
+    assert finding.code == "job.interrupted"
+    assert "when it was last looked at, rank 2 is not in the all_reduce (train.py:10)" in finding.message
+
+
+def test_nan_in_a_collective_is_named_where_torch_looked_for_it() -> None:
+    words = "AcceleratorError: CUDA error: device-side assert triggered"
+    failed = rank(
+        1, 1, 1, error=words, error_place="train.py:40 in main", last_wait="all_reduce (train.py:40 in main)"
+    )
+    (finding,) = judge_run(facts(failed, nan_check=True, found_nan=True))
+    assert (
+        "it put NaN into a collective, all_reduce (train.py:40 in main): TORCH_NCCL_NAN_CHECK"
+        in finding.message
+    )
+    by_dump = {1: "all_reduce number 43 of group default_pg"}
+    (finding,) = judge_run(facts(failed, nan_check=True, found_nan=True, last_calls=by_dump))
+    assert "into a collective, all_reduce number 43 of group default_pg: TORCH" in finding.message
+    (finding,) = judge_run(facts(failed, nan_check=True))
+    assert "it likely put NaN into a collective" in finding.message
+    (finding,) = judge_run(facts(failed))
+    assert "NaN" not in finding.message
+
+
+def test_a_rank_that_comes_last_to_collectives_is_told_by_its_records() -> None:
+    slow = SlowRank(1, 0.1, 0.2, 7, "sleeps", 0.5, "train.py:53 in main", 0.25, 38, 40)
+    (finding,) = judge_run(facts(*WELL, exit_status=0, slow=(slow,)))
+    assert finding.message.startswith(
+        "rank 1 is slow: it comes last to 38 of 40 collectives, 250 ms after all others; it waits for"
+    )
+
+
 def test_an_out_of_memory_kill_is_told_where_the_kernel_says_so() -> None:
     line = "Out of memory: Killed process 102 (python)"
     kill = KernelEvent(KernelEventKind.OUT_OF_MEMORY_KILL, at(60), line, pid=102, process="python")
@@ -128,6 +227,13 @@ def test_what_moves_as_the_job_ends_is_no_going_on() -> None:
     assert not by_gpudiag.ended
     (long_after,) = without_last_moves((went_on,), (rank(2, 1, 1, ended=at(900)),), (), None)
     assert long_after.ended
+
+
+def test_a_job_that_takes_long_to_end_has_no_second_stall() -> None:
+    """Ctrl-C woke the ranks up, and they stood still again until their launcher killed them."""
+    by = (SignalSeen("SIGINT", at(46), passed_on=False),)
+    again = replace(STALL, began=at(47), stood_seconds=29.0)
+    assert without_last_moves((replace(STALL, ended=True, over=at(47)), again), (), by, None) == (STALL,)
 
 
 def test_a_stall_that_could_not_be_looked_at_says_why() -> None:

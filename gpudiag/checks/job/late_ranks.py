@@ -1,0 +1,74 @@
+"""Who came late to each collective, by the flight records of the ranks of one machine: when each of them launched it.
+
+The recorder writes down when the host launched a call (`time_created_ns`), by the clock of its machine, also without
+TORCH_NCCL_ENABLE_TIMING, which torch warns may hold up its watchdog. A rank that sleeps, waits for its data or computes longer on its
+host launches the next collective later than the others do. One whose GPU is slow launches it in time: that is not seen here.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from gpudiag.checks.job.shares import CONSISTENT_SHARE, LATE_SHARE_OF_STEP
+from gpudiag.model.job_state import FlightRecord, RecordedCall
+
+COLLECTIVES_AT_LEAST = 8
+_LATE_SECONDS = 0.005  # less is what the kernel's scheduler does
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that launches most collectives after all others: by how much, in which share of them."""
+
+    rank: int
+    late_seconds: float  # the median of those to which it came last
+    last: int  # collectives to which it came last
+    collectives: int  # that all ranks of their group have launched
+
+
+def find_late_rank(records: Sequence[FlightRecord], step_seconds: float = 0.0) -> LateRank | None:
+    """The rank that is last in three of four collectives, by a twentieth of a step at least; None where no rank is.
+
+    A step that is not known is taken to be the time between one late launch and the next.
+    """
+    lates: dict[int, list[tuple[float, float]]] = defaultdict(
+        list
+    )  # by rank: when it launched, how much later than the next to last
+    compared = 0
+    for launches in _launches(records):
+        if len(launches) < 2:
+            continue
+        compared += 1
+        (_, before), (last, at) = sorted(launches.items(), key=lambda item: item[1])[-2:]
+        lates[last].append((at, at - before))
+    if compared < COLLECTIVES_AT_LEAST or not lates:
+        return None
+    rank, times = max(lates.items(), key=lambda item: len(item[1]))
+    late_seconds = median(late for _, late in times)
+    apart = [after - before for (before, _), (after, _) in pairwise(sorted(times))]
+    step = step_seconds or (median(apart) if apart else 0.0)
+    if len(times) < CONSISTENT_SHARE * compared:
+        return None
+    if late_seconds < max(_LATE_SECONDS, LATE_SHARE_OF_STEP * step):
+        return None
+    return LateRank(rank, late_seconds, len(times), compared)
+
+
+def _launches(records: Sequence[FlightRecord]) -> list[Mapping[int, float]]:
+    """Of each collective that all members of its group have launched, when each rank did."""
+    by_call: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
+    members: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        if not isinstance(record.rank, int):
+            continue
+        for call in record.calls:
+            if not call.is_point_to_point and call.sequence >= 0 and isinstance(call.created_at, float):
+                members[_group(call)].add(record.rank)
+                by_call[_group(call), call.operation, call.sequence].setdefault(record.rank, call.created_at)
+    return [times for (group, _, _), times in by_call.items() if times.keys() == members[group]]
+
+
+def _group(call: RecordedCall) -> str:
+    return f"{call.backend} {call.group}"

@@ -1,0 +1,78 @@
+"""The files by which a job's processes answer gpudiag: pipes of flight recorders, and the exceptions that ended ranks.
+
+They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed, the next start does
+that, once no process of that job is left. The place is one that every machine and container has: torch ends a rank that cannot
+make its pipe.
+"""
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PLACE = Path("/dev/shm")  # noqa: S108 - the names are of a random number, and only files of our own user are removed
+_NAME = "gpudiag-run-"
+_OURS = re.compile(rf"{_NAME}([0-9a-f]{{16}})-.+")
+_OLD_SECONDS = 60.0  # a younger file may be of a run that is ending
+
+
+def find_prefix(run_id: str, place: Path = PLACE) -> str | None:
+    """What the names of this run's files begin with; None where no pipe can be made there."""
+    prefix = f"{place}/{_NAME}{run_id}-"
+    probe = f"{prefix}probe"
+    try:
+        os.mkfifo(probe, 0o600)
+        os.unlink(probe)
+    except OSError:
+        return None
+    return prefix
+
+
+def remove_files(prefix: str) -> None:
+    """Remove the files of one run."""
+    place, _, name = prefix.rpartition("/")
+    for path in _files(Path(place)):
+        if path.name.startswith(name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def remove_left_files(variable: str, place: Path = PLACE) -> None:
+    """Remove the files of runs that were killed; `variable` has the run's id in the environment of each process of its job."""
+    left: dict[str, list[Path]] = {}
+    for path in _files(place):
+        with suppress(OSError):
+            if path.lstat().st_mtime < time.time() - _OLD_SECONDS:
+                left.setdefault(path.name.removeprefix(_NAME)[:16], []).append(path)
+    if not left:
+        return
+    living = {run_id for run_id in left if _lives(f"{variable}={run_id}".encode())}
+    for run_id in left.keys() - living:
+        for path in left[run_id]:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Files and pipes of our own user that have such a name."""
+    with suppress(OSError):
+        for path in list(place.iterdir()):
+            if _OURS.fullmatch(path.name) is None:
+                continue
+            with suppress(OSError):
+                about = path.lstat()
+                if about.st_uid == os.geteuid() and (
+                    stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode)
+                ):
+                    yield path
+
+
+def _lives(word: bytes) -> bool:
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if word in process.read_bytes().split(b"\0"):
+                return True
+    return False
