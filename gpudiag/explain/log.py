@@ -48,6 +48,7 @@ _TALK = re.compile(
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
+_LAUNCHES = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b")  # the command of a launcher, that a shell repeats
 # A warning whose own text says that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
@@ -55,7 +56,8 @@ _HANDLED = re.compile(
 )
 _PROGRESS = re.compile(
     r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
-    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ )?(?:completed|finished)|finished\ successfully|
+    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?(?:completed?|finished)\b|finished\ successfully|
+    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
 )
@@ -74,10 +76,15 @@ _LAUNCHERS = (
     "rank.",
     "slurm.",
 )  # what they say of a rank explains no exception of its own
+# Frames of what speaks to other processes, or waits for them.
+_PEERS = re.compile(
+    r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
+    r"deepspeed/(?:comm|launcher)|accelerate/(?:launchers|commands)|lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
+)
 _MAX_RANKS = 20_000
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
-    r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
+    r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
 )
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
@@ -117,28 +124,38 @@ class Found:
     weak: bool = True  # False once a line that is no mere warning shows it
     speakers: dict[Speaker, Shown] = field(default_factory=dict)
 
-    def add(self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY) -> Shown | None:
-        """Note one more line; what comes back is new to its speaker."""
+    def add(
+        self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY, words: str = ""
+    ) -> Shown | None:
+        """Note one more line, and the words in it that matter; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
         speaker = _joined(speaker, line.speaker)
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
-            excerpt = line.whole.strip()[:MAX_EXCERPT_CHARACTERS]
+            excerpt = cut_around(line.whole.strip(), words)
             new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
             self.speakers[speaker] = new
         else:
             shown.count, shown.last = shown.count + 1, line.number
             shown.where = _prefer_own(shown.where, where)
         if not self.count:
-            self.excerpt, self.at = line.whole.strip()[:MAX_EXCERPT_CHARACTERS], line.at
+            self.excerpt, self.at = cut_around(line.whole.strip(), words), line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
             self.numbers.append(line.number)
         self.count += 1
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
         return new
+
+
+def cut_around(line: str, words: str) -> str:
+    """A part of a long line, as it stands there, that has these words; its beginning where that has them."""
+    end = line.find(words) + len(words) if words else 0
+    start = max(0, min(end, len(line)) - MAX_EXCERPT_CHARACTERS) if end > MAX_EXCERPT_CHARACTERS else 0
+    start = min(start, max(0, end - len(words)))
+    return line[start : start + MAX_EXCERPT_CHARACTERS]
 
 
 def _joined(of_traceback: Speaker, of_line: Speaker) -> Speaker:
@@ -161,6 +178,8 @@ class Raised:
     is_cut: bool = False
     before_at: datetime | None = None  # the last time that stood before it, where it has none
     inner_text: str = ""  # of the exception from which it was raised
+    is_of_peers: bool = False  # raised where processes speak to one another, and not in the job's own code
+    quote: str = ""  # the line of the log, where the text is not it
 
 
 @dataclass(slots=True)
@@ -297,7 +316,7 @@ class _Reader:
                 Speaker(rank=self.facts.talk.row_rank),
                 True,
             )
-        if is_frame or _TALK.search(line.body):
+        if is_frame or (_TALK.search(line.body) and not _LAUNCHES.search(line.body)):
             return
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
@@ -368,15 +387,17 @@ class _Reader:
         """The failures that the line shows; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}
+        words: dict[str, str] = {}
         for failure, pattern in candidates:
             if level < Level.NONE and not failure.at_info:
                 continue
             if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
                 continue
-            if failure.id not in matching and pattern.search(
-                line.body if "^" in pattern.expression[:1] else line.whole
-            ):
-                matching[failure.id] = failure
+            if failure.id in matching:
+                continue
+            match = pattern.search(line.body if "^" in pattern.expression[:1] else line.whole)
+            if match is not None:
+                matching[failure.id], words[failure.id] = failure, match[0][-MAX_EXCERPT_CHARACTERS // 2 :]
         if any(not failure.generic for failure in matching.values()):
             matching = {name: failure for name, failure in matching.items() if not failure.generic}
         for failure in matching.values():
@@ -389,6 +410,7 @@ class _Reader:
                 failure.weak or handled,
                 ended.where if ended else "",
                 ended.speaker if ended else NOBODY,
+                words[failure.id],
             )
             if ended:
                 found.where = _prefer_own(found.where, ended.own_line)
@@ -426,7 +448,8 @@ def _prefer_own(known: str, later: str) -> str:
 def _raised(traceback: Traceback) -> Raised:
     return Raised(
         traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker, traceback.at, traceback.text == CUT,
-        traceback.before_at,
+        traceback.before_at, is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
+        quote=traceback.last_words if traceback.text == CUT else "",
     )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ _TALK_PARTS = (
 # Marks of fewer letters in one word.
 _TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("
 _PROGRESS_MARKS = (
-    *(b"loss", b"Init COMPLETE", b"HTTP/", b"ompleted", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+    *(b"Out of bounds values", b"fired up"),
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
