@@ -48,7 +48,9 @@ _TALK = re.compile(
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
-_LAUNCHES = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b")  # the command of a launcher, that a shell repeats
+_LAUNCHES = re.compile(
+    r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b"
+)  # the command of a launcher, that a shell repeats
 # A warning whose own text says that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"

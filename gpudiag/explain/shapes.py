@@ -35,7 +35,7 @@ _TALK_PARTS = (
     *(b"Bootstrap", b"completion", b"closed", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
     *(b"Rendezvous", b"join", b"left", b"restart_count", b"Worker", b"exited", b"Stack", b"OMMON_TIMEOUT", b"heartbeat", b"exits"),
     *(b"subprocess", b"ssigned", b"Child", b"missing", b"Horovod", b"allreduce.", b"allgather.", b"broadcast.", b"alltoall."),
-    b"reducescatter.",
+    *(b"reducescatter.", b"aved", b"aving", b"ritten", b"rote"),
 )  # fmt: skip
 # Marks of fewer letters in one word.
 _TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("

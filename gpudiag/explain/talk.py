@@ -14,7 +14,7 @@ MARKS = re.compile(
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|closed by remote peer|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
     rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values|"
-    rb"Child process with PID|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
+    rb"Child process with PID|(?:[Ss]aved|[Ww]ritten|[Ww]rote|[Ss]aving)\b[^/]{0,60} /|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
 )
 _ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK_OF_ROW = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -71,6 +71,8 @@ _POD_NAME = re.compile(r"^Name: +([\w.-]+)$")
 _POD_NODE = re.compile(r"^Node: +([\w.-]+)/")
 _UNAME = re.compile(r"\bLinux ([\w.-]+) \d\S* #\S+ ?(?:SMP|PREEMPT)")
 _RETURNED = re.compile(r"exits with return code = (-\d+)\b")
+_SAVED = re.compile(r"(?:[Ss]aved|[Ww]ritten|[Ww]rote|[Ss]aving)\b[^/]{0,60} (/[^\s'\",:;]+/[^\s'\",:;]+)")
+_MAX_SAVED = 4096
 _COUNTED_TASKS = 4096
 _MAX_FINGERPRINTS = 4096
 _MPI_NOTICED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
@@ -92,6 +94,7 @@ class Exit:
     at: datetime | None = None
     is_first: bool = False  # the launcher calls it the first of its node
     text: str = ""
+    quote: str = ""  # the line of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class Watchdog:
     elements: int = -1  # that the rank gave to the operation
     enqueued: int = -1
     completed: int = -1
+    operation_line: int = 0  # of the line that names the operation, where that is another one
 
 
 @dataclass(slots=True)
@@ -145,6 +149,7 @@ class RankTalk:
     overflows: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # line, bytes that came, bytes asked for
+    saved: dict[str, tuple[int, Speaker]] = field(default_factory=dict)  # files that someone wrote: line, who
     killed_pids: list[tuple[int, str, int, datetime | None, str]] = field(
         default_factory=list
     )  # line, host, pid, when, how
@@ -154,6 +159,7 @@ class RankTalk:
     node_rank: int | None = None
     _row: dict[str, str] = field(default_factory=dict)
     _row_line: int = 0
+    _row_words: str = ""
     _is_first: bool = False
     pod: str = ""  # that `kubectl describe` is telling of
     row_rank: int | None = None  # of the row whose traceback is being printed
@@ -180,8 +186,9 @@ class RankTalk:
         elif not self._row:
             return False
         self._row[name] = value
+        if name == "exitcode":
+            self._row_line, self._row_words = line.number, line.body.strip()
         if name == "rank":
-            self._row_line = line.number
             rank = _RANK_OF_ROW.match(value)
             self.row_rank = int(rank[1]) if rank else None
         if name == "traceback":
@@ -196,7 +203,7 @@ class RankTalk:
         host = short_host(row.get("host", ""))
         exited = Exit(
             self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]), read_time(row.get("time", "")),
-            self._is_first, "" if how.startswith(("To enable", "Traceback")) else how,
+            self._is_first, "" if how.startswith(("To enable", "Traceback")) else how, self._row_words,
         )  # fmt: skip
         self._is_first = False
         self.exits.append(exited)
@@ -211,8 +218,11 @@ class RankTalk:
         if match := _AGENT_FAILED.search(line.body):
             code, local, pid = (int(part) for part in match.groups())
             self.exits.append(
-                Exit(line.number, None, local, line.speaker.task, line.speaker.host, pid, code, line.at)
-            )
+                Exit(
+                    line.number, None, local, line.speaker.task, line.speaker.host, pid, code, line.at,
+                    quote=line.body.strip(),
+                )
+            )  # fmt: skip
 
     def _add_agent_stopped(self, line: LogLine) -> None:
         if match := _AGENT_STOPPED.search(line.body):
@@ -223,12 +233,23 @@ class RankTalk:
             host, rank = short_host(match[3]), int(match[1])
             self.hosts.setdefault(rank, host)
             self.exits.append(
-                Exit(line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at)
-            )
+                Exit(
+                    line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at,
+                    quote=line.body.strip(),
+                )
+            )  # fmt: skip
 
     def _add_returned(self, line: LogLine) -> None:
         if match := _RETURNED.search(line.whole):  # DeepSpeed's launcher does not say of which rank
-            self.exits.append(Exit(line.number, code=int(match[1]), at=line.at, host=line.speaker.host))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    code=int(match[1]),
+                    at=line.at,
+                    host=line.speaker.host,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_srun(self, line: LogLine) -> None:
         match = _SRUN.search(line.whole)
@@ -242,7 +263,20 @@ class RankTalk:
             else next((number for word, number in _SRUN_SIGNALS if word in how), None)
         )
         for task in numbers_of(match[2]):
-            self.exits.append(Exit(line.number, None, None, task, host, None, code, line.at, text=how))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    None,
+                    None,
+                    task,
+                    host,
+                    None,
+                    code,
+                    line.at,
+                    text=how,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_key(self, line: LogLine) -> None:
         if (match := _KEY.search(line.whole)) and "/default_pg/" in match[1] + "/":
@@ -269,7 +303,19 @@ class RankTalk:
     def _add_child_ended(self, line: LogLine) -> None:
         if match := _CHILD_ENDED.search(line.whole):
             rank, pid, code = (int(part) for part in match.groups())
-            self.exits.append(Exit(line.number, rank, None, None, line.speaker.host, pid, code, line.at))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    rank,
+                    None,
+                    None,
+                    line.speaker.host,
+                    pid,
+                    code,
+                    line.at,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_unique_id(self, line: LogLine) -> None:
         if match := _UNIQUE_ID.search(line.whole):
@@ -342,6 +388,10 @@ class RankTalk:
         if (match := _CLOSED.search(line.whole)) and len(self.lost) < _MAX_FINGERPRINTS:
             self.lost.append((line.number, line.speaker, match[1]))
 
+    def _add_saved(self, line: LogLine) -> None:
+        if (match := _SAVED.search(line.whole)) and len(self.saved) < _MAX_SAVED:
+            self.saved.setdefault(match[1], (line.number, line.speaker))
+
     def _add_node_rank(self, line: LogLine) -> None:
         if self.node_rank is None and (match := _NODE_RANK.search(line.whole)):
             self.node_rank = int(match[1])
@@ -382,6 +432,7 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
     ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("closed by remote peer", RankTalk._add_closed), ("rank", RankTalk._add_node_rank),
+    ("aved", RankTalk._add_saved), ("aving", RankTalk._add_saved), ("ritten", RankTalk._add_saved), ("rote", RankTalk._add_saved),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -25,13 +26,25 @@ MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
 _STILL = timedelta(minutes=15)  # without a step before a job was ended from outside
 _GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
+_APART = timedelta(minutes=2)  # two faults, and not one with its consequences
+_MOST_LATER = 3
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
+_ABORT = -6
+_SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _LOST = ("rank.connection_lost", "network.connection_refused")
+_REPORTS = (
+    "torchrun.child_failed",
+    "torchrun.stopped_others",
+    "launch.child_failed",
+    "launch.mpi_ended",
+    "slurm.task_failed",
+    "nccl.aborted",
+)
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -64,14 +77,16 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     candidates = [
         event
         for event in events
-        if event.standing < Standing.ABSENT and not _is_explained_by_absence(event, events)
+        if event.standing < Standing.UNKNOWN and not _is_explained_by_absence(event, events)
     ]
     root = _choose(candidates)
-    if root is not None and root.first.standing is Standing.OUTSIDE and root.first.quality:
+    if root is not None and _is_weak_word(root.first):
         waited = (
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
-        root = root if waited is None or not (waited.ranks or waited.hosts) else None
+        root = root if waited is None or not _beats(waited, root, events) else None
+    if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
+        root = None  # NCCL's own error says more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
         if waited is not None and waited.differs:
@@ -79,9 +94,17 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_mismatch(job, events, root)
     if root is not None:
         return _of_root(job, events, root)
+    unknown = _first_unknown(events)
+    if unknown is not None:
+        waited = find_waited(job, events) if unknown.first.topic == "nccl.unhandled" else None
+        return (
+            _of_root(job, events, unknown)
+            if waited is None or not waited.ranks
+            else _of_waited(job, events, waited)
+        )
     bad = [
         event for event in events
-        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
         and not _is_farewell(job, event)
     ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
@@ -92,6 +115,42 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     if not bad:
         return _nothing(job, events)
     return _of_echoes(job, events, bad)
+
+
+def _is_weak_word(event: Event) -> bool:
+    """Whether an event only says that a rank was ended, and not why: a signal from outside, an exit status."""
+    return (event.standing is Standing.OUTSIDE and event.quality > 0) or (
+        event.standing is Standing.ENDED and event.quality > 1
+    )
+
+
+def _beats(waited: Waited, root: _Group, events: list[Event]) -> bool:
+    """Whether those that were waited for say more than a signal, or than a launcher's word that a rank has ended."""
+    if root.first.standing is Standing.ENDED:
+        return waited.never_came
+    if not (waited.ranks or waited.hosts):
+        return False
+    waiting = {event.rank for event in events if event.standing is Standing.ABSENT and event.rank is not None}
+    ended = set(root.ranks)
+    only_it = bool(ended) and set(waited.ranks) <= ended and not ended & waiting
+    return not only_it  # who got the signal alone, and waited for nobody, is what the others waited for
+
+
+def _first_unknown(events: list[Event]) -> _Group | None:
+    """The error that nothing in the catalogue explains, where it is alone or came before all that others report."""
+    own = [event for event in events if event.standing is Standing.UNKNOWN]
+    if not own:
+        return None
+    first = min(own, key=_order)
+    for event in events:
+        if event.standing not in (Standing.ABSENT, Standing.ECHO) or event.topic in _REPORTS:
+            continue
+        same_log = event.log_number == first.log_number
+        if event.at and first.at and event.is_exact and first.is_exact and event.at + SKEW < first.at:
+            return None
+        if same_log and event.line < first.line and event.rank == first.rank:
+            return None
+    return _Group(tuple(sorted((event for event in own if event.shape == first.shape), key=_order)))
 
 
 def _is_outlived_warning(job: Identities, event: Event) -> bool:
@@ -169,7 +228,8 @@ def _reach(event: Event, found: list[_Group]) -> timedelta:
 
 def _weight(group: _Group, found: list[_Group]) -> tuple[object, ...]:
     event = group.first
-    standing = Standing.CAUSE if event.standing is Standing.ENDED and event.quality == 0 else event.standing
+    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != _ABORT
+    standing = Standing.CAUSE if is_own_end else event.standing  # who aborts says why before
     late = event.standing is Standing.LINK and len(found) > 1
     follows = failures()[event.topic].follows if event.topic in failures() else ()
     others = {other.first.topic for other in found if other is not group}
@@ -197,6 +257,7 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
     everyone = all_ranks(job, events)
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
+    later = _later(events, root)
     return Verdict(
         kind=kind,
         sentence=_sentence(kind, ranks, hosts, event, explanation, len(everyone)),
@@ -206,15 +267,58 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         topic=event.topic,
         log=event.log,
         line=event.line,
-        excerpt=mask_text(event.text)[:500],
+        excerpt=mask_text(event.excerpt)[:500],
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
         at=_clock(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
-        evidence=tuple(mask_text(words) for words in evidence),
+        evidence=tuple(
+            mask_text(words) for words in (*evidence, *_notes(event), *(_later_words(one) for one in later))
+        ),
         driver_errors=_driver_errors(events, event, hosts),
-        echoes=_echoes(events, root),
+        echoes=_echoes(events, root, later),
     )
+
+
+def _notes(event: Event) -> tuple[str, ...]:
+    """How the time of an event was found, and that the catalogue does not know it."""
+    unknown = (
+        ("this error is not known here: it is quoted as what came first",)
+        if event.standing is Standing.UNKNOWN
+        else ()
+    )
+    return (*((event.note,) if event.note else ()), *unknown)
+
+
+def _later(events: list[Event], root: _Group) -> list[_Group]:
+    """Other faults, that came so much later, or in so much another attempt, that they do not follow from the first."""
+    groups: dict[str, list[Event]] = defaultdict(list)
+    first = root.first
+    for event in events:
+        if (
+            event.standing > Standing.CAUSE
+            or event.quality > 1
+            or event in root.events
+            or event.shape == first.shape
+        ):
+            continue
+        apart = (
+            event.at - first.at > _APART
+            if event.at and first.at and event.is_exact and first.is_exact and event.at.year == first.at.year
+            else False
+        )
+        if event.attempt > first.attempt or apart:
+            groups[event.shape].append(event)
+    return [_Group(tuple(sorted(group, key=_order))) for group in groups.values()][:_MOST_LATER]
+
+
+def _later_words(group: _Group) -> str:
+    event = group.first
+    explanation = _explanation(event)
+    what = explanation.title if explanation else event.text[:120]
+    who = f"{name_ranks(group.ranks)}: " if group.ranks else ""
+    attempt = f" in attempt {event.attempt}" if event.attempt else ""
+    return f"later{attempt}: {who}{what} ({event.log}:{event.line})"
 
 
 def _clock(at: datetime) -> str:
@@ -236,7 +340,8 @@ def _kind(
     event, ranks, hosts = root.first, root.ranks, root.hosts
     if event.standing is Standing.OUTSIDE:
         node = _LOST_NODE.search(event.text)
-        return VerdictKind.STOPPED, (), (short_host(node[1]),) if node else (), _still(job, event)
+        some = ranks if event.topic in _SIGNALS and 0 < len(ranks) < _EVERYONE * len(everyone) else ()
+        return VerdictKind.STOPPED, some, (short_host(node[1]),) if node else (), _still(job, event)
     if event.standing is Standing.LINK:
         return VerdictKind.LINK_FAILED, *_link(job, root)
     is_machine = event.standing is Standing.MACHINE or (
@@ -375,7 +480,9 @@ def _sentence(
     who = name_ranks(ranks) if ranks else "something"
     who = who[0].upper() + who[1:]
     if kind is VerdictKind.STOPPED:
-        return f"The job was ended from outside, and not by its own error: {what}."
+        whom = who if ranks else "The job"
+        were = "were" if len(ranks) > 1 else "was"
+        return f"{whom} {were} ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
         why = _why_all(event.topic, hosts)
         return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
@@ -383,7 +490,7 @@ def _sentence(
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."
     if kind is VerdictKind.LINK_FAILED:
-        of = f" ({name_ranks(ranks)} tells it)" if ranks else ""
+        of = f" ({name_ranks(ranks)} reported it)" if ranks else ""
         return f"The network failed first{' at ' + ' and '.join(hosts) if hosts else ''}{of}: {what}."
     if not ranks and event.pod:
         who = f"Pod {event.pod.split('/')[0]}"
@@ -433,9 +540,9 @@ def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> 
     )  # fmt: skip
 
 
-def _echoes(events: list[Event], root: _Group | None) -> tuple[Echo, ...]:
+def _echoes(events: list[Event], root: _Group | None, later: Sequence[_Group] = ()) -> tuple[Echo, ...]:
     groups: dict[str, list[Event]] = defaultdict(list)
-    own = set(root.events) if root else set()
+    own = {event for group in (*((root,) if root else ()), *later) for event in group.events}
     for event in events:
         if event not in own and event.standing is not Standing.OUTLIVED and not event.is_driver:
             groups[event.shape].append(event)
@@ -481,7 +588,12 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             if waited.never_came
             else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
-    if not waited.ranks and not waited.hosts:
+    if not waited.ranks and not waited.hosts and not waited.never_came:
+        what, topic = (
+            "A worker of the engine did not answer: it hung, or ended without an error",
+            "engine.worker_silent",
+        )
+    elif not waited.ranks and not waited.hosts:
         what = (
             "Not all ranks joined the rendezvous"
             if "did not answer" not in waited.how
@@ -498,7 +610,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         )
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
-    evidence = [waited.how]
+    evidence = [waited.how, *waited.sides]
     if last and last[0] is not None:
         evidence.append(f"the last step of rank {waited.ranks[0]} is {last[0]} ({last[1]}:{last[2]})")
     event = next((event for event in events if event.log == waited.log and event.line == waited.line), None)
@@ -512,7 +624,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     )
     return Verdict(
         kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=waited.line,
-        excerpt=mask_text(first.text)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
+        excerpt=mask_text(first.excerpt)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
         cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
     )  # fmt: skip
@@ -533,7 +645,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
     what = (
         f"{who}{on} had room for {asked} bytes, and another rank sent {came}"
         if came is not None
-        else f"{who}{on} tells it"
+        else f"{who}{on} reported it"
     )
     return Verdict(
         kind=VerdictKind.RANKS_DIFFER,
@@ -541,7 +653,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
         log=event.log,
         line=event.line,
         topic=event.topic,
-        excerpt=mask_text(event.text)[:500],
+        excerpt=mask_text(event.excerpt)[:500],
         where=mask_text(event.where),
         cause=explanation.meaning if explanation else "",
         remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
@@ -553,7 +665,16 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
     first = min(bad, key=_order)
-    ranks = tuple(sorted({event.rank for event in bad if event.rank is not None}))
+    of_others = (Standing.ABSENT, Standing.ECHO)
+    ranks = tuple(
+        sorted(
+            {
+                event.rank
+                for event in bad
+                if event.rank is not None and event.standing in of_others and event.topic not in _REPORTS
+            }
+        )
+    )
     told = (
         f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost other ranks, or waited for them."
         if ranks
@@ -566,11 +687,33 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         log=first.log,
         line=first.line,
         topic=first.topic,
-        excerpt=mask_text(first.text)[:500],
+        excerpt=mask_text(first.excerpt)[:500],
         cause=explanation.meaning if explanation else "",
         remedy="Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`.",
         driver_errors=_driver_errors(events, first, ()),
         echoes=_echoes(events, None),
+    )
+
+
+def _is_harmless(event: Event) -> bool:
+    failure = failures().get(event.topic)
+    return failure is not None and (
+        failure.harmless
+        or any(other in failures() and failures()[other].harmless for other in failure.follows)
+    )
+
+
+def _is_of_earlier_attempt(job: Identities, event: Event) -> bool:
+    return event.attempt < max((log.place.attempt or 0 for log in job.logs), default=0)
+
+
+def _harmless(events: list[Event]) -> tuple[str, ...]:
+    """What is worth a note although nothing is wrong: each with what it means and what may be done."""
+    topics = dict.fromkeys(
+        event.topic for event in events if event.topic in failures() and failures()[event.topic].harmless
+    )
+    return tuple(
+        f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].mend}" for topic in topics
     )
 
 
@@ -579,11 +722,28 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
     done = next((log for log in job.logs if log.facts.done_at == last and last), None)
     ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
     outlived = sorted(
-        {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
+        {
+            event.shape[:80]
+            for event in events
+            if event.standing is Standing.OUTLIVED
+            and not event.is_driver
+            and not _is_harmless(event)
+            and not _is_of_earlier_attempt(job, event)
+        }
     )
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = _harmless(events)
+    earlier = [
+        event
+        for event in events
+        if event.standing is Standing.OUTLIVED and _is_of_earlier_attempt(job, event)
+    ]
+    if earlier:
+        event = min(earlier, key=_order)
+        evidence += (
+            f"an earlier attempt failed: {mask_text(event.excerpt)[:160]} ({event.log}:{event.line})",
+        )
     if outlived:
-        evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
+        evidence += (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
     foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
     if foreign is not None:
         evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
