@@ -219,7 +219,7 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         else f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}{_of_group(dog)}"
     )
     sides = tuple(_side(dogs, kinds, kind) for kind, _ in counted[:4])
-    return Waited(odd, how, name, dog.line, differs=True, is_tied=is_tied, sides=sides)
+    return Waited(odd, how, name, dog.operation_line or dog.line, differs=True, is_tied=is_tied, sides=sides)
 
 
 def _side(dogs: Mapping[int, tuple[Watchdog, str]], kinds: Mapping[int, str], kind: str) -> str:
@@ -252,7 +252,13 @@ def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         f"rank {rank} gave {sizes[rank]} elements" for rank in (*odd[:4], *_usual_of(sizes, odd))
     )
     return Waited(
-        odd, f"in {dog.operation}: {words}", name, dog.line, differs=True, is_tied=is_tied, sides=sides
+        odd,
+        f"in {dog.operation}: {words}",
+        name,
+        dog.operation_line or dog.line,
+        differs=True,
+        is_tied=is_tied,
+        sides=sides,
     )
 
 

@@ -11,7 +11,7 @@ from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
-from gpudiag.explain.verdict import judge
+from gpudiag.explain.verdict import NOTHING_WRONG, judge
 from gpudiag.model.explanation import (
     LogExplanation,
     LogRead,
@@ -22,11 +22,19 @@ from gpudiag.model.explanation import (
     VerdictKind,
 )
 from gpudiag.model.job_state import FlightRecord
+from gpudiag.model.nccl_log import NcclFinding, NcclLog
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 MAX_UNKNOWN = 3
+# What keeps ranks from finding one another, or lets them wait for one another without end; the other findings cost time alone.
+_KEEPS_APART = {
+    "nccl.interface_leads_nowhere": VerdictKind.LINK_FAILED,
+    "nccl.nics_differ": VerdictKind.MACHINE_FAILED,
+    "nccl.version_mismatch": VerdictKind.RANK_FAILED,
+    "nccl.settings_differ": VerdictKind.RANK_FAILED,
+}
 
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -47,24 +55,73 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
             facts.append((name, shown))
     sightings = _sightings(facts)
     unknown = _unknown(facts, any(sighting.role is not Role.SYMPTOM for sighting in sightings))
+    of_nccl = report_nccl(nccl.facts)
     return LogExplanation(
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
-        verdict=_verdict(logs, facts),
-        nccl=report_nccl(nccl.facts),
+        verdict=_verdict(logs, facts, of_nccl),
+        nccl=of_nccl,
     )
 
 
-def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]]) -> Verdict | None:
+def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None) -> Verdict | None:
     """Who failed first; None where there was not a line to judge by."""
     if not any(log.lines_read for log in logs):
         return None
     verdict, refused = judge(facts), sum(log.refused is not None for log in logs)
-    if verdict.kind is VerdictKind.NOTHING and refused:
+    findings = nccl.findings if nccl is not None else ()
+    if verdict.kind is VerdictKind.ONLY_ECHOES and (
+        apart := [one for one in findings if one.code in _KEEPS_APART]
+    ):
+        return _of_nccl(verdict, apart[0])
+    if verdict.kind is not VerdictKind.NOTHING:
+        return verdict
+    if not any(shown.has_text for _, shown in facts):
+        blank = (
+            "These logs are blank: there is no line to judge by."
+            if len(logs) > 1
+            else "The log is blank: there is no line to judge by."
+        )
+        verdict = replace(verdict, sentence=blank)
+    elif findings:
+        first, more = findings[0], len(findings) - 1
+        others = f", and {more} more" if more else ""
+        said = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:200]} ({first.code}){others}."
+        verdict = replace(verdict, sentence=verdict.sentence.replace(NOTHING_WRONG, said, 1))
+    elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
+        cut = next(name for name, shown in facts if shown.is_cut)
+        verdict = replace(
+            verdict,
+            sentence=f"{verdict.sentence} But {cut} ends in the middle of a line: what came after it is not known.",
+        )
+    if refused:
         unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"
         return replace(verdict, sentence=f"{verdict.sentence} But {unread}.")
     return verdict
+
+
+def _of_nccl(verdict: Verdict, finding: NcclFinding) -> Verdict:
+    """A verdict on ranks that only waited for one another, where NCCL's lines show what keeps them apart."""
+    place = finding.evidence[0] if finding.evidence else None
+    return replace(
+        verdict,
+        kind=_KEEPS_APART[finding.code],
+        sentence=f"NCCL's lines show what the ranks failed of: {finding.message[:240]} ({finding.code}).",
+        ranks=finding.ranks,
+        hosts=finding.hosts,
+        topic=finding.code,
+        log=place.log if place else verdict.log,
+        line=place.line if place else verdict.line,
+        excerpt=place.text if place else verdict.excerpt,
+        where="",
+        cause=finding.meaning,
+        remedy=finding.remedy,
+        evidence=(
+            *verdict.evidence,
+            f"all that failed waited for others: {verdict.excerpt[:120]} ({verdict.log}:{verdict.line})",
+        ),
+    )
 
 
 def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
@@ -76,6 +133,7 @@ def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts
         shown = read_facts(nccl.watch(name, lines))
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
+    shown.is_cut = lines.is_damaged or (shown.is_cut and lines.ends_within_line)
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
 
 

@@ -37,6 +37,8 @@ CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
 _NCCL_INFO = b" NCCL INFO "
+_LIBFABRIC = b"NET/OFI"
+_BLANK = b" \t\r\n\0"
 _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
@@ -157,6 +159,8 @@ def cut_around(line: str, words: str) -> str:
     end = line.find(words) + len(words) if words else 0
     start = max(0, min(end, len(line)) - MAX_EXCERPT_CHARACTERS) if end > MAX_EXCERPT_CHARACTERS else 0
     start = min(start, max(0, end - len(words)))
+    if start and (space := line.find(" ", start, start + 60)) > 0 and space < end - len(words):
+        start = space + 1
     return line[start : start + MAX_EXCERPT_CHARACTERS]
 
 
@@ -199,6 +203,8 @@ class LogFacts:
     first_at: datetime | None = None
     last_at: datetime | None = None
     lines: int = 0
+    has_text: bool = True  # a line that is not blank
+    is_cut: bool = False  # it ends in the middle of a line
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
@@ -237,7 +243,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
     errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
     classifier = Classifier()
     shapes: dict[bytes, LineKind] = {}
-    says_something: dict[bytes, bool] = {}  # of ranks, by the shape of a line of NCCL
+    of_nccl: dict[bytes, LineKind] = {}  # what an INFO line of NCCL says, by its shape
     of_ranks: dict[bytes, tuple[int, bytes]] = {}
     first = last = (0, b"")
     for number, raw in lines:
@@ -245,12 +251,18 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
         before.append(raw)
         if _NCCL_INFO in raw and not reader.wants(number):  # a flood where NCCL_DEBUG=INFO
             shape = shape_of(raw)
-            if shape not in says_something and len(says_something) < _MAX_SHAPES:
-                says_something[shape] = MARKS.search(shape) is not None
-            if says_something.get(shape, True):
+            info = of_nccl.get(shape)
+            if info is None:
+                info = _classify_info(shape, classifier)
+                if len(of_nccl) < _MAX_SHAPES:
+                    of_nccl[shape] = info
+            if info.is_talk:
                 if b"Init COMPLETE" in raw:
                     lately.append((number, raw))
                 reader.hear(number, raw)
+            if info.candidates:
+                for line in parse_lines(number, raw):
+                    reader.add(line, info.candidates)
             continue
         shape = shape_of(raw)
         known = shapes.get(shape)
@@ -277,8 +289,26 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
         line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
     ]
     facts.lines = last[0]
+    facts.has_text = (
+        bool(of_nccl) or any(shape.strip(_BLANK) for shape in shapes) or bool(last[1].strip(_BLANK))
+    )
+    facts.is_cut = _is_cut(last[1], shapes)
     facts.first_at, facts.last_at = (_time_of(*edge) for edge in (first, last))
     return facts
+
+
+def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
+    """What an INFO line of NCCL may show: something about ranks, or what Libfabric's plugin says of itself."""
+    candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
+    return LineKind(candidates, False, MARKS.search(shape) is not None, False, False)
+
+
+def _is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
+    """Whether the last line is the beginning of one that the log has elsewhere, and no such line itself."""
+    shape = shape_of(last).rstrip()
+    return len(shape) > 3 and any(
+        other.startswith(shape) and len(other.rstrip()) > len(shape) for other in shapes
+    )
 
 
 def _time_of(number: int, raw: bytes) -> datetime | None:

@@ -22,6 +22,7 @@ from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import ANY_CAUSE, failures
 from gpudiag.reference.xid import XidKind, xids
 
+NOTHING_WRONG = "Nothing wrong found."
 MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
 _STILL = timedelta(minutes=15)  # without a step before a job was ended from outside
@@ -307,7 +308,8 @@ def _later(events: list[Event], root: _Group) -> list[_Group]:
             if event.at and first.at and event.is_exact and first.is_exact and event.at.year == first.at.year
             else False
         )
-        if event.attempt > first.attempt or apart:
+        follows = failures()[event.topic].follows if event.topic in failures() else ()
+        if (event.attempt > first.attempt or apart) and first.topic not in follows:
             groups[event.shape].append(event)
     return [_Group(tuple(sorted(group, key=_order))) for group in groups.values()][:_MOST_LATER]
 
@@ -623,7 +625,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         None,
     )
     return Verdict(
-        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=waited.line,
+        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=first.line if first else waited.line,
         excerpt=mask_text(first.excerpt)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
         cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
@@ -753,6 +755,6 @@ def _nothing(job: Identities, events: list[Event]) -> Verdict:
         if step is not None
     ]
     return Verdict(
-        VerdictKind.NOTHING, f"Nothing wrong found.{ended}", evidence=(*evidence, *steps[:1]),
+        VerdictKind.NOTHING, f"{NOTHING_WRONG}{ended}", evidence=(*evidence, *steps[:1]),
         driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
     )  # fmt: skip
