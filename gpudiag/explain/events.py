@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
-from gpudiag.explain.log import CUT, Found, LogFacts, Raised
+from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
 from gpudiag.explain.talk import Exit
 from gpudiag.model.explanation import Role
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
@@ -48,6 +48,7 @@ _ANYWHERE = re.compile(
 _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout"
 )
+_MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
 _OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
 _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
@@ -185,7 +186,7 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             events.append(
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
-                    shown.at or shown.before_at, shown.at is not None, log.place.attempt or 0, shown.where, shown.count,
+                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
                     _quality_of(topic, found), found.failure is None,
                 )
             )  # fmt: skip
@@ -268,11 +269,25 @@ def _origins(facts: LogFacts) -> list[Raised]:
 def _of_raised(
     job: Identities, log: LogOfJob, number: int, raised: Raised, rank: int | None, standing: Standing
 ) -> Event:
+    host = job.host_of(log, raised.speaker, rank)
     return Event(
-        standing, "", raised.text, log.name, number, raised.number, rank, job.host_of(log, raised.speaker, rank),
-        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.place.attempt or 0, raised.where,
+        standing, _topic_of_missing_file(job, raised.text, host), raised.text, log.name, number, raised.number, rank, host,
+        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.attempt_at(raised.number), raised.where,
         quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote,
     )  # fmt: skip
+
+
+def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
+    """The failure of a file that a rank of another host has written, and that is not on this one."""
+    match = _MISSING_FILE.search(text)
+    if match is None or not host:
+        return ""
+    for log in job.logs:
+        if match[1] in log.facts.talk.saved:
+            _, speaker = log.facts.talk.saved[match[1]]
+            writer = job.host_of(log, speaker, job.rank_of(log, speaker))
+            return "filesystem.not_shared" if writer and writer != host else ""
+    return ""
 
 
 def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
@@ -321,7 +336,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return [
         Event(
             standing, "", line.body.strip()[:300], log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
-            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.place.attempt or 0, quality=2,
+            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.attempt_at(line.number), quality=2,
         )
     ]  # fmt: skip
 
@@ -367,7 +382,7 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -8: "rank.crashed",
     }.get(code, "")
     return Event(
-        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.place.attempt or 0,
+        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.attempt_at(gone.line),
         quality=0 if code < 0 else 2, code=code, quote="" if gone.text else gone.quote,
     )  # fmt: skip
 
@@ -475,7 +490,14 @@ def _weigh(job: Identities, found: list[Event]) -> list[Event]:
     started, moved = _span(job)
     hosts = {event.host for event in found if event.host and not event.is_driver and event.rank is not None}
     hosts |= set(job.hosts.values())
-    done = max((log.place.attempt or 0 for log in job.logs if log.facts.done_at), default=0)
+    done = max(
+        [
+            log.attempt_at(log.facts.done_at)
+            for number, log in enumerate(job.logs)
+            if log.facts.done_at or _runs_again(log, number, found)
+        ],
+        default=0,
+    )
     notes = {
         topic
         for log in job.logs
@@ -493,6 +515,15 @@ def _weigh(job: Identities, found: list[Event]) -> list[Event]:
                 standing = Standing.OUTLIVED
         weighed.append(replace(event, standing=standing) if standing is not event.standing else event)
     return weighed
+
+
+def _runs_again(log: LogOfJob, number: int, found: list[Event]) -> bool:
+    """Whether a container that was restarted now makes steps, and shows no error."""
+    return (
+        log.is_restart
+        and len(log.facts.progress) >= WENT_ON
+        and not any(event.log_number == number and event.standing < Standing.OUTLIVED for event in found)
+    )
 
 
 def _follows(event: Event, topics: set[str]) -> bool:

@@ -43,6 +43,7 @@ _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
+_PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 # Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
 _TALK = re.compile(
@@ -352,6 +353,8 @@ class _Reader:
             return
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
+        if (named := _PLUGIN_XID.search(line.whole)) is not None:
+            self._add_plugin_xid(line, int(named[1]))
         if ended is None and self._is_raised(line):
             ended = Traceback(
                 line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
@@ -455,6 +458,12 @@ class _Reader:
             return None
         times = (read_time(raw[:200].decode(errors="replace")) for raw in reversed(self.before))
         return next((at for at in times if at is not None), None)
+
+    def _add_plugin_xid(self, line: LogLine, code: int) -> None:
+        xid = xids().get(code)
+        role = Role.HARDWARE if xid is not None and xid.kind is XidKind.HARDWARE else Role.CAUSE
+        explanation = explain_xid(code)
+        self.facts.found.setdefault(explanation.topic, Found(explanation, role)).add(line, False)
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)

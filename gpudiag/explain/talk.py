@@ -155,6 +155,7 @@ class RankTalk:
     )  # line, host, pid, when, how
     stopped_pids: set[int] = field(default_factory=set)  # that an agent ended
     pod_hosts: dict[str, str] = field(default_factory=dict)
+    restarts: list[int] = field(default_factory=list)  # lines at which a launcher starts its ranks once more
     own_host: str = ""  # of a bug report or a single launcher
     node_rank: int | None = None
     _row: dict[str, str] = field(default_factory=dict)
@@ -388,6 +389,10 @@ class RankTalk:
         if (match := _CLOSED.search(line.whole)) and len(self.lost) < _MAX_FINGERPRINTS:
             self.lost.append((line.number, line.speaker, match[1]))
 
+    def _add_restart(self, line: LogLine) -> None:
+        if len(self.restarts) < _COUNTED_TASKS:
+            self.restarts.append(line.number)
+
     def _add_saved(self, line: LogLine) -> None:
         if (match := _SAVED.search(line.whole)) and len(self.saved) < _MAX_SAVED:
             self.saved.setdefault(match[1], (line.number, line.speaker))
@@ -432,6 +437,7 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
     ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("closed by remote peer", RankTalk._add_closed), ("rank", RankTalk._add_node_rank),
+    ("will restart worker group", RankTalk._add_restart),
     ("aved", RankTalk._add_saved), ("aving", RankTalk._add_saved), ("ritten", RankTalk._add_saved), ("rote", RankTalk._add_saved),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),

@@ -37,6 +37,7 @@ _ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
 _ABORT = -6
 _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
+_OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
 _LOST = ("rank.connection_lost", "network.connection_refused")
 _REPORTS = (
     "torchrun.child_failed",
@@ -259,6 +260,16 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
     later = _later(events, root)
+    others = sorted({host for host in job.hosts.values() if host not in hosts})
+    if "No such file or directory" in event.text and len(hosts) == 1 and others:
+        evidence.append(
+            f"all that lack it are on {hosts[0]}, and not on {', '.join(others[:4])}: is the folder shared?"
+        )
+    if kind is VerdictKind.STOPPED and ranks:
+        waiting = {
+            one.rank for one in events if one.standing is Standing.ABSENT and one.rank is not None
+        } - set(ranks)
+        evidence += [f"{name_ranks(tuple(sorted(waiting)))} then waited for it"] if waiting else []
     return Verdict(
         kind=kind,
         sentence=_sentence(kind, ranks, hosts, event, explanation, len(everyone)),
@@ -476,6 +487,8 @@ def _sentence(
 ) -> str:
     what = explanation.title if explanation else event.text[:160]
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
+    if event.standing is Standing.UNKNOWN:
+        return f"{_whom(ranks, hosts, event) or 'Something'} failed first, with an error that is not known here: {_OWN_WORDS.sub('', event.text)[:200]}."
     what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
     what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
     on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
@@ -494,16 +507,20 @@ def _sentence(
     if kind is VerdictKind.LINK_FAILED:
         of = f" ({name_ranks(ranks)} reported it)" if ranks else ""
         return f"The network failed first{' at ' + ' and '.join(hosts) if hosts else ''}{of}: {what}."
-    if not ranks and event.pod:
-        who = f"Pod {event.pod.split('/')[0]}"
-        on = f" on {hosts[0]}" if hosts else ""
-    elif not ranks and (local := read_place(event.log).local_rank) is not None:
-        who = f"Local rank {local}"
-    elif not ranks and hosts:
-        who, on = f"A process on {hosts[0]}", ""
-    elif not ranks:
-        return f"Failed first: {what}."
-    return f"{who}{on} failed first: {what}."
+    whom = _whom(ranks, hosts, event)
+    return f"{whom} failed first: {what}." if whom else f"Failed first: {what}."
+
+
+def _whom(ranks: tuple[int, ...], hosts: tuple[str, ...], event: Event) -> str:
+    """Who failed, as the beginning of a sentence; empty where nothing names anybody."""
+    on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
+    if ranks:
+        return f"{name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]}{on}"
+    if event.pod:
+        return f"Pod {event.pod.split('/')[0]}{f' on {hosts[0]}' if hosts else ''}"
+    if (local := read_place(event.log).local_rank) is not None:
+        return f"Local rank {local}{on}"
+    return f"{'A process' if len(hosts) == 1 else 'Processes'}{on}" if hosts else ""
 
 
 def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
@@ -641,7 +658,15 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
     sizes = {
         (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
     }
-    who = name_ranks(root.ranks) if root.ranks else "a rank"
+    aborted = tuple(
+        sorted({one.rank for one in events if one.code == _ABORT and one.rank is not None} | set(root.ranks))
+    )
+    ranks = (
+        aborted
+        if set(root.ranks) < set(aborted) and sum(one.count for one in root.events) == len(aborted)
+        else root.ranks
+    )
+    who = name_ranks(ranks) if ranks else "a rank"
     on = f" on {', '.join(root.hosts[:4])}" if root.hosts else ""
     came, asked = sizes.get((event.log, event.line), (None, None))
     what = (
@@ -659,9 +684,26 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
         where=mask_text(event.where),
         cause=explanation.meaning if explanation else "",
         remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
+        evidence=tuple(mask_text(words) for words in _places_of_others(events, ranks)),
         driver_errors=_driver_errors(events, event, ()),
         echoes=_echoes(events, root),
     )
+
+
+def _places_of_others(events: list[Event], ranks: tuple[int, ...]) -> list[str]:
+    """Where the other ranks were when they lost those of a mismatch: each line of code once."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if (
+            event.standing in (Standing.ABSENT, Standing.ECHO)
+            and event.where
+            and event.rank is not None
+            and event.rank not in ranks
+        ):
+            places[event.where].append(event.rank)
+    return [
+        f"{name_ranks(tuple(sorted(set(who))))} was at {where[:160]}" for where, who in [*places.items()][:4]
+    ]
 
 
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
@@ -706,7 +748,7 @@ def _is_harmless(event: Event) -> bool:
 
 
 def _is_of_earlier_attempt(job: Identities, event: Event) -> bool:
-    return event.attempt < max((log.place.attempt or 0 for log in job.logs), default=0)
+    return event.attempt < max((log.attempt_at(log.facts.lines + 1) for log in job.logs), default=0)
 
 
 def _harmless(events: list[Event]) -> tuple[str, ...]:
