@@ -20,6 +20,11 @@ _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
+# Waits of which no line names the rank that was waited for, and what became of them in a sentence.
+WAITS_FOR_NOBODY = {
+    "engine.worker_silent": "A worker of the engine did not answer: it hung, or ended without an error",
+    "library.build_locked": "The build of an extension waits for a lock file, and the process that made the file does not release it",
+}
 _BETWEEN_TWO = frozenset(
     ("SEND", "RECV", "COALESCED", "UNKNOWN")
 )  # whose numbers count by pair, or tell nothing
@@ -38,6 +43,7 @@ class Waited:
     differs: bool = False  # it is in another collective, or gave it another size
     is_tied: bool = False  # as many are in each of several: which of them is wrong cannot be told
     never_came: bool = False  # it was not there when the ranks met
+    topic: str = ""  # of what was waited for, where it is no rank
     sides: tuple[str, ...] = ()  # of ranks that differ: who did what, and the line that shows it
 
 
@@ -424,11 +430,11 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     return None
 
 
-def _by_engine(job: Identities, events: list[Event]) -> Waited | None:
-    """A worker of an engine did not answer, and no line says which."""
+def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
+    """Something was waited for in vain, and no line says which rank or host it is."""
     for event in events:
-        if event.topic == "engine.worker_silent" and event.standing is Standing.ABSENT:
-            return Waited((), f"the engine waited for an answer: `{event.text[:160]}`", event.log, event.line)
+        if event.topic in WAITS_FOR_NOBODY and event.standing is Standing.ABSENT:
+            return Waited((), f"`{event.text[:160]}`", event.log, event.line, topic=event.topic)
     return None
 
 
@@ -486,5 +492,5 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 _FINDERS = (
     _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_lost_connections, _by_rendezvous, _by_engine,
+    _by_lost_connections, _by_rendezvous, _by_nobody,
 )  # fmt: skip

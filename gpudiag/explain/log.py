@@ -51,9 +51,8 @@ _TALK = re.compile(
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
-_LAUNCHES = re.compile(
-    r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b"
-)  # the command of a launcher, that a shell repeats
+# Of these lines, those that say something: a launcher's command, that a shell repeats, and what nccl-tests found.
+_SAYS_SOMETHING = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
 # A warning whose own text says that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
@@ -349,7 +348,7 @@ class _Reader:
                 Speaker(rank=self.facts.talk.row_rank),
                 True,
             )
-        if is_frame or (_TALK.search(line.body) and not _LAUNCHES.search(line.body)):
+        if is_frame or (_TALK.search(line.body) and not _SAYS_SOMETHING.search(line.body)):
             return
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return

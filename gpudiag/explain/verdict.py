@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
+from gpudiag.explain.absence import (
+    WAITS_FOR_NOBODY,
+    Waited,
+    all_ranks,
+    find_other_line,
+    find_waited,
+    last_steps,
+)
 from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
@@ -235,7 +242,9 @@ def _weight(group: _Group, found: list[_Group]) -> tuple[object, ...]:
     late = event.standing is Standing.LINK and len(found) > 1
     follows = failures()[event.topic].follows if event.topic in failures() else ()
     others = {other.first.topic for other in found if other is not group}
-    is_echo = any(topic in others for topic in follows) or (ANY_CAUSE in follows and len(found) > 1)
+    is_echo = any(topic in others for topic in follows) or (
+        ANY_CAUSE in follows and bool(others - {"launch.interrupted"})
+    )  # Ctrl-C is what a scheduler's own signal looks like from within
     several = len({other.first.log_number for other in found}) > 1
     quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
     exact = event.at if event.at is not None else None
@@ -608,10 +617,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
     if not waited.ranks and not waited.hosts and not waited.never_came:
-        what, topic = (
-            "A worker of the engine did not answer: it hung, or ended without an error",
-            "engine.worker_silent",
-        )
+        what, topic = WAITS_FOR_NOBODY[waited.topic], waited.topic
     elif not waited.ranks and not waited.hosts:
         what = (
             "Not all ranks joined the rendezvous"

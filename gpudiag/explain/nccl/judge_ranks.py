@@ -84,7 +84,7 @@ def _is_of_some_hosts(job: Job, name: str) -> bool:
 
 
 def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> Iterator[NcclFinding]:
-    usual = max(values, key=lambda value: (len(values[value]), value is not None))
+    usual = max(values, key=lambda value: (len(values[value]), value is None))
     odd = {value: processes for value, processes in values.items() if value != usual}
     if _OF_ONE_HOST.fullmatch(name) and not _differ_inside_hosts(values):
         hosts = Counter(host for value in values for host in {process.host for process in values[value]})
