@@ -269,6 +269,9 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
     later = _later(events, root)
+    if event.is_driver and "XidCriticalError" in event.text:
+        plugin = failures()["kubernetes.gpu_withdrawn"]
+        evidence.append(f"{plugin.title}. {plugin.mend}")
     others = sorted({host for host in job.hosts.values() if host not in hosts})
     if "No such file or directory" in event.text and len(hosts) == 1 and others:
         evidence.append(
