@@ -43,6 +43,8 @@ _MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
+_CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
+_CRASH_LINES = 6
 _PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 # Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
@@ -324,6 +326,7 @@ class _Reader:
         self.tracebacks = TracebackReader()
         self._explained: set[int] = set()  # numbers of exceptions' lines that a failure explains
         self._wanted_until = 0
+        self._crashed: Shown | None = None  # a crash whose frames come next, the innermost first
         self._searches = 0
         self._last: dict[str, Traceback] = {}  # the last exception of each stream: its message may go on
 
@@ -350,6 +353,9 @@ class _Reader:
             )
         if is_frame or (_TALK.search(line.body) and not _SAYS_SOMETHING.search(line.body)):
             return
+        if self._crashed is not None and (frame := _CRASH_FRAME.match(line.body)) is not None:
+            self._crashed.where = self._crashed.where or f"{frame[1]}:{frame[2]} in {frame[3]}"
+            self._crashed = None
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
         if (named := _PLUGIN_XID.search(line.whole)) is not None:
@@ -448,6 +454,9 @@ class _Reader:
             )
             if ended:
                 found.where = _prefer_own(found.where, ended.own_line)
+            elif failure.id == "rank.crashed" and ("Segfault" in line.body or "Fatal Python" in line.body):
+                self._crashed = found.speakers[line.speaker] if line.speaker in found.speakers else None
+                self._wanted_until = line.number + _CRASH_LINES
         return tuple(matching)
 
     def _time_before(self) -> datetime | None:

@@ -17,7 +17,7 @@ _OTHER_RANK = re.compile(  # of a node, or within a group
 )
 _TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc|worker-?rank)[_-]?(\d+)(?!\d)")
 _HOST = re.compile(
-    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
+    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|s?xid|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
     r"[a-z][a-z-]*?-?[a-z]*\d[\w-]*)(?![A-Za-z0-9-])"
 )
 _POD = re.compile(r"^((?:[a-z0-9]+-)*(?:worker|master|launcher|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)")

@@ -103,7 +103,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_mismatch(job, events, root)
     if root is not None:
         return _of_root(job, events, root)
-    unknown = _first_unknown(events)
+    unknown = _first_unknown(job, events)
     if unknown is not None:
         waited = find_waited(job, events) if unknown.first.topic == "nccl.unhandled" else None
         return (
@@ -145,9 +145,13 @@ def _beats(waited: Waited, root: _Group, events: list[Event]) -> bool:
     return not only_it  # who got the signal alone, and waited for nobody, is what the others waited for
 
 
-def _first_unknown(events: list[Event]) -> _Group | None:
+def _first_unknown(job: Identities, events: list[Event]) -> _Group | None:
     """The error that nothing in the catalogue explains, where it is alone or came before all that others report."""
-    own = [event for event in events if event.standing is Standing.UNKNOWN]
+    own = [
+        event
+        for event in events
+        if event.standing is Standing.UNKNOWN and not _is_outlived_warning(job, event)
+    ]
     if not own:
         return None
     first = min(own, key=_order)
