@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
-from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
+from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
+from gpudiag.explain.shapes import Classifier
 from gpudiag.explain.verdict import NOTHING_WRONG, judge
 from gpudiag.model.explanation import (
     LogExplanation,
@@ -47,9 +48,9 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
-    nccl = NcclReader()
+    nccl, classifier = NcclReader(), Classifier()
     for name, lines in sources:
-        read, shown = _read(name, lines, nccl)
+        read, shown = _read(name, lines, nccl, classifier)
         logs.append(read)
         if shown is not None:
             facts.append((name, shown))
@@ -124,16 +125,20 @@ def _of_nccl(verdict: Verdict, finding: NcclFinding) -> Verdict:
     )
 
 
-def _read(name: str, lines: Source, nccl: NcclReader) -> tuple[LogRead, LogFacts | None]:
+def _read(
+    name: str, lines: Source, nccl: NcclReader, classifier: Classifier
+) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
     if isinstance(lines, FlightRecord):
         return LogRead(name, len(lines.calls)), LogFacts(record=lines)
     try:
-        shown = read_facts(nccl.watch(name, lines))
+        shown = read_facts(nccl.watch(name, lines), classifier)
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
-    shown.is_cut = lines.is_damaged or (shown.is_cut and lines.ends_within_line)
+    shown.is_cut = lines.is_damaged or (
+        lines.ends_within_line and is_cut(shown.last_words, classifier.shapes)
+    )
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
 
 

@@ -324,7 +324,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
     if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
-    if any(step.number > line.number for step in log.facts.progress):
+    if log.facts.moved_after(line.number):
         return []
     failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
@@ -533,11 +533,11 @@ def _follows(event: Event, topics: set[str]) -> bool:
 
 def _span(job: Identities) -> tuple[datetime | None, datetime | None]:
     """When the job's own logs begin, and when the last step was told."""
-    own = [log for log in job.logs if log.facts.progress]
+    own = [(log, step) for log in job.logs if (step := log.facts.last_step) is not None]
     dated = [
         at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > ANY_YEAR
     ]
     whole = max(dated, default=None)
-    began = [on_calendar(log.facts.first_at, whole, whole) for log in own if log.facts.first_at]
-    moved = [on_calendar(line.at, whole, whole) for log in own for line in log.facts.progress if line.at]
+    began = [on_calendar(log.facts.first_at, whole, whole) for log, _ in own if log.facts.first_at]
+    moved = [on_calendar(step.at, whole, whole) for _, step in own if step.at]
     return min(began, default=None), max(moved, default=None)

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from gpudiag.explain.lines import (
     parse_lines,
     read_time,
 )
-from gpudiag.explain.shapes import Candidates, Classifier, LineKind, shape_of
+from gpudiag.explain.shapes import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.talk import MARKS, RankTalk
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
@@ -39,7 +39,7 @@ WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 _NCCL_INFO = b" NCCL INFO "
 _LIBFABRIC = b"NET/OFI"
 _BLANK = b" \t\r\n\0"
-_MAX_SHAPES = 50_000  # of lines, that are remembered
+_MAX_ERRORS = 24  # lines that may report one, of which the last are looked at
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
@@ -92,6 +92,8 @@ _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn
 _DONE = re.compile(
     r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
 )
+_DONE_BYTES = re.compile(_DONE.pattern.encode())
+_STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
@@ -198,7 +200,7 @@ class LogFacts:
     raised: list[Raised] = field(default_factory=list)
     inner: list[Raised] = field(default_factory=list)  # exceptions from which others were raised
     last_error: LogLine | None = None
-    progress: list[LogLine] = field(default_factory=list)  # the last lines that show progress
+    lately: tuple[tuple[int, bytes], ...] = ()  # the last lines that may show progress
     done_at: int = 0  # the last line that says that the run is complete
     talk: RankTalk = field(default_factory=RankTalk)
     last_lines: list[LogLine] = field(default_factory=list)  # of progress, the last of each rank; by place
@@ -207,12 +209,36 @@ class LogFacts:
     lines: int = 0
     has_text: bool = True  # a line that is not blank
     is_cut: bool = False  # it ends in the middle of a line
+    last_words: bytes = b""  # its last line
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
+
+    _steps: list[LogLine] | None = None
+
+    @property
+    def progress(self) -> list[LogLine]:
+        """The last lines that show progress, taken apart when they are first asked for: few logs need them."""
+        if self._steps is None:
+            self._steps = [line for number, raw in self.lately for line in _steps_in(number, raw)]
+        return self._steps
+
+    @property
+    def last_step(self) -> LogLine | None:
+        """The last line that shows progress."""
+        found = (line for number, raw in reversed(self.lately) for line in reversed(_steps_in(number, raw)))
+        return next(found, None)
+
+    def moved_after(self, number: int) -> bool:
+        """Whether a line after this one shows progress."""
+        return any(later > number for later, _ in self.lately) and any(
+            step.number > number for step in self.progress
+        )
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
         if self.done_at > number:
             return True
+        if sum(later > number for later, _ in self.lately) == 0:
+            return False
         later = [line for line in self.progress if line.number > number and _is_later(line, at)]
         if len(later) < WENT_ON:
             return False
@@ -226,6 +252,14 @@ class LogFacts:
         return len(steps) >= WENT_ON or not steps
 
 
+def _steps_in(number: int, raw: bytes) -> list[LogLine]:
+    return [
+        line
+        for line in parse_lines(number, raw)
+        if _PROGRESS.search(line.body) and not _NO_PROGRESS.search(line.body)
+    ]
+
+
 def step_of(body: str) -> int | None:
     """The number of the step that a line of progress names."""
     match = _STEP.search(body)
@@ -237,27 +271,30 @@ def _is_later(line: LogLine, at: datetime | None) -> bool:
     return at is None or line.at is None or line.at >= at
 
 
-def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
-    """What a log shows, line by line; memory stays the same however long it is."""
+def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None = None) -> LogFacts:
+    """What a log shows, line by line; memory stays the same however long it is.
+
+    `classifier` remembers the shapes of lines: the logs of a job's ranks have the same ones.
+    """
+    classifier = classifier or Classifier()
     before: deque[bytes] = deque(maxlen=_MAX_BEFORE)
     reader = _Reader(before)
     lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
-    errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
-    classifier = Classifier()
-    shapes: dict[bytes, LineKind] = {}
-    of_nccl: dict[bytes, LineKind] = {}  # what an INFO line of NCCL says, by its shape
+    errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_ERRORS)
+    shapes, of_nccl = classifier.shapes, classifier.of_nccl
+    has_text = False
     of_ranks: dict[bytes, tuple[int, bytes]] = {}
     first = last = (0, b"")
     for number, raw in lines:
         first, last = (first if first[0] else (number, raw)), (number, raw)
         before.append(raw)
+        has_text = has_text or bool(raw.strip(_BLANK))
         if _NCCL_INFO in raw and not reader.wants(number):  # a flood where NCCL_DEBUG=INFO
             shape = shape_of(raw)
             info = of_nccl.get(shape)
             if info is None:
                 info = _classify_info(shape, classifier)
-                if len(of_nccl) < _MAX_SHAPES:
-                    of_nccl[shape] = info
+                remember(of_nccl, shape, info)
             if info.is_talk:
                 if b"Init COMPLETE" in raw:
                     lately.append((number, raw))
@@ -270,8 +307,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
         known = shapes.get(shape)
         if known is None:
             known = classifier.classify(shape)
-            if len(shapes) < _MAX_SHAPES:
-                shapes[shape] = known
+            remember(shapes, shape, known)
         if known.is_talk:
             reader.hear(number, raw)
         if known.candidates or known.is_raised or reader.wants(number):
@@ -284,17 +320,16 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
             if len(of_ranks) < _MAX_RANKS:
                 of_ranks[mark[0] if mark else b""] = (number, raw)
-    for number, raw in errors:
-        reader.add_error(parse_lines(number, raw))
+    for number, raw in reversed(errors):
+        if reader.add_error(parse_lines(number, raw)):
+            break
     facts = reader.finish(lately)
     facts.last_lines = [
         line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
     ]
     facts.lines = last[0]
-    facts.has_text = (
-        bool(of_nccl) or any(shape.strip(_BLANK) for shape in shapes) or bool(last[1].strip(_BLANK))
-    )
-    facts.is_cut = _is_cut(last[1], shapes)
+    facts.has_text = has_text
+    facts.last_words = last[1][:_STEP_BYTES]
     facts.first_at, facts.last_at = (_time_of(*edge) for edge in (first, last))
     return facts
 
@@ -305,7 +340,7 @@ def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
     return LineKind(candidates, False, MARKS.search(shape) is not None, False, False)
 
 
-def _is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
+def is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
     """Whether the last line is the beginning of one that the log has elsewhere, and no such line itself."""
     shape = shape_of(last).rstrip()
     return len(shape) > 3 and any(
@@ -390,13 +425,14 @@ class _Reader:
         elif ended is None:
             self.add_error([line])
 
-    def add_error(self, lines: Iterable[LogLine]) -> None:
-        """Note the last line that reports an error."""
+    def add_error(self, lines: Sequence[LogLine]) -> bool:
+        """Note the last line that reports an error; whether it is one of these."""
         for line in lines:
             before = self.facts.last_error
             is_error = line.level is Level.ERROR or _ERROR_LINE.search(line.body)
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
+        return self.facts.last_error is not None and self.facts.last_error in lines
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""
@@ -404,13 +440,13 @@ class _Reader:
 
     def finish(self, lately: Iterable[tuple[int, bytes]]) -> LogFacts:
         """What the whole log shows; `lately` are its last lines that may show progress."""
-        for line in (line for number, raw in lately for line in parse_lines(number, raw[:500])):
-            if _NO_PROGRESS.search(line.body):
-                continue
-            if _PROGRESS.search(line.body):
-                self.facts.progress.append(line)
-            if _DONE.search(line.body):
-                self.facts.done_at = line.number
+        self.facts.lately = tuple((number, raw[:_STEP_BYTES]) for number, raw in lately)
+        for number, raw in self.facts.lately:
+            if _DONE_BYTES.search(raw) and any(
+                _DONE.search(line.body) and not _NO_PROGRESS.search(line.body)
+                for line in parse_lines(number, raw)
+            ):
+                self.facts.done_at = number
         for traceback in self.tracebacks.open.values():  # cut off
             traceback.text, traceback.raised_at = CUT, traceback.number
             self.tracebacks.done.append(traceback)
@@ -455,7 +491,7 @@ class _Reader:
             if ended:
                 found.where = _prefer_own(found.where, ended.own_line)
             elif failure.id == "rank.crashed" and ("Segfault" in line.body or "Fatal Python" in line.body):
-                self._crashed = found.speakers[line.speaker] if line.speaker in found.speakers else None
+                self._crashed = found.speakers.get(line.speaker)
                 self._wanted_until = line.number + _CRASH_LINES
         return tuple(matching)
 

@@ -169,7 +169,7 @@ def _first_unknown(job: Identities, events: list[Event]) -> _Group | None:
 def _is_outlived_warning(job: Identities, event: Event) -> bool:
     """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
     is_weak = event.topic in failures() and failures()[event.topic].weak
-    return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
+    return is_weak and job.logs[event.log_number].facts.moved_after(event.line)
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
