@@ -336,6 +336,7 @@ class Traceback:
     own_line: str = ""  # the last frame that is no library's
     last_line: str = ""
     last_words: str = ""  # of its last line in the log
+    last_number: int = 0  # of that line
     is_done: bool = False
     text: str = ""  # of the exception
     raised_at: int = 0  # number of the line of the exception
@@ -352,7 +353,8 @@ class Traceback:
         self.lines += 1
         is_frame = True
         body = self._without_stem(line.body)
-        self.last_words = body.strip() or self.last_words
+        if body.strip():
+            self.last_words, self.last_number = body.strip(), line.number
         if self.is_group:
             body = _GROUP_EDGE.sub("", body)
         frame = _FRAME.match(body) or _BOXED_FRAME.match(body)

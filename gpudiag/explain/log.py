@@ -448,7 +448,7 @@ class _Reader:
             ):
                 self.facts.done_at = number
         for traceback in self.tracebacks.open.values():  # cut off
-            traceback.text, traceback.raised_at = CUT, traceback.number
+            traceback.text, traceback.raised_at = CUT, traceback.last_number or traceback.number
             self.tracebacks.done.append(traceback)
         for traceback in self.tracebacks.done:
             inner = traceback.inner

@@ -193,18 +193,19 @@ class RankTalk:
             rank = _RANK_OF_ROW.match(value)
             self.row_rank = int(rank[1]) if rank else None
         if name == "traceback":
-            self._end_row(value)
+            self._end_row(value, line.number)
         return True
 
-    def _end_row(self, how: str) -> None:
+    def _end_row(self, how: str, number: int) -> None:
         row, self._row = self._row, {}
         rank, code = _RANK_OF_ROW.match(row.get("rank", "")), _CODE_OF_ROW.match(row.get("exitcode", ""))
         if rank is None or code is None:
             return
         host = short_host(row.get("host", ""))
+        said = "" if how.startswith(("To enable", "Traceback")) else how
         exited = Exit(
-            self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]), read_time(row.get("time", "")),
-            self._is_first, "" if how.startswith(("To enable", "Traceback")) else how, self._row_words,
+            number if said else self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]),
+            read_time(row.get("time", "")), self._is_first, said, self._row_words,
         )  # fmt: skip
         self._is_first = False
         self.exits.append(exited)
