@@ -11,8 +11,9 @@ from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
+from gpudiag.explain.no_failure import NOTHING_WRONG
 from gpudiag.explain.shapes import Classifier
-from gpudiag.explain.verdict import NOTHING_WRONG, judge
+from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import (
     LogExplanation,
     LogRead,

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpudiag.explain.absence import (
@@ -14,11 +13,25 @@ from gpudiag.explain.absence import (
     find_waited,
     last_steps,
 )
-from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
+from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of
+from gpudiag.explain.first import (
+    ABORT,
+    REPORTS,
+    Group,
+    beats,
+    choose,
+    find_first_unknown,
+    find_later,
+    is_explained_by_absence,
+    is_outlived_warning,
+    is_weak_word,
+    order_of,
+)
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.no_failure import judge_no_failure
 from gpudiag.explain.places import read_place
 from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
@@ -26,57 +39,21 @@ from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text
-from gpudiag.reference.failures import ANY_CAUSE, failures
+from gpudiag.reference.failures import failures
 from gpudiag.reference.xid import XidKind, xids
 
-NOTHING_WRONG = "Nothing wrong found."
 MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
 _STILL = timedelta(minutes=15)  # without a step before a job was ended from outside
-_GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
-_APART = timedelta(minutes=2)  # two faults, and not one with its consequences
-_MOST_LATER = 3
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
-_ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
-_ABORT = -6
 _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
 _LOST = ("rank.connection_lost", "network.connection_refused")
-_REPORTS = (
-    "torchrun.child_failed",
-    "torchrun.stopped_others",
-    "launch.child_failed",
-    "launch.mpi_ended",
-    "slurm.task_failed",
-    "nccl.aborted",
-)
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Equal events of several ranks, the earliest first."""
-
-    events: tuple[Event, ...]
-
-    @property
-    def first(self) -> Event:
-        """The earliest."""
-        return self.events[0]
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that show it."""
-        return tuple(sorted({event.rank for event in self.events if event.rank is not None}))
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that show it."""
-        return tuple(sorted({event.host for event in self.events if event.host}))
 
 
 def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
@@ -86,14 +63,14 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     candidates = [
         event
         for event in events
-        if event.standing < Standing.UNKNOWN and not _is_explained_by_absence(event, events)
+        if event.standing < Standing.UNKNOWN and not is_explained_by_absence(event, events)
     ]
-    root = _choose(candidates)
-    if root is not None and _is_weak_word(root.first):
+    root = choose(candidates)
+    if root is not None and is_weak_word(root.first):
         waited = (
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
-        root = root if waited is None or not _beats(waited, root, events) else None
+        root = root if waited is None or not beats(waited, root, events) else None
     if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
         root = None  # NCCL's own error says more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
@@ -103,7 +80,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_mismatch(job, events, root)
     if root is not None:
         return _of_root(job, events, root)
-    unknown = _first_unknown(job, events)
+    unknown = find_first_unknown(job, events)
     if unknown is not None:
         waited = find_waited(job, events) if unknown.first.topic == "nccl.unhandled" else None
         return (
@@ -113,63 +90,17 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         )
     bad = [
         event for event in events
-        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not is_outlived_warning(job, event)
         and not _is_farewell(job, event)
     ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
-        return _nothing(job, events)
+        return judge_no_failure(job, events)
     waited = find_waited(job, events)
     if waited is not None:
         return _of_waited(job, events, waited)
     if not bad:
-        return _nothing(job, events)
+        return judge_no_failure(job, events)
     return _of_echoes(job, events, bad)
-
-
-def _is_weak_word(event: Event) -> bool:
-    """Whether an event only says that a rank was ended, and not why: a signal from outside, an exit status."""
-    return (event.standing is Standing.OUTSIDE and event.quality > 0) or (
-        event.standing is Standing.ENDED and event.quality > 1
-    )
-
-
-def _beats(waited: Waited, root: _Group, events: list[Event]) -> bool:
-    """Whether those that were waited for say more than a signal, or than a launcher's word that a rank has ended."""
-    if root.first.standing is Standing.ENDED:
-        return waited.never_came
-    if not (waited.ranks or waited.hosts):
-        return False
-    waiting = {event.rank for event in events if event.standing is Standing.ABSENT and event.rank is not None}
-    ended = set(root.ranks)
-    only_it = bool(ended) and set(waited.ranks) <= ended and not ended & waiting
-    return not only_it  # who got the signal alone, and waited for nobody, is what the others waited for
-
-
-def _first_unknown(job: Identities, events: list[Event]) -> _Group | None:
-    """The error that nothing in the catalogue explains, where it is alone or came before all that others report."""
-    own = [
-        event
-        for event in events
-        if event.standing is Standing.UNKNOWN and not _is_outlived_warning(job, event)
-    ]
-    if not own:
-        return None
-    first = min(own, key=_order)
-    for event in events:
-        if event.standing not in (Standing.ABSENT, Standing.ECHO) or event.topic in _REPORTS:
-            continue
-        same_log = event.log_number == first.log_number
-        if event.at and first.at and event.is_exact and first.is_exact and event.at + SKEW < first.at:
-            return None
-        if same_log and event.line < first.line and event.rank == first.rank:
-            return None
-    return _Group(tuple(sorted((event for event in own if event.shape == first.shape), key=_order)))
-
-
-def _is_outlived_warning(job: Identities, event: Event) -> bool:
-    """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
-    is_weak = event.topic in failures() and failures()[event.topic].weak
-    return is_weak and job.logs[event.log_number].facts.moved_after(event.line)
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
@@ -186,93 +117,12 @@ def _says_which(job: Identities) -> bool:
     return any(log.facts.talk.fingerprints for log in job.logs)
 
 
-def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
-    """Whether a rank that ended by SIGABRT only did what torch's watchdog does to a rank that waited."""
-    is_abort = event.code == -6 or (
-        event.topic == "rank.crashed" and event.code is None and _ABORTED.search(event.text) is not None
-    )
-    return is_abort and any(other.standing is Standing.ABSENT for other in events)
-
-
-def _choose(candidates: list[Event]) -> _Group | None:
-    """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
-    groups: dict[str, list[Event]] = defaultdict(list)
-    outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
-    killed = sum(event.topic == "rank.killed" for event in candidates)
-    told_why = any(event.quality == 0 for event in outside) or (
-        bool(outside) and 1 < killed >= len(candidates) - len(outside)
-    )
-    for event in candidates:
-        if not (
-            told_why and event.topic == "rank.killed"
-        ):  # a scheduler ends by SIGKILL what does not end by itself
-            groups[event.shape].append(event)
-    if not groups:
-        return None
-    found = [_Group(tuple(sorted(events, key=_order))) for events in groups.values()]
-    attempt = min(group.first.attempt for group in found)
-    found = [group for group in found if group.first.attempt == attempt]
-    dated = [group.first.at for group in found if group.first.at]
-    if dated:
-        earliest = min(dated)
-        found = [
-            group
-            for group in found
-            if group.first.at is None or group.first.at <= earliest + _reach(group.first, found)
-        ]
-    return min(found, key=lambda group: _weight(group, found))
-
-
-def _reach(event: Event, found: list[_Group]) -> timedelta:
-    """How much later than the earliest an event may be told and still have come first."""
-    first = min((group.first for group in found if group.first.at), key=_order)
-    if event.standing is Standing.OUTSIDE:
-        return _GUESSED if first.standing is Standing.OUTSIDE else timedelta(seconds=1)
-    if (
-        event.standing is Standing.MACHINE
-        and first.standing is not Standing.MACHINE
-        and not (first.is_exact and event.host != first.host)
-    ):
-        return _GUESSED  # an exception has no time of its own: it stands under the last line that has one
-    if event.log_number == first.log_number and event.is_exact and first.is_exact:
-        return timedelta(0)
-    return SKEW if event.is_exact and first.is_exact else _GUESSED
-
-
-def _weight(group: _Group, found: list[_Group]) -> tuple[object, ...]:
-    event = group.first
-    is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != _ABORT
-    standing = Standing.CAUSE if is_own_end else event.standing  # who aborts says why before
-    late = event.standing is Standing.LINK and len(found) > 1
-    follows = failures()[event.topic].follows if event.topic in failures() else ()
-    others = {other.first.topic for other in found if other is not group}
-    is_echo = any(topic in others for topic in follows) or (
-        ANY_CAUSE in follows and bool(others - {"launch.interrupted"})
-    )  # Ctrl-C is what a scheduler's own signal looks like from within
-    several = len({other.first.log_number for other in found}) > 1
-    quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
-    exact = event.at if event.at is not None else None
-    return (is_echo, late, standing, quality, exact is None, exact or 0, event.log_number, event.line) if exact is None else (
-        is_echo, late, standing, quality, False, exact.timestamp(), event.log_number, event.line,
-    )  # fmt: skip
-
-
-def _order(event: Event) -> tuple[object, ...]:
-    return (
-        event.attempt,
-        event.at is None,
-        event.at.timestamp() if event.at else 0.0,
-        event.log_number,
-        event.line,
-    )
-
-
-def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
+def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
     event = root.first
     everyone = all_ranks(job, events)
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
-    later = _later(events, root)
+    later = find_later(events, root)
     if event.is_driver and "XidCriticalError" in event.text:
         plugin = failures()["kubernetes.gpu_withdrawn"]
         evidence.append(f"{plugin.title}. {plugin.mend}")
@@ -318,30 +168,7 @@ def _notes(event: Event) -> tuple[str, ...]:
     return (*((event.note,) if event.note else ()), *unknown)
 
 
-def _later(events: list[Event], root: _Group) -> list[_Group]:
-    """Other faults, that came so much later, or in so much another attempt, that they do not follow from the first."""
-    groups: dict[str, list[Event]] = defaultdict(list)
-    first = root.first
-    for event in events:
-        if (
-            event.standing > Standing.CAUSE
-            or event.quality > 1
-            or event in root.events
-            or event.shape == first.shape
-        ):
-            continue
-        apart = (
-            event.at - first.at > _APART
-            if event.at and first.at and event.is_exact and first.is_exact and event.at.year == first.at.year
-            else False
-        )
-        follows = failures()[event.topic].follows if event.topic in failures() else ()
-        if (event.attempt > first.attempt or apart) and first.topic not in follows:
-            groups[event.shape].append(event)
-    return [_Group(tuple(sorted(group, key=_order))) for group in groups.values()][:_MOST_LATER]
-
-
-def _later_words(group: _Group) -> str:
+def _later_words(group: Group) -> str:
     event = group.first
     explanation = _explanation(event)
     what = explanation.title if explanation else event.text[:120]
@@ -363,7 +190,7 @@ def _clock(at: datetime) -> str:
 
 
 def _kind(
-    job: Identities, events: list[Event], root: _Group, everyone: set[int]
+    job: Identities, events: list[Event], root: Group, everyone: set[int]
 ) -> tuple[VerdictKind, tuple[int, ...], tuple[str, ...], list[str]]:
     """The kind of verdict, whom it names, and what else shows it."""
     event, ranks, hosts = root.first, root.ranks, root.hosts
@@ -409,7 +236,7 @@ def _is_of_application(topic: str) -> bool:
     return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
 
 
-def _first_ranks(root: _Group) -> tuple[int, ...]:
+def _first_ranks(root: Group) -> tuple[int, ...]:
     """The rank that was first by more than clocks may differ; else all of them."""
     dated = [event for event in root.events if event.at and event.is_exact and event.rank is not None]
     if dated and len(dated) == len(root.events):
@@ -418,7 +245,7 @@ def _first_ranks(root: _Group) -> tuple[int, ...]:
     return root.ranks
 
 
-def _link(job: Identities, root: _Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
+def _link(job: Identities, root: Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
     """Between whom the network failed: the peer that several hosts name, else the host that tells it."""
     named: dict[str, set[str]] = defaultdict(set)
     for log in job.logs:
@@ -458,7 +285,7 @@ def _ranks_of_machine(
         other for other in events
         if other.rank is not None and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS)) and not other.is_driver and (not hosts or other.host in ("", *hosts))
     ]  # fmt: skip
-    own.sort(key=lambda other: (other.standing is Standing.ENDED, _order(other)))
+    own.sort(key=lambda other: (other.standing is Standing.ENDED, order_of(other)))
     return (own[0].rank,) if own and own[0].rank is not None else ()
 
 
@@ -483,7 +310,7 @@ def _explanation(event: Event) -> Explanation | None:
     return explain_failure(failures()[event.topic]) if event.topic in failures() else None
 
 
-def _where(events: list[Event], root: _Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
+def _where(events: list[Event], root: Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
     own = next((event.where for event in root.events if event.where), "")
     if own:
         return own
@@ -575,13 +402,13 @@ def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> 
     )  # fmt: skip
 
 
-def _echoes(events: list[Event], root: _Group | None, later: Sequence[_Group] = ()) -> tuple[Echo, ...]:
+def _echoes(events: list[Event], root: Group | None, later: Sequence[Group] = ()) -> tuple[Echo, ...]:
     groups: dict[str, list[Event]] = defaultdict(list)
     own = {event for group in (*((root,) if root else ()), *later) for event in group.events}
     for event in events:
         if event not in own and event.standing is not Standing.OUTLIVED and not event.is_driver:
             groups[event.shape].append(event)
-    echoes = [_echo(sorted(group, key=_order)) for group in groups.values()]
+    echoes = [_echo(sorted(group, key=order_of)) for group in groups.values()]
     return tuple(sorted(echoes, key=lambda echo: -echo.count)[:MAX_ECHOES])
 
 
@@ -662,7 +489,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     )  # fmt: skip
 
 
-def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
+def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
     """A verdict on collectives that do not fit together, where nothing tells which of them is wrong.
 
     gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
@@ -672,7 +499,7 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
         (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
     }
     aborted = tuple(
-        sorted({one.rank for one in events if one.code == _ABORT and one.rank is not None} | set(root.ranks))
+        sorted({one.rank for one in events if one.code == ABORT and one.rank is not None} | set(root.ranks))
     )
     ranks = (
         aborted
@@ -721,14 +548,14 @@ def _places_of_others(events: list[Event], ranks: tuple[int, ...]) -> list[str]:
 
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
-    first = min(bad, key=_order)
+    first = min(bad, key=order_of)
     of_others = (Standing.ABSENT, Standing.ECHO)
     ranks = tuple(
         sorted(
             {
                 event.rank
                 for event in bad
-                if event.rank is not None and event.standing in of_others and event.topic not in _REPORTS
+                if event.rank is not None and event.standing in of_others and event.topic not in REPORTS
             }
         )
     )
@@ -750,66 +577,3 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         driver_errors=_driver_errors(events, first, ()),
         echoes=_echoes(events, None),
     )
-
-
-def _is_harmless(event: Event) -> bool:
-    failure = failures().get(event.topic)
-    return failure is not None and (
-        failure.harmless
-        or any(other in failures() and failures()[other].harmless for other in failure.follows)
-    )
-
-
-def _is_of_earlier_attempt(job: Identities, event: Event) -> bool:
-    return event.attempt < max((log.attempt_at(log.facts.lines + 1) for log in job.logs), default=0)
-
-
-def _harmless(events: list[Event]) -> tuple[str, ...]:
-    """What is worth a note although nothing is wrong: each with what it means and what may be done."""
-    topics = dict.fromkeys(
-        event.topic for event in events if event.topic in failures() and failures()[event.topic].harmless
-    )
-    return tuple(
-        f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].mend}" for topic in topics
-    )
-
-
-def _nothing(job: Identities, events: list[Event]) -> Verdict:
-    last = max((log.facts.done_at for log in job.logs), default=0)
-    done = next((log for log in job.logs if log.facts.done_at == last and last), None)
-    ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
-    outlived = sorted(
-        {
-            event.shape[:80]
-            for event in events
-            if event.standing is Standing.OUTLIVED
-            and not event.is_driver
-            and not _is_harmless(event)
-            and not _is_of_earlier_attempt(job, event)
-        }
-    )
-    evidence: tuple[str, ...] = _harmless(events)
-    earlier = [
-        event
-        for event in events
-        if event.standing is Standing.OUTLIVED and _is_of_earlier_attempt(job, event)
-    ]
-    if earlier:
-        event = min(earlier, key=_order)
-        evidence += (
-            f"an earlier attempt failed: {mask_text(event.excerpt)[:160]} ({event.log}:{event.line})",
-        )
-    if outlived:
-        evidence += (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
-    foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
-    if foreign is not None:
-        evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
-    steps = [
-        f"the last step reported is {step} ({name}:{line})"
-        for step, name, line, _ in last_steps(job).values()
-        if step is not None
-    ]
-    return Verdict(
-        VerdictKind.NOTHING, f"{NOTHING_WRONG}{ended}", evidence=(*evidence, *steps[:1]),
-        driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
-    )  # fmt: skip
