@@ -21,6 +21,11 @@ _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
+# Waits of which no line names the rank that was waited for, and what became of them in a sentence.
+WAITS_FOR_NOBODY = {
+    "engine.worker_silent": "A worker of the engine did not answer: it hung, or ended without an error",
+    "library.build_locked": "The build of an extension waits for a lock file, and the process that made the file does not release it",
+}
 _BETWEEN_TWO = frozenset(
     ("SEND", "RECV", "COALESCED", "UNKNOWN")
 )  # whose numbers count by pair, or tell nothing
@@ -39,6 +44,8 @@ class Waited:
     differs: bool = False  # it is in another collective, or gave it another size
     is_tied: bool = False  # as many are in each of several: which of them is wrong cannot be told
     never_came: bool = False  # it was not there when the ranks met
+    topic: str = ""  # of what was waited for, where it is no rank
+    sides: tuple[str, ...] = ()  # of ranks that differ: who did what, and the line that shows it
 
 
 def find_waited(job: Identities, events: list[Event]) -> Waited | None:
@@ -180,7 +187,9 @@ def _joined(
     (dog, name), (other, _) = named, unnamed
     if dog.work != other.work and not (is_one_group and dog.work < 0):
         return named
-    return replace(dog, work=other.work, operation=other.operation, elements=other.elements), name
+    return replace(
+        dog, work=other.work, operation=other.operation, elements=other.elements, operation_line=other.line
+    ), name
 
 
 def _behind(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
@@ -208,13 +217,33 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
     """The ranks that timed out in another operation than most, under the same number."""
     kinds = {rank: dog.operation for rank, (dog, _) in dogs.items() if dog.operation}
     counted = Counter(kinds.values()).most_common()
-    if len(counted) < 2 or counted[0][1] == counted[1][1]:
+    if len(counted) < 2:
         return None
-    odd = tuple(sorted(rank for rank, kind in kinds.items() if kind != counted[0][0]))
+    is_tied = counted[0][1] == counted[1][1]
+    if is_tied and len({dogs[rank][0].work for rank in kinds}) > 1:
+        return None  # under two numbers, two operations are no contradiction
+    odd = tuple(sorted(rank for rank, kind in kinds.items() if is_tied or kind != counted[0][0]))
     dog, name = dogs[odd[0]]
-    return Waited(
-        odd, f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}", name, dog.line, differs=True
+    how = (
+        f"they timed out in {' and '.join(kind for kind, _ in counted[:4])}, all as number {dog.work}{_of_group(dog)}"
+        if is_tied
+        else f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}{_of_group(dog)}"
     )
+    sides = tuple(_side(dogs, kinds, kind) for kind, _ in counted[:4])
+    return Waited(odd, how, name, dog.operation_line or dog.line, differs=True, is_tied=is_tied, sides=sides)
+
+
+def _side(dogs: Mapping[int, tuple[Watchdog, str]], kinds: Mapping[int, str], kind: str) -> str:
+    """The ranks that were in one operation, and the line of the first of them."""
+    ranks = sorted(rank for rank, other in kinds.items() if other == kind)
+    dog, name = dogs[ranks[0]]
+    return f"{name_ranks(tuple(ranks))}: {kind} ({name}:{dog.operation_line or dog.line})"
+
+
+def _of_group(dog: Watchdog) -> str:
+    """The process group in words, where the line gives it a name of its own."""
+    named = re.search(r"\(([A-Za-z]\w*)\)", dog.group)
+    return f" of the process group {named[1]}" if named and named[1] != "default_pg" else ""
 
 
 def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
@@ -226,10 +255,22 @@ def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         return None
     odd, is_tied = _odd_ones(sizes)
     dog, name = dogs[odd[0]]
+    sides = tuple(
+        _side(dogs, {rank: f"{dog.operation} of {count} elements" for rank, count in sizes.items()}, f"{dog.operation} of {size} elements")
+        for size, _ in Counter(sizes.values()).most_common(4)
+    )  # fmt: skip
     words = "; ".join(
         f"rank {rank} gave {sizes[rank]} elements" for rank in (*odd[:4], *_usual_of(sizes, odd))
     )
-    return Waited(odd, f"in {dog.operation}: {words}", name, dog.line, differs=True, is_tied=is_tied)
+    return Waited(
+        odd,
+        f"in {dog.operation}: {words}",
+        name,
+        dog.operation_line or dog.line,
+        differs=True,
+        is_tied=is_tied,
+        sides=sides,
+    )
 
 
 def _usual_of(sizes: Mapping[int, int], odd: Sequence[int]) -> tuple[int, ...]:
@@ -396,6 +437,14 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     return None
 
 
+def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
+    """Something was waited for in vain, and no line says which rank or host it is."""
+    for event in events:
+        if event.topic in WAITS_FOR_NOBODY and event.standing is Standing.ABSENT:
+            return Waited((), f"`{event.text[:160]}`", event.log, event.line, topic=event.topic)
+    return None
+
+
 def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
     """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective; or that left no dump."""
     logs = {log.name: log for log in job.logs if log.facts.record is not None}
@@ -450,5 +499,5 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 _FINDERS = (
     _by_fingerprints, _by_names, _by_flight_records, _by_watchdogs, _by_lines_of_code, _by_count, _by_steps, _by_silence, _by_silent_host,
-    _by_lost_connections, _by_rendezvous,
+    _by_lost_connections, _by_rendezvous, _by_nobody,
 )  # fmt: skip

@@ -7,11 +7,13 @@ from datetime import datetime
 from typing import BinaryIO
 
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
-from gpudiag.explain.log import Found, LogFacts, Raised, read_facts
+from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
+from gpudiag.explain.no_failure import NOTHING_WRONG
 from gpudiag.explain.run_words import RunWords, is_run_verdict, with_run_words
+from gpudiag.explain.shapes import Classifier
 from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import (
     LogExplanation,
@@ -23,11 +25,19 @@ from gpudiag.model.explanation import (
     VerdictKind,
 )
 from gpudiag.model.job_state import FlightRecord
+from gpudiag.model.nccl_log import NcclFinding, NcclLog
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, parse_dump, rank_in_name
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 MAX_UNKNOWN = 3
+# What keeps ranks from finding one another, or lets them wait for one another without end; the other findings cost time alone.
+_KEEPS_APART = {
+    "nccl.interface_leads_nowhere": VerdictKind.LINK_FAILED,
+    "nccl.nics_differ": VerdictKind.MACHINE_FAILED,
+    "nccl.version_mismatch": VerdictKind.RANK_FAILED,
+    "nccl.settings_differ": VerdictKind.RANK_FAILED,
+}
 
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -40,35 +50,88 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
-    nccl, words = NcclReader(), RunWords()
+    nccl, words, classifier = NcclReader(), RunWords(), Classifier()
     for name, lines in sources:
-        read, shown = _read(name, lines, nccl, words)
+        read, shown = _read(name, lines, nccl, words, classifier)
         logs.append(read)
         if shown is not None:
             facts.append((name, shown))
     sightings = _sightings(facts)
     unknown = _unknown(facts, any(sighting.role is not Role.SYMPTOM for sighting in sightings))
+    of_nccl = report_nccl(nccl.facts)
     return LogExplanation(
         tuple(logs),
         tuple(_echoes_last(sightings, unknown)),
         tuple(unknown[:MAX_UNKNOWN]),
-        verdict=_verdict(logs, facts, words),
-        nccl=report_nccl(nccl.facts),
+        verdict=_verdict(logs, facts, of_nccl, words),
+        nccl=of_nccl,
     )
 
 
-def _verdict(logs: list[LogRead], facts: list[tuple[str, LogFacts]], words: RunWords) -> Verdict | None:
+def _verdict(
+    logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None, words: RunWords
+) -> Verdict | None:
     """Who failed first; None where there was not a line to judge by."""
     if not any(log.lines_read for log in logs):
         return None
     verdict, refused = with_run_words(judge(facts), words), sum(log.refused is not None for log in logs)
-    if verdict.kind is VerdictKind.NOTHING and refused:
+    findings = nccl.findings if nccl is not None else ()
+    if verdict.kind is VerdictKind.ONLY_ECHOES and (
+        apart := [one for one in findings if one.code in _KEEPS_APART]
+    ):
+        return _of_nccl(verdict, apart[0])
+    if verdict.kind is not VerdictKind.NOTHING:
+        return verdict
+    if not any(shown.has_text for _, shown in facts):
+        blank = (
+            "These logs are blank: there is no line to judge by."
+            if len(logs) > 1
+            else "The log is blank: there is no line to judge by."
+        )
+        verdict = replace(verdict, sentence=blank)
+    elif findings:
+        first, more = findings[0], len(findings) - 1
+        others = f", and {more} more" if more else ""
+        said = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
+        verdict = replace(verdict, sentence=verdict.sentence.replace(NOTHING_WRONG, said, 1))
+    elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
+        cut = next(name for name, shown in facts if shown.is_cut)
+        verdict = replace(
+            verdict,
+            sentence=f"{verdict.sentence} But {cut} ends in the middle of a line: what came after it is not known.",
+        )
+    if refused:
         unread = "1 file was not read" if refused == 1 else f"{refused} files were not read"
         return replace(verdict, sentence=f"{verdict.sentence} But {unread}.")
     return verdict
 
 
-def _read(name: str, lines: Source, nccl: NcclReader, words: RunWords) -> tuple[LogRead, LogFacts | None]:
+def _of_nccl(verdict: Verdict, finding: NcclFinding) -> Verdict:
+    """A verdict on ranks that only waited for one another, where NCCL's lines show what keeps them apart."""
+    place = finding.evidence[0] if finding.evidence else None
+    return replace(
+        verdict,
+        kind=_KEEPS_APART[finding.code],
+        sentence=f"NCCL's lines show what the ranks failed of: {finding.message[:240]} ({finding.code}).",
+        ranks=finding.ranks,
+        hosts=finding.hosts,
+        topic=finding.code,
+        log=place.log if place else verdict.log,
+        line=place.line if place else verdict.line,
+        excerpt=place.text if place else verdict.excerpt,
+        where="",
+        cause=finding.meaning,
+        remedy=finding.remedy,
+        evidence=(
+            *verdict.evidence,
+            f"all that failed waited for others: {verdict.excerpt[:120]} ({verdict.log}:{verdict.line})",
+        ),
+    )
+
+
+def _read(
+    name: str, lines: Source, nccl: NcclReader, words: RunWords, classifier: Classifier
+) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
     if isinstance(lines, bytes):
@@ -77,9 +140,12 @@ def _read(name: str, lines: Source, nccl: NcclReader, words: RunWords) -> tuple[
     if isinstance(lines, FlightRecord):
         return LogRead(name, len(lines.calls)), LogFacts(record=lines)
     try:
-        shown = read_facts(words.watch(name, nccl.watch(name, lines)))
+        shown = read_facts(words.watch(name, nccl.watch(name, lines)), classifier)
     except LogRefused as refused:
         return LogRead(name, 0, refused=str(refused)), None
+    shown.is_cut = lines.is_damaged or (
+        lines.ends_within_line and is_cut(shown.last_words, classifier.shapes)
+    )
     return LogRead(name, lines.lines_read, lines.bytes_left_out), shown
 
 

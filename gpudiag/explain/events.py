@@ -8,16 +8,21 @@ from enum import IntEnum
 
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
-from gpudiag.explain.log import Found, LogFacts, Raised
+from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
 from gpudiag.explain.talk import Exit
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
-from gpudiag.reference.failures import ANY_CAUSE, Origin
+from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
 
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
 _TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
+_AROUND = timedelta(
+    minutes=2
+)  # of the job's first failure, within which a fault in another time zone must be
+_ZONE_STEP = timedelta(minutes=30)  # the zones of nearly everybody differ by whole or half hours
+_MOST_STEPS = 28
 _ANY_DAY, ANY_YEAR = 1903, 1904  # years of times that name none
 _ENDED_LINES = 5  # from the end of a log, within which an error may be why it ends
 _JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
@@ -34,6 +39,20 @@ _ECHO = re.compile(
     r"[Bb]roken[Pp]ipe|^EOFError|Engine core initialization failed|terminated with (?:signal|exit code)|interrupted by signal|"
     r"ConnectionResetError|ConnectionAbortedError|torch\.distributed\.elastic|Node failure|unhandled system error"
 )
+
+
+# Exceptions of these kinds are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
+_ANYWHERE = re.compile(
+    r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|\w*[Tt]imeout)\b"
+)
+# Of what NCCL and the launchers report, that which says that another process has gone.
+_OF_OTHERS = re.compile(
+    r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout"
+)
+_MISSING_FILE = re.compile(r"No such file or directory: '(/[^']+)'")
+_OWN_WORDS = re.compile(r"NCCL error|NCCL Error|DistBackendError|unhandled (?:system|cuda) error")
+_UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
+_WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
 
 
 # Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write them in: Go's klog, Java
@@ -66,9 +85,12 @@ class Standing(IntEnum):
     ENDED = 2  # a rank was ended, and nothing says why
     LINK = 3
     OUTSIDE = 4  # a scheduler or a person
-    ABSENT = 5  # somebody was waited for
-    ECHO = 6
-    OUTLIVED = 7
+    UNKNOWN = (
+        5  # an error of a library that the catalogue does not know: the answer where it is alone or first
+    )
+    ABSENT = 6  # somebody was waited for
+    ECHO = 7
+    OUTLIVED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +114,18 @@ class Event:
     quality: int = 0  # 0 says what is wrong; 1 less so; 2 only that something is
     is_driver: bool = False  # an Xid or SXid
     code: int | None = None  # of an exit
+    quote: str = ""  # the words of the log, where the text is not them
+    note: str = ""  # how its time was found
+
+    @property
+    def excerpt(self) -> str:
+        """The words of the log."""
+        return self.quote or self.text
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is a traceback without its end."""
+        return not self.topic and self.text == CUT
 
     @property
     def shape(self) -> str:
@@ -116,7 +150,8 @@ def events_of(job: Identities) -> list[Event]:
         or event.pod
         or event.log not in tables
     ]
-    return _weigh(job, _on_one_calendar(job, [*_dated(job, found), *exits]))
+    dated = _on_one_calendar(job, [*_dated(job, found), *exits])
+    return _weigh(job, _after_waiting(set_clocks(job, dated)))
 
 
 def _dated(job: Identities, found: list[Event]) -> list[Event]:
@@ -152,7 +187,7 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
             events.append(
                 Event(
                     standing, topic, shown.excerpt, log.name, number, shown.number, rank, job.host_of(log, speaker, rank), speaker.pod or log.place.pod,
-                    shown.at or shown.before_at, shown.at is not None, log.place.attempt or 0, shown.where, shown.count,
+                    shown.at or shown.before_at, shown.at is not None, log.attempt_at(shown.number), shown.where, shown.count,
                     _quality_of(topic, found), found.failure is None,
                 )
             )  # fmt: skip
@@ -162,7 +197,9 @@ def _known(job: Identities, log: LogOfJob, number: int) -> list[Event]:
 def _quality_of(topic: str, found: Found) -> int:
     if found.failure is None:
         return 0 if found.role is Role.HARDWARE else 1
-    if topic in ("launch.ended_from_outside", "slurm.cancelled", "launch.interrupted"):
+    if topic == "launch.interrupted":
+        return 3  # what a scheduler reports of the same moment says more
+    if topic in ("launch.ended_from_outside", "slurm.cancelled"):
         return 2
     return 1 if found.failure.generic or found.failure.weak or ANY_CAUSE in found.failure.follows else 0
 
@@ -171,9 +208,13 @@ def _standing(
     topic: str, found: Found, facts: LogFacts, last: int, at: datetime | None, speaker: Speaker
 ) -> Standing:
     failure = found.failure
+    if failure is not None and failure.harmless:
+        return Standing.OUTLIVED
     is_told_late = failure is not None and failure.at_info and not failure.weak
     if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_told_late):
         return Standing.OUTLIVED
+    if topic in _UNKNOWN_TOPICS:
+        return Standing.ECHO if _OF_OTHERS.search(found.excerpt) else Standing.UNKNOWN
     if failure is not None and failure.origin is not None:
         return {Origin.OUTSIDE: Standing.OUTSIDE, Origin.ABSENCE: Standing.ABSENT, Origin.LINK: Standing.LINK, Origin.END: Standing.ENDED}[
             failure.origin
@@ -192,9 +233,7 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         counts[key] = counts.get(key, 0) + 1
         if counts[key] > 1:
             continue
-        standing = (
-            Standing.ECHO if _ECHO.search(raised.text) or _ECHO.search(raised.inner_text) else Standing.CAUSE
-        )
+        standing = _standing_of_raised(raised)
         if log.facts.went_on(raised.number, raised.at, raised.speaker):
             standing = Standing.OUTLIVED
         rank = job.rank_of(log, raised.speaker)
@@ -211,6 +250,17 @@ def _raised(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return events
 
 
+def _standing_of_raised(raised: Raised) -> Standing:
+    """What an exception that no failure explains can be."""
+    if _ANYWHERE.match(raised.text) and not raised.is_of_peers:
+        return Standing.CAUSE
+    if _ECHO.search(raised.text):
+        has_own_words = _OWN_WORDS.search(raised.text) and not _OF_OTHERS.search(raised.text)
+        return Standing.UNKNOWN if has_own_words else Standing.ECHO
+    of_inner = _ECHO.search(raised.inner_text) and "CalledProcessError" not in raised.inner_text
+    return Standing.ECHO if of_inner else Standing.CAUSE
+
+
 def _origins(facts: LogFacts) -> list[Raised]:
     """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
     told = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
@@ -220,11 +270,25 @@ def _origins(facts: LogFacts) -> list[Raised]:
 def _of_raised(
     job: Identities, log: LogOfJob, number: int, raised: Raised, rank: int | None, standing: Standing
 ) -> Event:
+    host = job.host_of(log, raised.speaker, rank)
     return Event(
-        standing, "", raised.text, log.name, number, raised.number, rank, job.host_of(log, raised.speaker, rank),
-        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.place.attempt or 0, raised.where,
-        quality=2 if raised.is_cut else 0 if raised.where else 1,
+        standing, _topic_of_missing_file(job, raised.text, host), raised.text, log.name, number, raised.number, rank, host,
+        raised.speaker.pod or log.place.pod, raised.at or raised.before_at, raised.at is not None, log.attempt_at(raised.number), raised.where,
+        quality=2 if raised.is_cut else 0 if raised.where else 1, quote=raised.quote,
     )  # fmt: skip
+
+
+def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
+    """The failure of a file that a rank of another host has written, and that is not on this one."""
+    match = _MISSING_FILE.search(text)
+    if match is None or not host:
+        return ""
+    for log in job.logs:
+        if match[1] in log.facts.talk.saved:
+            _, speaker = log.facts.talk.saved[match[1]]
+            writer = job.host_of(log, speaker, job.rank_of(log, speaker))
+            return "filesystem.not_shared" if writer and writer != host else ""
+    return ""
 
 
 def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
@@ -261,7 +325,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
     if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
-    if any(step.number > line.number for step in log.facts.progress):
+    if log.facts.moved_after(line.number):
         return []
     failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
@@ -273,7 +337,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     return [
         Event(
             standing, "", shorten_text(line.body.strip(), 300), log.name, number, line.number, rank, job.host_of(log, line.speaker, rank),
-            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.place.attempt or 0, quality=2,
+            line.speaker.pod or log.place.pod, line.at, line.at is not None, log.attempt_at(line.number), quality=2,
         )
     ]  # fmt: skip
 
@@ -319,8 +383,8 @@ def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | N
         -8: "rank.crashed",
     }.get(code, "")
     return Event(
-        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.place.attempt or 0,
-        quality=0 if code < 0 else 2, code=code,
+        Standing.ENDED, topic, gone.text or words, log.name, number, gone.line, rank, host, "", gone.at, True, log.attempt_at(gone.line),
+        quality=0 if code < 0 else 2, code=code, quote="" if gone.text else gone.quote,
     )  # fmt: skip
 
 
@@ -352,15 +416,98 @@ def on_calendar(at: datetime, whole: datetime | None, dated: datetime | None) ->
         return at
 
 
+def _after_waiting(found: list[Event]) -> list[Event]:
+    """The events, with those set aside that a rank shows after it had waited for another rank in vain.
+
+    What a rank meets while it is taken down after a timeout is no reason for that timeout.
+    """
+    waited: dict[tuple[int, int], int] = {}
+    for event in found:
+        if event.rank is not None and event.topic in _WAITED_TOPICS and event.standing is Standing.ABSENT:
+            key = (event.log_number, event.rank)
+            waited[key] = min(waited.get(key, event.line), event.line)
+    return [
+        replace(event, standing=Standing.ECHO)
+        if event.standing in (Standing.CAUSE, Standing.UNKNOWN)
+        and event.rank is not None
+        and waited.get((event.log_number, event.rank), event.line) < event.line
+        and not event.is_driver
+        else event
+        for event in found
+    ]
+
+
+def set_clocks(job: Identities, found: list[Event]) -> list[Event]:
+    """The events, with the times of a kernel log in another time zone than the job's logs put right.
+
+    Containers write UTC and hosts the local time, or the other way round. A log is moved, by half hours, only where
+    no fault of the machine in it is of the job's time, and one would stand within two minutes of the job's first failure.
+    """
+    kernel = {event.log_number for event in found if event.is_driver}
+    failed_at = min(
+        (
+            event.at for event in found
+            if event.at and event.log_number not in kernel and event.standing < Standing.OUTLIVED and event.at.year > ANY_YEAR - 1
+        ),
+        default=None,
+    )  # fmt: skip
+    started, _ = _span(job)
+    if failed_at is None:
+        return found
+    first = min(started or failed_at, failed_at) - _BEFORE_THE_JOB
+    moves: dict[int, timedelta] = {}
+    for number in kernel:
+        own = [
+            event.at for event in found
+            if event.log_number == number and event.at and event.is_exact and event.standing is Standing.MACHINE and event.is_driver
+        ]  # fmt: skip
+        if own and not any(first <= at <= failed_at + _AROUND for at in own):
+            step = _ZONE_STEP
+            fits = [
+                move * step
+                for move in range(-_MOST_STEPS, _MOST_STEPS + 1)
+                if any(-_AROUND <= at + move * step - failed_at <= _AROUND / 2 for at in own)
+            ]
+            if fits:
+                moves[number] = min(fits, key=abs)
+    return [
+        replace(
+            event, at=event.at + moves[event.log_number], note=_words_of_move(event, moves[event.log_number])
+        )
+        if event.log_number in moves and event.at and event.is_exact
+        else event
+        for event in found
+    ]
+
+
+def _words_of_move(event: Event, move: timedelta) -> str:
+    hours = abs(move).total_seconds() / 3600
+    side = "behind" if move > timedelta(0) else "ahead of"
+    return f"the clock of {event.log} is {hours:g} h {side} that of the job's logs: another time zone"
+
+
 def _weigh(job: Identities, found: list[Event]) -> list[Event]:
     """The events, with those set aside that the job outlived or that belong to another time or machine."""
     started, moved = _span(job)
     hosts = {event.host for event in found if event.host and not event.is_driver and event.rank is not None}
     hosts |= set(job.hosts.values())
-    done = max((log.place.attempt or 0 for log in job.logs if log.facts.done_at), default=0)
+    done = max(
+        [
+            log.attempt_at(log.facts.done_at)
+            for number, log in enumerate(job.logs)
+            if log.facts.done_at or _runs_again(log, number, found)
+        ],
+        default=0,
+    )
+    notes = {
+        topic
+        for log in job.logs
+        for topic in log.facts.found
+        if topic in failures() and failures()[topic].harmless
+    }
     weighed = []
     for event in found:
-        standing = Standing.OUTLIVED if event.attempt < done else event.standing
+        standing = Standing.OUTLIVED if event.attempt < done or _follows(event, notes) else event.standing
         if event.is_driver or standing is Standing.MACHINE:
             elsewhere = bool(event.host and hosts and event.host not in hosts)
             early = event.is_exact and event.at and started and event.at < started - _BEFORE_THE_JOB
@@ -371,13 +518,27 @@ def _weigh(job: Identities, found: list[Event]) -> list[Event]:
     return weighed
 
 
+def _runs_again(log: LogOfJob, number: int, found: list[Event]) -> bool:
+    """Whether a container that was restarted now makes steps, and shows no error."""
+    return (
+        log.is_restart
+        and len(log.facts.progress) >= WENT_ON
+        and not any(event.log_number == number and event.standing < Standing.OUTLIVED for event in found)
+    )
+
+
+def _follows(event: Event, topics: set[str]) -> bool:
+    """Whether an event is a consequence of one of these failures."""
+    return event.topic in failures() and any(topic in topics for topic in failures()[event.topic].follows)
+
+
 def _span(job: Identities) -> tuple[datetime | None, datetime | None]:
     """When the job's own logs begin, and when the last step was told."""
-    own = [log for log in job.logs if log.facts.progress]
+    own = [(log, step) for log in job.logs if (step := log.facts.last_step) is not None]
     dated = [
         at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > ANY_YEAR
     ]
     whole = max(dated, default=None)
-    began = [on_calendar(log.facts.first_at, whole, whole) for log in own if log.facts.first_at]
-    moved = [on_calendar(line.at, whole, whole) for log in own for line in log.facts.progress if line.at]
+    began = [on_calendar(log.facts.first_at, whole, whole) for log, _ in own if log.facts.first_at]
+    moved = [on_calendar(step.at, whole, whole) for _, step in own if step.at]
     return min(began, default=None), max(moved, default=None)

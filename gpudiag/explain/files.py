@@ -108,6 +108,8 @@ class LogLines:
     tail_bytes: int = TAIL_BYTES
     lines_read: int = 0
     bytes_left_out: int = 0
+    ends_within_line: bool = False  # its last line has no end
+    is_damaged: bool = False  # only a part of it could be unpacked
     _lines_left_out: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -129,6 +131,7 @@ class LogLines:
                 yield from self._tail()
                 return
         if part:
+            self.ends_within_line = b"\r" not in part
             yield from self._number([part])
 
     def _number(self, lines: list[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -155,6 +158,7 @@ class LogLines:
             try:
                 chunk = self.stream.read(_CHUNK_BYTES)
             except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+                self.is_damaged = True
                 if not self.lines_read:
                     raise LogRefused(f"it is damaged: {error}") from error
                 return  # the part that could be unpacked is used

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpudiag.explain.lines import NOBODY, Speaker
 from gpudiag.explain.log import LogFacts
-from gpudiag.explain.places import LogPlace, read_place
+from gpudiag.explain.places import LogPlace, read_place, without_previous
 from gpudiag.explain.talk import RankTalk, short_host
 
 
@@ -20,6 +20,12 @@ class LogOfJob:
     host: str = ""
     rank: int | None = None  # where all of it is one rank's
     ranks_of_local: dict[int, int] = field(default_factory=dict)
+    attempt: int = 0  # the how-manyeth start of the job, or of this container, it is of
+    is_restart: bool = False  # a container's log beside that of its life before
+
+    def attempt_at(self, line: int) -> int:
+        """The attempt that a line is of: a launcher that restarts its ranks writes all of them into one log."""
+        return self.attempt + sum(restart < line for restart in self.facts.talk.restarts)
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     job = Identities(
         [LogOfJob(name, shown, read_place(name, below[os.path.isabs(name)])) for name, shown in facts]
     )
+    _number_attempts(job)
     for log in job.logs:
         _learn(job, log.facts.talk)
     _name_hosts(job)
@@ -76,6 +83,14 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     _number_tasks(job)
     _place_ranks(job)
     return job
+
+
+def _number_attempts(job: Identities) -> None:
+    """The attempt that each log is of: by torchrun's folders, or by `previous` in the name beside a log without it."""
+    before = {without_previous(log.name) for log in job.logs if without_previous(log.name) != log.name}
+    for log in job.logs:
+        log.is_restart = log.name in before
+        log.attempt = 1 if log.is_restart else log.place.attempt or 0
 
 
 def _common_lengths(names: list[str]) -> dict[bool, int]:

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from gpudiag.compat import UTC
@@ -14,7 +15,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 # What launchers, runtimes and loggers put before a line. Each takes at most one space after itself, so that
 # the indents of a traceback stay.
-_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|\ ?[+-]\d\d:?\d\d)?"
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|\ ?[+-]\d\d:?\d\d)?"
 _RANK_PREFIX = re.compile(
     r"""(?:
       \[default(?P<local>\d+)\]:?                                         # torchrun --tee: [default3]:
@@ -24,6 +25,8 @@ _RANK_PREFIX = re.compile(
     | \ {0,4}(?P<label>\d{1,5}):                                         # srun --label
     | \[pod/(?P<pod>[^\]]+)\]                                            # kubectl logs --prefix
     | (?P<service>[\w.-]+-\d+)\ +\|                                      # docker compose
+    | \([\w.-]+,\ rank=(?P<node>\d+),\ pid=\d+(?:,\ ip=(?P<address>[^)]*))?\)  # SkyPilot: (worker1, rank=1, pid=77, ip=10.0.0.4)
+    | (?P<stern>[a-z0-9-]+-(?:worker|master|launcher|trainer|node)-\d+(?:-[\w-]+)?)\ [a-z][\w-]*\ (?=\S|\ )  # stern: POD CONTAINER
     | \((?P<actor>\w[\w.:-]*(?:\([\w.:-]*\))?\ )?(?:actor\ |rank=(?P<worker>\d+)\ )?pid=(?P<pid>\d+)(?:,\ ip=(?P<ip>[^)]*))?\)  # Ray, vLLM
     | (?P<host>(?!python)[a-z][a-z-]*\d[\w-]*|\d+\.\d+\.\d+\.\d+):(?=\ )      # pdsh
     )\ ?""",
@@ -48,7 +51,7 @@ _OTHER_PREFIX = re.compile(
     re.VERBOSE,
 )
 _TIMES = (
-    (re.compile(r"(\d{4}-\d\d-\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
+    (re.compile(r"(\d{4}[-/]\d\d[-/]\d\d)[T_ ](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?"), "%Y-%m-%d %H:%M:%S", ""),
     (re.compile(r"\b[IWEF](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?"), "%Y %m%d %H:%M:%S", "1904 "),
     (
         re.compile(r"\b[A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d) ((?:19|20)\d\d)()"),
@@ -129,7 +132,7 @@ class Speaker:
 
     rank: int | None = None
     local_rank: int | None = None
-    task: int | None = None  # of srun --label: a rank, or a node where each task is a torchrun
+    task: int | None = None  # of srun --label or SkyPilot: a rank, or a node where each task is a torchrun
     pod: str = ""
     host: str = ""
     pid: int | None = None
@@ -192,11 +195,21 @@ def read_time(text: str) -> datetime | None:
         if year.startswith("1904") and day.isdecimal():
             day = day.zfill(4)  # torch writes the month without a zero: E321
         try:
-            moment = datetime.strptime(f"{year}{day} {clock}", form)
+            moment = _read_second(f"{year}{day.replace('/', '-')} {clock}", form)
         except ValueError:
             continue
-        return moment.replace(microsecond=int(fraction[:6].ljust(6, "0")))
+        return moment.replace(microsecond=int(fraction[:6].ljust(6, "0"))) if fraction != "0" else moment
     return None
+
+
+@lru_cache(maxsize=4096)
+def _read_second(text: str, form: str) -> datetime:
+    """One second; it is remembered, for the ranks of a job write at the same times.
+
+    Raises:
+        ValueError: there is no such day, or no such time of a day.
+    """
+    return datetime.strptime(text, form)
 
 
 def _parse_line(number: int, text: str) -> LogLine:
@@ -236,9 +249,9 @@ def _speaker(text: str, said: dict[str, str]) -> Speaker:
     return Speaker(
         rank=int(rank) if rank else None,
         local_rank=int(said["local"]) if "local" in said else None,
-        task=int(said["label"]) if "label" in said else None,
-        pod=said.get("pod") or said.get("service") or "",
-        host=host or said.get("ip", ""),
+        task=next((int(said[name]) for name in ("label", "node") if name in said), None),
+        pod=said.get("pod") or said.get("stern") or said.get("service") or "",
+        host=host or said.get("ip") or said.get("address") or "",
         pid=int(pid) if pid else None,
     )
 
@@ -322,6 +335,8 @@ class Traceback:
     frames: list[str] = field(default_factory=list)
     own_line: str = ""  # the last frame that is no library's
     last_line: str = ""
+    last_words: str = ""  # of its last line in the log
+    last_number: int = 0  # of that line
     is_done: bool = False
     text: str = ""  # of the exception
     raised_at: int = 0  # number of the line of the exception
@@ -338,6 +353,8 @@ class Traceback:
         self.lines += 1
         is_frame = True
         body = self._without_stem(line.body)
+        if body.strip():
+            self.last_words, self.last_number = body.strip(), line.number
         if self.is_group:
             body = _GROUP_EDGE.sub("", body)
         frame = _FRAME.match(body) or _BOXED_FRAME.match(body)

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from gpudiag.explain.lines import (
     parse_lines,
     read_time,
 )
-from gpudiag.explain.shapes import Candidates, Classifier, LineKind, shape_of
+from gpudiag.explain.shapes import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.talk import MARKS, RankTalk
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
@@ -28,7 +28,6 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.probe.kernel_log.lines import parse_kernel_line
 from gpudiag.reference.failures import Failure
 from gpudiag.reference.xid import SXidClass, XidKind, sxids, xids
@@ -38,10 +37,15 @@ CUT = "a traceback without its end"
 WENT_ON = 3  # lines of progress after a failure show that the run outlived it
 
 _NCCL_INFO = b" NCCL INFO "
-_MAX_SHAPES = 50_000  # of lines, that are remembered
+_LIBFABRIC = b"NET/OFI"
+_BLANK = b" \t\r\n\0"
+_MAX_ERRORS = 24  # lines that may report one, of which the last are looked at
 _MAX_LATELY = 64  # lines that may show progress, of which the last are looked at
 _MESSAGE_LINES = 12  # that an exception's message may span
 _XID_MARK = re.compile(r"Xid \(")  # SXid too
+_CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
+_CRASH_LINES = 6
+_PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
 # Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
 _TALK = re.compile(
@@ -49,6 +53,8 @@ _TALK = re.compile(
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
+# Of these lines, those that say something: a launcher's command, that a shell repeats, and what nccl-tests found.
+_SAYS_SOMETHING = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
 # A warning whose own text says that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
@@ -56,7 +62,8 @@ _HANDLED = re.compile(
 )
 _PROGRESS = re.compile(
     r"""\bloss['"]?\s*[:=]?\s*-?\d|Init\ COMPLETE|HTTP/[\d.]+"\ 200|(?:samples|tokens|images|steps)/s(?:ec)?\b|
-    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ )?(?:completed|finished)|finished\ successfully|
+    (?:[Tt]raining|[Jj]ob|[Rr]un|[Aa]ll\ ranks|[Ee]poch)\ (?:\d+\ )?(?:has\ |is\ )?(?:completed?|finished)\b|finished\ successfully|
+    [Aa]pplication\ startup\ complete|fired\ up\ and\ ready|
     \b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|global_step)\b[\s:=\[(]*\d+(?:\s*/\s*\d+)?[\])]?[\s,:|].*\d""",
     re.VERBOSE,
 )
@@ -75,11 +82,18 @@ _LAUNCHERS = (
     "rank.",
     "slurm.",
 )  # what they say of a rank explains no exception of its own
+# Frames of what speaks to other processes, or waits for them.
+_PEERS = re.compile(
+    r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
+    r"deepspeed/(?:comm|launcher)|accelerate/(?:launchers|commands)|lightning/.*(?:strateg|launch|plugins)|mpi4py|/zmq/|torch/_C|/grpc/"
+)
 _MAX_RANKS = 20_000
 _NO_PROGRESS = re.compile(r"^wandb:|\d%\|")  # a summary, or a bar that is drawn once more when a process ends
 _DONE = re.compile(
-    r"[Tt]raining (?:has )?(?:completed|finished)|finished successfully|[Jj]ob (?:completed|finished)"
+    r"[Tt]raining (?:has |is )?(?:completed?|finished|done)\b|finished successfully|[Jj]ob (?:completed|finished)|Out of bounds values : 0 OK"
 )
+_DONE_BYTES = re.compile(_DONE.pattern.encode())
+_STEP_BYTES = 500  # of a line that may show progress
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
@@ -118,28 +132,40 @@ class Found:
     weak: bool = True  # False once a line that is no mere warning shows it
     speakers: dict[Speaker, Shown] = field(default_factory=dict)
 
-    def add(self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY) -> Shown | None:
-        """Note one more line; what comes back is new to its speaker."""
+    def add(
+        self, line: LogLine, weak: bool, where: str = "", speaker: Speaker = NOBODY, words: str = ""
+    ) -> Shown | None:
+        """Note one more line, and the words in it that matter; what comes back is new to its speaker."""
         if line.number == self.last:
             return None
         speaker = _joined(speaker, line.speaker)
         new = None
         shown = self.speakers.get(speaker)
         if shown is None:
-            excerpt = shorten_text(line.whole.strip(), MAX_EXCERPT_CHARACTERS)
+            excerpt = cut_around(line.whole.strip(), words)
             new = Shown(line.number, line.at, excerpt, where, last=line.number, weak=weak)
             self.speakers[speaker] = new
         else:
             shown.count, shown.last = shown.count + 1, line.number
             shown.where = _prefer_own(shown.where, where)
         if not self.count:
-            self.excerpt, self.at = shorten_text(line.whole.strip(), MAX_EXCERPT_CHARACTERS), line.at
+            self.excerpt, self.at = cut_around(line.whole.strip(), words), line.at
         if len(self.numbers) < MAX_LINE_NUMBERS:
             self.numbers.append(line.number)
         self.count += 1
         self.last, self.last_at = line.number, line.at
         self.weak = self.weak and weak
         return new
+
+
+def cut_around(line: str, words: str) -> str:
+    """A part of a long line, as it stands there, that has these words; its beginning where that has them."""
+    end = line.find(words) + len(words) if words else 0
+    start = max(0, min(end, len(line)) - MAX_EXCERPT_CHARACTERS) if end > MAX_EXCERPT_CHARACTERS else 0
+    start = min(start, max(0, end - len(words)))
+    if start and (space := line.find(" ", start, start + 60)) > 0 and space < end - len(words):
+        start = space + 1
+    return line[start : start + MAX_EXCERPT_CHARACTERS]
 
 
 def _joined(of_traceback: Speaker, of_line: Speaker) -> Speaker:
@@ -162,6 +188,8 @@ class Raised:
     is_cut: bool = False
     before_at: datetime | None = None  # the last time that stood before it, where it has none
     inner_text: str = ""  # of the exception from which it was raised
+    is_of_peers: bool = False  # raised where processes speak to one another, and not in the job's own code
+    quote: str = ""  # the line of the log, where the text is not it
 
 
 @dataclass(slots=True)
@@ -172,19 +200,45 @@ class LogFacts:
     raised: list[Raised] = field(default_factory=list)
     inner: list[Raised] = field(default_factory=list)  # exceptions from which others were raised
     last_error: LogLine | None = None
-    progress: list[LogLine] = field(default_factory=list)  # the last lines that show progress
+    lately: tuple[tuple[int, bytes], ...] = ()  # the last lines that may show progress
     done_at: int = 0  # the last line that says that the run is complete
     talk: RankTalk = field(default_factory=RankTalk)
     last_lines: list[LogLine] = field(default_factory=list)  # of progress, the last of each rank; by place
     first_at: datetime | None = None
     last_at: datetime | None = None
     lines: int = 0
+    has_text: bool = True  # a line that is not blank
+    is_cut: bool = False  # it ends in the middle of a line
+    last_words: bytes = b""  # its last line
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
+
+    _steps: list[LogLine] | None = None
+
+    @property
+    def progress(self) -> list[LogLine]:
+        """The last lines that show progress, taken apart when they are first asked for: few logs need them."""
+        if self._steps is None:
+            self._steps = [line for number, raw in self.lately for line in _steps_in(number, raw)]
+        return self._steps
+
+    @property
+    def last_step(self) -> LogLine | None:
+        """The last line that shows progress."""
+        found = (line for number, raw in reversed(self.lately) for line in reversed(_steps_in(number, raw)))
+        return next(found, None)
+
+    def moved_after(self, number: int) -> bool:
+        """Whether a line after this one shows progress."""
+        return any(later > number for later, _ in self.lately) and any(
+            step.number > number for step in self.progress
+        )
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
         if self.done_at > number:
             return True
+        if sum(later > number for later, _ in self.lately) == 0:
+            return False
         later = [line for line in self.progress if line.number > number and _is_later(line, at)]
         if len(later) < WENT_ON:
             return False
@@ -198,6 +252,14 @@ class LogFacts:
         return len(steps) >= WENT_ON or not steps
 
 
+def _steps_in(number: int, raw: bytes) -> list[LogLine]:
+    return [
+        line
+        for line in parse_lines(number, raw)
+        if _PROGRESS.search(line.body) and not _NO_PROGRESS.search(line.body)
+    ]
+
+
 def step_of(body: str) -> int | None:
     """The number of the step that a line of progress names."""
     match = _STEP.search(body)
@@ -209,35 +271,43 @@ def _is_later(line: LogLine, at: datetime | None) -> bool:
     return at is None or line.at is None or line.at >= at
 
 
-def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
-    """What a log shows, line by line; memory stays the same however long it is."""
+def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None = None) -> LogFacts:
+    """What a log shows, line by line; memory stays the same however long it is.
+
+    `classifier` remembers the shapes of lines: the logs of a job's ranks have the same ones.
+    """
+    classifier = classifier or Classifier()
     before: deque[bytes] = deque(maxlen=_MAX_BEFORE)
     reader = _Reader(before)
     lately: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
-    errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_LATELY)
-    classifier = Classifier()
-    shapes: dict[bytes, LineKind] = {}
-    says_something: dict[bytes, bool] = {}  # of ranks, by the shape of a line of NCCL
+    errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_ERRORS)
+    shapes, of_nccl = classifier.shapes, classifier.of_nccl
+    has_text = False
     of_ranks: dict[bytes, tuple[int, bytes]] = {}
     first = last = (0, b"")
     for number, raw in lines:
         first, last = (first if first[0] else (number, raw)), (number, raw)
         before.append(raw)
+        has_text = has_text or bool(raw.strip(_BLANK))
         if _NCCL_INFO in raw and not reader.wants(number):  # a flood where NCCL_DEBUG=INFO
             shape = shape_of(raw)
-            if shape not in says_something and len(says_something) < _MAX_SHAPES:
-                says_something[shape] = MARKS.search(shape) is not None
-            if says_something.get(shape, True):
+            info = of_nccl.get(shape)
+            if info is None:
+                info = _classify_info(shape, classifier)
+                remember(of_nccl, shape, info)
+            if info.is_talk:
                 if b"Init COMPLETE" in raw:
                     lately.append((number, raw))
                 reader.hear(number, raw)
+            if info.candidates:
+                for line in parse_lines(number, raw):
+                    reader.add(line, info.candidates)
             continue
         shape = shape_of(raw)
         known = shapes.get(shape)
         if known is None:
             known = classifier.classify(shape)
-            if len(shapes) < _MAX_SHAPES:
-                shapes[shape] = known
+            remember(shapes, shape, known)
         if known.is_talk:
             reader.hear(number, raw)
         if known.candidates or known.is_raised or reader.wants(number):
@@ -250,15 +320,32 @@ def read_facts(lines: Iterable[tuple[int, bytes]]) -> LogFacts:
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
             if len(of_ranks) < _MAX_RANKS:
                 of_ranks[mark[0] if mark else b""] = (number, raw)
-    for number, raw in errors:
-        reader.add_error(parse_lines(number, raw))
+    for number, raw in reversed(errors):
+        if reader.add_error(parse_lines(number, raw)):
+            break
     facts = reader.finish(lately)
     facts.last_lines = [
         line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
     ]
     facts.lines = last[0]
+    facts.has_text = has_text
+    facts.last_words = last[1][:_STEP_BYTES]
     facts.first_at, facts.last_at = (_time_of(*edge) for edge in (first, last))
     return facts
+
+
+def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
+    """What an INFO line of NCCL may show: something about ranks, or what Libfabric's plugin says of itself."""
+    candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
+    return LineKind(candidates, False, MARKS.search(shape) is not None, False, False)
+
+
+def is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
+    """Whether the last line is the beginning of one that the log has elsewhere, and no such line itself."""
+    shape = shape_of(last).rstrip()
+    return len(shape) > 3 and any(
+        other.startswith(shape) and len(other.rstrip()) > len(shape) for other in shapes
+    )
 
 
 def _time_of(number: int, raw: bytes) -> datetime | None:
@@ -274,6 +361,7 @@ class _Reader:
         self.tracebacks = TracebackReader()
         self._explained: set[int] = set()  # numbers of exceptions' lines that a failure explains
         self._wanted_until = 0
+        self._crashed: Shown | None = None  # a crash whose frames come next, the innermost first
         self._searches = 0
         self._last: dict[str, Traceback] = {}  # the last exception of each stream: its message may go on
 
@@ -298,10 +386,15 @@ class _Reader:
                 Speaker(rank=self.facts.talk.row_rank),
                 True,
             )
-        if is_frame or _TALK.search(line.body):
+        if is_frame or (_TALK.search(line.body) and not _SAYS_SOMETHING.search(line.body)):
             return
+        if self._crashed is not None and (frame := _CRASH_FRAME.match(line.body)) is not None:
+            self._crashed.where = self._crashed.where or f"{frame[1]}:{frame[2]} in {frame[3]}"
+            self._crashed = None
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
+        if (named := _PLUGIN_XID.search(line.whole)) is not None:
+            self._add_plugin_xid(line, int(named[1]))
         if ended is None and self._is_raised(line):
             ended = Traceback(
                 line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
@@ -332,13 +425,14 @@ class _Reader:
         elif ended is None:
             self.add_error([line])
 
-    def add_error(self, lines: Iterable[LogLine]) -> None:
-        """Note the last line that reports an error."""
+    def add_error(self, lines: Sequence[LogLine]) -> bool:
+        """Note the last line that reports an error; whether it is one of these."""
         for line in lines:
             before = self.facts.last_error
             is_error = line.level is Level.ERROR or _ERROR_LINE.search(line.body)
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
+        return self.facts.last_error is not None and self.facts.last_error in lines
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""
@@ -346,15 +440,15 @@ class _Reader:
 
     def finish(self, lately: Iterable[tuple[int, bytes]]) -> LogFacts:
         """What the whole log shows; `lately` are its last lines that may show progress."""
-        for line in (line for number, raw in lately for line in parse_lines(number, raw[:500])):
-            if _NO_PROGRESS.search(line.body):
-                continue
-            if _PROGRESS.search(line.body):
-                self.facts.progress.append(line)
-            if _DONE.search(line.body):
-                self.facts.done_at = line.number
+        self.facts.lately = tuple((number, raw[:_STEP_BYTES]) for number, raw in lately)
+        for number, raw in self.facts.lately:
+            if _DONE_BYTES.search(raw) and any(
+                _DONE.search(line.body) and not _NO_PROGRESS.search(line.body)
+                for line in parse_lines(number, raw)
+            ):
+                self.facts.done_at = number
         for traceback in self.tracebacks.open.values():  # cut off
-            traceback.text, traceback.raised_at = CUT, traceback.number
+            traceback.text, traceback.raised_at = CUT, traceback.last_number or traceback.number
             self.tracebacks.done.append(traceback)
         for traceback in self.tracebacks.done:
             inner = traceback.inner
@@ -369,15 +463,17 @@ class _Reader:
         """The failures that the line shows; each one is noted."""
         level = line.level
         matching: dict[str, Failure] = {}
+        words: dict[str, str] = {}
         for failure, pattern in candidates:
             if level < Level.NONE and not failure.at_info:
                 continue
             if pattern.frames and (ended is None or not pattern.is_raised_by("\n".join(ended.frames))):
                 continue
-            if failure.id not in matching and pattern.search(
-                line.body if "^" in pattern.expression[:1] else line.whole
-            ):
-                matching[failure.id] = failure
+            if failure.id in matching:
+                continue
+            match = pattern.search(line.body if "^" in pattern.expression[:1] else line.whole)
+            if match is not None:
+                matching[failure.id], words[failure.id] = failure, match[0][-MAX_EXCERPT_CHARACTERS // 2 :]
         if any(not failure.generic for failure in matching.values()):
             matching = {name: failure for name, failure in matching.items() if not failure.generic}
         for failure in matching.values():
@@ -390,9 +486,13 @@ class _Reader:
                 failure.weak or handled,
                 ended.where if ended else "",
                 ended.speaker if ended else NOBODY,
+                words[failure.id],
             )
             if ended:
                 found.where = _prefer_own(found.where, ended.own_line)
+            elif failure.id == "rank.crashed" and ("Segfault" in line.body or "Fatal Python" in line.body):
+                self._crashed = found.speakers.get(line.speaker)
+                self._wanted_until = line.number + _CRASH_LINES
         return tuple(matching)
 
     def _time_before(self) -> datetime | None:
@@ -402,6 +502,12 @@ class _Reader:
             return None
         times = (read_time(raw[:200].decode(errors="replace")) for raw in reversed(self.before))
         return next((at for at in times if at is not None), None)
+
+    def _add_plugin_xid(self, line: LogLine, code: int) -> None:
+        xid = xids().get(code)
+        role = Role.HARDWARE if xid is not None and xid.kind is XidKind.HARDWARE else Role.CAUSE
+        explanation = explain_xid(code)
+        self.facts.found.setdefault(explanation.topic, Found(explanation, role)).add(line, False)
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
@@ -427,7 +533,8 @@ def _prefer_own(known: str, later: str) -> str:
 def _raised(traceback: Traceback) -> Raised:
     return Raised(
         traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker, traceback.at, traceback.text == CUT,
-        traceback.before_at,
+        traceback.before_at, is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
+        quote=traceback.last_words if traceback.text == CUT else "",
     )  # fmt: skip
 
 

@@ -17,12 +17,15 @@ _OTHER_RANK = re.compile(  # of a node, or within a group
 )
 _TASK = re.compile(r"(?:^|[^a-zA-Z])(?:task|proc|worker-?rank)[_-]?(\d+)(?!\d)")
 _HOST = re.compile(
-    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
+    r"(?:^|[^A-Za-z0-9-])((?!rank|node_?rank|s?xid|attempt|slurm|job|run|step|epoch|part|log|stdout|stderr|train|dmesg|task|err|out|version|case|worker_?rank|fr_|dump)"
     r"[a-z][a-z-]*?-?[a-z]*\d[\w-]*)(?![A-Za-z0-9-])"
 )
 _POD = re.compile(r"^((?:[a-z0-9]+-)*(?:worker|master|launcher|replica|pod|trainer)-\d+(?:-[a-z0-9]{5})?)")
 _NOT_A_HOST = re.compile(
-    r"[-_.]?(?:nvidia-bug-report|dmesg|kern(?:el)?|syslog|messages|journal|torchrun|train|slurm|logs?|out|err)(?![a-z])[-_.]?"
+    r"[-_.]?(?:previous|nvidia-bug-report|dmesg|kern(?:el)?|syslog|messages|journal|torchrun|train|slurm|logs?|out|err)(?![a-z])[-_.]?"
+)
+_PREVIOUS = re.compile(
+    r"[._-]?\(?prev(?:ious)?\)?(?![a-z])(?=[^/]*$)|(?<=/)prev(?:ious)?[._-](?=[^/]*$)|^prev(?:ious)?[._-](?=[^/]*$)"
 )
 _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
@@ -75,6 +78,11 @@ def read_place(name: str, shared: int = 0) -> LogPlace:
             rank, local, node, int(number[1]) if number else None, pod, host, "/".join(parts[:attempt])
         )
     return LogPlace(rank, local, node, None, pod, host, "/".join(parts[:-1]))
+
+
+def without_previous(name: str) -> str:
+    """The name of a container's log for that of its life before: `kubectl logs --previous` has none of its own."""
+    return _PREVIOUS.sub("", name, count=1)
 
 
 def number_of(pod: str) -> int | None:

@@ -35,17 +35,19 @@ _TALK_PARTS = (
     *(b"Bootstrap", b"completion", b"closed", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
     *(b"Rendezvous", b"join", b"left", b"restart_count", b"Worker", b"exited", b"Stack", b"OMMON_TIMEOUT", b"heartbeat", b"exits"),
     *(b"subprocess", b"ssigned", b"Child", b"missing", b"Horovod", b"allreduce.", b"allgather.", b"broadcast.", b"alltoall."),
-    b"reducescatter.",
+    *(b"reducescatter.", b"aved", b"aving", b"ritten", b"rote"),
 )  # fmt: skip
 # Marks of fewer letters in one word.
 _TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("
 _PROGRESS_MARKS = (
-    *(b"loss", b"Init COMPLETE", b"HTTP/", b"ompleted", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+    *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
+    *(b"Out of bounds values", b"fired up"),
 )  # fmt: skip
 _DIGITS = b"0123456789"
 _HEXADECIMAL = re.compile(rb"0x[0-9a-f]*")
 _GRAM = 4  # letters of a pattern's part that serve as its key
 _FREQUENT = b"etaoinsrlhdcu"
+_MAX_SHAPES = 50_000  # of lines, that are remembered
 _MAX_WORDS = 20_000  # that are remembered
 _NONE: frozenset[bytes] = frozenset()
 
@@ -80,30 +82,66 @@ class Classifier:
     def __init__(self) -> None:
         self._index = _index()
         self._words: dict[bytes, frozenset[bytes]] = {}
+        self._plans: dict[frozenset[bytes], _Plan] = {}
+        self.shapes: dict[bytes, LineKind] = {}  # the kinds of lines that were seen
+        self.of_nccl: dict[bytes, LineKind] = {}  # and of NCCL's INFO lines, of which less is read
 
     def classify(self, shape: bytes) -> LineKind:
         """What lines of this shape may show."""
-        index, known = self._index, self._words
-        keys: set[bytes] = set()
+        known = self._words
+        keys = _NONE
         for word in shape.split():
             found = known.get(word)
             if found is None:
-                found = _keys_of(word, index.keys)
+                found = _keys_of(word, self._index.keys)
                 if len(known) < _MAX_WORDS:
                     known[word] = found
             if found:
-                keys |= found
-        stems = [entry for key in keys if key in index.stems for entry in index.stems[key]]
+                keys = keys | found if keys else found
+        plan = self._plans.get(keys)
+        if plan is None:
+            plan = _plan_of(keys, self._index)
+            if len(self._plans) < _MAX_WORDS:
+                self._plans[keys] = plan
+        candidates = tuple([entry for stem, entries in plan.stems if stem in shape for entry in entries])
         return LineKind(
-            tuple(entry for stem, entries in (*stems, *index.unkeyed) if stem in shape for entry in entries),
-            is_raised=(not index.raised.isdisjoint(keys) or _RAISED_SHORT in shape)
-            and RAISED_MARK.search(shape) is not None,
-            is_talk=(not index.talk.isdisjoint(keys) or _TALK_ROW in shape or _TALK_SHORT in shape)
+            candidates,
+            is_raised=(plan.raised or _RAISED_SHORT in shape) and RAISED_MARK.search(shape) is not None,
+            is_talk=(plan.talk or _TALK_ROW in shape or _TALK_SHORT in shape)
             and MARKS.search(shape) is not None,
-            is_error=not index.errors.isdisjoint(keys) and ERROR_MARK.search(shape) is not None,
-            is_progress=not index.progress.isdisjoint(keys)
-            and any(mark in shape for mark in _PROGRESS_MARKS),
+            is_error=plan.errors and ERROR_MARK.search(shape) is not None,
+            is_progress=plan.progress and any([mark in shape for mark in _PROGRESS_MARKS]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is looked for in lines whose words have the same keys."""
+
+    stems: tuple[tuple[bytes, Candidates], ...]
+    raised: bool
+    talk: bool
+    errors: bool
+    progress: bool
+
+
+def _plan_of(keys: frozenset[bytes], index: _Index) -> _Plan:
+    stems = [entry for key in keys if key in index.stems for entry in index.stems[key]]
+    return _Plan(
+        (*stems, *index.unkeyed),
+        raised=not index.raised.isdisjoint(keys),
+        talk=not index.talk.isdisjoint(keys),
+        errors=not index.errors.isdisjoint(keys),
+        progress=not index.progress.isdisjoint(keys),
+    )
+
+
+def remember(shapes: dict[bytes, LineKind], shape: bytes, kind: LineKind) -> None:
+    """Keep what a shape of lines may show; where there are too many, the older half of them is dropped."""
+    if len(shapes) >= _MAX_SHAPES:
+        for old in [*shapes][: _MAX_SHAPES // 2]:
+            del shapes[old]
+    shapes[shape] = kind
 
 
 def shape_of(line: bytes) -> bytes:

@@ -15,7 +15,7 @@ MARKS = re.compile(
     rb"Init COMPLETE|Init START|Bootstrap ?: Using|OOB |Got completion|closed by remote peer|ncclUniqueId from|global_ranks|Killed process|segfault at|"
     rb"^Name: |^Node: |Node: +\S+/|Exit Code: |Linux \S+ .*(?:SMP|PREEMPT)|Rendezvous'?ed worker|did not join|has left|restart_count|"
     rb"Worker group|exited on signal|Stack trace of the failed|OMMON_TIMEOUT|heartbeat|exits with return code|Killing subprocess|ssigned values|"
-    rb"Child process with PID|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
+    rb"Child process with PID|(?:[Ss]aved|[Ww]ritten|[Ww]rote|[Ss]aving)\b[^/]{0,60} /|\[missing ranks: |: \[(?:[\w./-]*Horovod\w|(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.)"
 )
 _ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK_OF_ROW = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -72,6 +72,8 @@ _POD_NAME = re.compile(r"^Name: +([\w.-]+)$")
 _POD_NODE = re.compile(r"^Node: +([\w.-]+)/")
 _UNAME = re.compile(r"\bLinux ([\w.-]+) \d\S* #\S+ ?(?:SMP|PREEMPT)")
 _RETURNED = re.compile(r"exits with return code = (-\d+)\b")
+_SAVED = re.compile(r"(?:[Ss]aved|[Ww]ritten|[Ww]rote|[Ss]aving)\b[^/]{0,60} (/[^\s'\",:;]+/[^\s'\",:;]+)")
+_MAX_SAVED = 4096
 _COUNTED_TASKS = 4096
 _MAX_FINGERPRINTS = 4096
 _MPI_NOTICED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
@@ -93,6 +95,7 @@ class Exit:
     at: datetime | None = None
     is_first: bool = False  # the launcher calls it the first of its node
     text: str = ""
+    quote: str = ""  # the line of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Watchdog:
     elements: int = -1  # that the rank gave to the operation
     enqueued: int = -1
     completed: int = -1
+    operation_line: int = 0  # of the line that names the operation, where that is another one
 
 
 @dataclass(slots=True)
@@ -146,15 +150,18 @@ class RankTalk:
     overflows: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # line, bytes that came, bytes asked for
+    saved: dict[str, tuple[int, Speaker]] = field(default_factory=dict)  # files that someone wrote: line, who
     killed_pids: list[tuple[int, str, int, datetime | None, str]] = field(
         default_factory=list
     )  # line, host, pid, when, how
     stopped_pids: set[int] = field(default_factory=set)  # that an agent ended
     pod_hosts: dict[str, str] = field(default_factory=dict)
+    restarts: list[int] = field(default_factory=list)  # lines at which a launcher starts its ranks once more
     own_host: str = ""  # of a bug report or a single launcher
     node_rank: int | None = None
     _row: dict[str, str] = field(default_factory=dict)
     _row_line: int = 0
+    _row_words: str = ""
     _is_first: bool = False
     pod: str = ""  # that `kubectl describe` is telling of
     row_rank: int | None = None  # of the row whose traceback is being printed
@@ -181,23 +188,25 @@ class RankTalk:
         elif not self._row:
             return False
         self._row[name] = value
+        if name == "exitcode":
+            self._row_line, self._row_words = line.number, line.body.strip()
         if name == "rank":
-            self._row_line = line.number
             rank = _RANK_OF_ROW.match(value)
             self.row_rank = int(rank[1]) if rank else None
         if name == "traceback":
-            self._end_row(value)
+            self._end_row(value, line.number)
         return True
 
-    def _end_row(self, how: str) -> None:
+    def _end_row(self, how: str, number: int) -> None:
         row, self._row = self._row, {}
         rank, code = _RANK_OF_ROW.match(row.get("rank", "")), _CODE_OF_ROW.match(row.get("exitcode", ""))
         if rank is None or code is None:
             return
         host = short_host(row.get("host", ""))
+        said = "" if how.startswith(("To enable", "Traceback")) else how
         exited = Exit(
-            self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]), read_time(row.get("time", "")),
-            self._is_first, "" if how.startswith(("To enable", "Traceback")) else how,
+            number if said else self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]),
+            read_time(row.get("time", "")), self._is_first, said, self._row_words,
         )  # fmt: skip
         self._is_first = False
         self.exits.append(exited)
@@ -212,8 +221,11 @@ class RankTalk:
         if match := _AGENT_FAILED.search(line.body):
             code, local, pid = (int(part) for part in match.groups())
             self.exits.append(
-                Exit(line.number, None, local, line.speaker.task, line.speaker.host, pid, code, line.at)
-            )
+                Exit(
+                    line.number, None, local, line.speaker.task, line.speaker.host, pid, code, line.at,
+                    quote=line.body.strip(),
+                )
+            )  # fmt: skip
 
     def _add_agent_stopped(self, line: LogLine) -> None:
         if match := _AGENT_STOPPED.search(line.body):
@@ -224,12 +236,23 @@ class RankTalk:
             host, rank = short_host(match[3]), int(match[1])
             self.hosts.setdefault(rank, host)
             self.exits.append(
-                Exit(line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at)
-            )
+                Exit(
+                    line.number, rank, None, None, host, int(match[2]), -int(match[4]), line.at,
+                    quote=line.body.strip(),
+                )
+            )  # fmt: skip
 
     def _add_returned(self, line: LogLine) -> None:
         if match := _RETURNED.search(line.whole):  # DeepSpeed's launcher does not say of which rank
-            self.exits.append(Exit(line.number, code=int(match[1]), at=line.at, host=line.speaker.host))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    code=int(match[1]),
+                    at=line.at,
+                    host=line.speaker.host,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_srun(self, line: LogLine) -> None:
         match = _SRUN.search(line.whole)
@@ -243,7 +266,20 @@ class RankTalk:
             else next((number for word, number in _SRUN_SIGNALS if word in how), None)
         )
         for task in numbers_of(match[2]):
-            self.exits.append(Exit(line.number, None, None, task, host, None, code, line.at, text=how))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    None,
+                    None,
+                    task,
+                    host,
+                    None,
+                    code,
+                    line.at,
+                    text=how,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_key(self, line: LogLine) -> None:
         if (match := _KEY.search(line.whole)) and "/default_pg/" in match[1] + "/":
@@ -272,7 +308,19 @@ class RankTalk:
     def _add_child_ended(self, line: LogLine) -> None:
         if match := _CHILD_ENDED.search(line.whole):
             rank, pid, code = (int(part) for part in match.groups())
-            self.exits.append(Exit(line.number, rank, None, None, line.speaker.host, pid, code, line.at))
+            self.exits.append(
+                Exit(
+                    line.number,
+                    rank,
+                    None,
+                    None,
+                    line.speaker.host,
+                    pid,
+                    code,
+                    line.at,
+                    quote=line.body.strip(),
+                )
+            )
 
     def _add_unique_id(self, line: LogLine) -> None:
         if match := _UNIQUE_ID.search(line.whole):
@@ -347,6 +395,14 @@ class RankTalk:
         if (match := _CLOSED.search(line.whole)) and len(self.lost) < _MAX_FINGERPRINTS:
             self.lost.append((line.number, line.speaker, match[1]))
 
+    def _add_restart(self, line: LogLine) -> None:
+        if len(self.restarts) < _COUNTED_TASKS:
+            self.restarts.append(line.number)
+
+    def _add_saved(self, line: LogLine) -> None:
+        if (match := _SAVED.search(line.whole)) and len(self.saved) < _MAX_SAVED:
+            self.saved.setdefault(match[1], (line.number, line.speaker))
+
     def _add_node_rank(self, line: LogLine) -> None:
         if self.node_rank is None and (match := _NODE_RANK.search(line.whole)):
             self.node_rank = int(match[1])
@@ -387,6 +443,8 @@ _READERS: tuple[tuple[str, Callable[[RankTalk, LogLine], None]], ...] = (
     ("ncclUniqueId from", RankTalk._add_unique_id), ("WorkNCCL(", RankTalk._add_watchdog), ("last enqueued", RankTalk._add_watchdog), ("Last enqueued", RankTalk._add_watchdog),
     ("CollectiveFingerPrint", RankTalk._add_fingerprint), ("op.preamble.length", RankTalk._add_overflow), ("cudaDev", RankTalk._add_nccl_rank), ("Using", RankTalk._add_address),
     ("OOB ", RankTalk._add_address), ("Got completion", RankTalk._add_completion), ("closed by remote peer", RankTalk._add_closed), ("rank", RankTalk._add_node_rank),
+    ("will restart worker group", RankTalk._add_restart),
+    ("aved", RankTalk._add_saved), ("aving", RankTalk._add_saved), ("ritten", RankTalk._add_saved), ("rote", RankTalk._add_saved),
     ("global_ranks", RankTalk._add_global_ranks), ("Killed process", RankTalk._add_killed), ("segfault at", RankTalk._add_killed),
     ("Name: ", RankTalk._add_pod), ("Node: ", RankTalk._add_pod), ("Linux ", RankTalk._add_uname),
 )  # fmt: skip

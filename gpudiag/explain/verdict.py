@@ -2,15 +2,36 @@
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gpudiag.explain.absence import Waited, all_ranks, find_other_line, find_waited, last_steps
-from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of, is_foreign
+from gpudiag.explain.absence import (
+    WAITS_FOR_NOBODY,
+    Waited,
+    all_ranks,
+    find_other_line,
+    find_waited,
+    last_steps,
+)
+from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of
+from gpudiag.explain.first import (
+    ABORT,
+    REPORTS,
+    Group,
+    beats,
+    choose,
+    find_first_unknown,
+    find_later,
+    is_explained_by_absence,
+    is_outlived_warning,
+    is_weak_word,
+    order_of,
+)
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
+from gpudiag.explain.no_failure import judge_no_failure
 from gpudiag.explain.places import read_place
 from gpudiag.explain.talk import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
@@ -18,43 +39,21 @@ from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.untrusted_text import mask_text, shorten_text
-from gpudiag.reference.failures import ANY_CAUSE, failures
+from gpudiag.reference.failures import failures
 from gpudiag.reference.xid import XidKind, xids
 
 MAX_ECHOES = 12  # sorts of them
 _NEAR = timedelta(minutes=10)
 _STILL = timedelta(minutes=15)  # without a step before a job was ended from outside
-_GUESSED = timedelta(seconds=120)  # the time of a line without one is that of a line before it
 _EVERYONE = 0.9
 _PEER_SHARE = 0.6  # of the lines of several hosts about lost completions, that name one peer
 _OF_GPUS = ("cuda.", "cublas.", "cudnn.", "gpu.", "nvlink.")
 _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
-_ABORTED = re.compile(r"Abort|SIGABRT|exit code 134|code[ :=]+-6\b|signal 6\b")
+_SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
+_OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
 _LOST = ("rank.connection_lost", "network.connection_refused")
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Equal events of several ranks, the earliest first."""
-
-    events: tuple[Event, ...]
-
-    @property
-    def first(self) -> Event:
-        """The earliest."""
-        return self.events[0]
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that show it."""
-        return tuple(sorted({event.rank for event in self.events if event.rank is not None}))
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that show it."""
-        return tuple(sorted({event.host for event in self.events if event.host}))
 
 
 def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
@@ -64,14 +63,16 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     candidates = [
         event
         for event in events
-        if event.standing < Standing.ABSENT and not _is_explained_by_absence(event, events)
+        if event.standing < Standing.UNKNOWN and not is_explained_by_absence(event, events)
     ]
-    root = _choose(candidates)
-    if root is not None and root.first.standing is Standing.OUTSIDE and root.first.quality:
+    root = choose(candidates)
+    if root is not None and is_weak_word(root.first):
         waited = (
             find_waited(job, events) if any(event.standing is Standing.ABSENT for event in events) else None
         )
-        root = root if waited is None or not (waited.ranks or waited.hosts) else None
+        root = root if waited is None or not beats(waited, root, events) else None
+    if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
+        root = None  # NCCL's own error says more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
         if waited is not None and waited.differs:
@@ -79,25 +80,27 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         return _of_mismatch(job, events, root)
     if root is not None:
         return _of_root(job, events, root)
+    unknown = find_first_unknown(job, events)
+    if unknown is not None:
+        waited = find_waited(job, events) if unknown.first.topic == "nccl.unhandled" else None
+        return (
+            _of_root(job, events, unknown)
+            if waited is None or not waited.ranks
+            else _of_waited(job, events, waited)
+        )
     bad = [
         event for event in events
-        if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not _is_outlived_warning(job, event)
+        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not is_outlived_warning(job, event)
         and not _is_farewell(job, event)
     ]  # fmt: skip
     if not bad and not any(log.facts.record for log in job.logs):
-        return _nothing(job, events)
+        return judge_no_failure(job, events)
     waited = find_waited(job, events)
     if waited is not None:
         return _of_waited(job, events, waited)
     if not bad:
-        return _nothing(job, events)
+        return judge_no_failure(job, events)
     return _of_echoes(job, events, bad)
-
-
-def _is_outlived_warning(job: Identities, event: Event) -> bool:
-    """Whether an event is a warning that runs may outlive, and there is a step, or the end of NCCL's init, after it."""
-    is_weak = event.topic in failures() and failures()[event.topic].weak
-    return is_weak and any(step.number > event.line for step in job.logs[event.log_number].facts.progress)
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
@@ -114,89 +117,25 @@ def _says_which(job: Identities) -> bool:
     return any(log.facts.talk.fingerprints for log in job.logs)
 
 
-def _is_explained_by_absence(event: Event, events: list[Event]) -> bool:
-    """Whether a rank that ended by SIGABRT only did what torch's watchdog does to a rank that waited."""
-    is_abort = event.code == -6 or (
-        event.topic == "rank.crashed" and event.code is None and _ABORTED.search(event.text) is not None
-    )
-    return is_abort and any(other.standing is Standing.ABSENT for other in events)
-
-
-def _choose(candidates: list[Event]) -> _Group | None:
-    """The group of events that came first; clocks may differ, so that what is near in time is decided by its weight."""
-    groups: dict[str, list[Event]] = defaultdict(list)
-    outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
-    killed = sum(event.topic == "rank.killed" for event in candidates)
-    told_why = any(event.quality == 0 for event in outside) or (
-        bool(outside) and 1 < killed >= len(candidates) - len(outside)
-    )
-    for event in candidates:
-        if not (
-            told_why and event.topic == "rank.killed"
-        ):  # a scheduler ends by SIGKILL what does not end by itself
-            groups[event.shape].append(event)
-    if not groups:
-        return None
-    found = [_Group(tuple(sorted(events, key=_order))) for events in groups.values()]
-    attempt = min(group.first.attempt for group in found)
-    found = [group for group in found if group.first.attempt == attempt]
-    dated = [group.first.at for group in found if group.first.at]
-    if dated:
-        earliest = min(dated)
-        found = [
-            group
-            for group in found
-            if group.first.at is None or group.first.at <= earliest + _reach(group.first, found)
-        ]
-    return min(found, key=lambda group: _weight(group, found))
-
-
-def _reach(event: Event, found: list[_Group]) -> timedelta:
-    """How much later than the earliest an event may be told and still have come first."""
-    first = min((group.first for group in found if group.first.at), key=_order)
-    if event.standing is Standing.OUTSIDE:
-        return _GUESSED if first.standing is Standing.OUTSIDE else timedelta(seconds=1)
-    if (
-        event.standing is Standing.MACHINE
-        and first.standing is not Standing.MACHINE
-        and not (first.is_exact and event.host != first.host)
-    ):
-        return _GUESSED  # an exception has no time of its own: it stands under the last line that has one
-    if event.log_number == first.log_number and event.is_exact and first.is_exact:
-        return timedelta(0)
-    return SKEW if event.is_exact and first.is_exact else _GUESSED
-
-
-def _weight(group: _Group, found: list[_Group]) -> tuple[object, ...]:
-    event = group.first
-    standing = Standing.CAUSE if event.standing is Standing.ENDED and event.quality == 0 else event.standing
-    late = event.standing is Standing.LINK and len(found) > 1
-    follows = failures()[event.topic].follows if event.topic in failures() else ()
-    others = {other.first.topic for other in found if other is not group}
-    is_echo = any(topic in others for topic in follows) or (ANY_CAUSE in follows and len(found) > 1)
-    several = len({other.first.log_number for other in found}) > 1
-    quality = event.quality if several or event.quality > 1 else min(event.quality, 1)
-    exact = event.at if event.at is not None else None
-    return (is_echo, late, standing, quality, exact is None, exact or 0, event.log_number, event.line) if exact is None else (
-        is_echo, late, standing, quality, False, exact.timestamp(), event.log_number, event.line,
-    )  # fmt: skip
-
-
-def _order(event: Event) -> tuple[object, ...]:
-    return (
-        event.attempt,
-        event.at is None,
-        event.at.timestamp() if event.at else 0.0,
-        event.log_number,
-        event.line,
-    )
-
-
-def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
+def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
     event = root.first
     everyone = all_ranks(job, events)
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
+    later = find_later(events, root)
+    if event.is_driver and "XidCriticalError" in event.text:
+        plugin = failures()["kubernetes.gpu_withdrawn"]
+        evidence.append(f"{plugin.title}. {plugin.mend}")
+    others = sorted({host for host in job.hosts.values() if host not in hosts})
+    if "No such file or directory" in event.text and len(hosts) == 1 and others:
+        evidence.append(
+            f"all that lack it are on {hosts[0]}, and not on {', '.join(others[:4])}: is the folder shared?"
+        )
+    if kind is VerdictKind.STOPPED and ranks:
+        waiting = {
+            one.rank for one in events if one.standing is Standing.ABSENT and one.rank is not None
+        } - set(ranks)
+        evidence += [f"{name_ranks(tuple(sorted(waiting)))} then waited for it"] if waiting else []
     return Verdict(
         kind=kind,
         sentence=_sentence(kind, ranks, hosts, event, explanation, len(everyone)),
@@ -206,15 +145,36 @@ def _of_root(job: Identities, events: list[Event], root: _Group) -> Verdict:
         topic=event.topic,
         log=event.log,
         line=event.line,
-        excerpt=shorten_text(mask_text(event.text), 500),
+        excerpt=mask_text(event.excerpt)[:500],
         where="" if kind is VerdictKind.STOPPED else mask_text(_where(events, root, ranks, hosts)),
         at=_clock(event.at) if event.at and event.is_exact else "",
         cause=explanation.meaning if explanation else meaning_of(event.text),
         remedy=_remedy(event, explanation, kind, hosts),
-        evidence=tuple(mask_text(words) for words in evidence),
+        evidence=tuple(
+            mask_text(words) for words in (*evidence, *_notes(event), *(_later_words(one) for one in later))
+        ),
         driver_errors=_driver_errors(events, event, hosts),
-        echoes=_echoes(events, root),
+        echoes=_echoes(events, root, later),
     )
+
+
+def _notes(event: Event) -> tuple[str, ...]:
+    """How the time of an event was found, and that the catalogue does not know it."""
+    unknown = (
+        ("this error is not known here: it is quoted as what came first",)
+        if event.standing is Standing.UNKNOWN
+        else ()
+    )
+    return (*((event.note,) if event.note else ()), *unknown)
+
+
+def _later_words(group: Group) -> str:
+    event = group.first
+    explanation = _explanation(event)
+    what = explanation.title if explanation else event.text[:120]
+    who = f"{name_ranks(group.ranks)}: " if group.ranks else ""
+    attempt = f" in attempt {event.attempt}" if event.attempt else ""
+    return f"later{attempt}: {who}{what} ({event.log}:{event.line})"
 
 
 def _clock(at: datetime) -> str:
@@ -230,13 +190,14 @@ def _clock(at: datetime) -> str:
 
 
 def _kind(
-    job: Identities, events: list[Event], root: _Group, everyone: set[int]
+    job: Identities, events: list[Event], root: Group, everyone: set[int]
 ) -> tuple[VerdictKind, tuple[int, ...], tuple[str, ...], list[str]]:
     """The kind of verdict, whom it names, and what else shows it."""
     event, ranks, hosts = root.first, root.ranks, root.hosts
     if event.standing is Standing.OUTSIDE:
         node = _LOST_NODE.search(event.text)
-        return VerdictKind.STOPPED, (), (short_host(node[1]),) if node else (), _still(job, event)
+        some = ranks if event.topic in _SIGNALS and 0 < len(ranks) < _EVERYONE * len(everyone) else ()
+        return VerdictKind.STOPPED, some, (short_host(node[1]),) if node else (), _still(job, event)
     if event.standing is Standing.LINK:
         return VerdictKind.LINK_FAILED, *_link(job, root)
     is_machine = event.standing is Standing.MACHINE or (
@@ -275,7 +236,7 @@ def _is_of_application(topic: str) -> bool:
     return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
 
 
-def _first_ranks(root: _Group) -> tuple[int, ...]:
+def _first_ranks(root: Group) -> tuple[int, ...]:
     """The rank that was first by more than clocks may differ; else all of them."""
     dated = [event for event in root.events if event.at and event.is_exact and event.rank is not None]
     if dated and len(dated) == len(root.events):
@@ -284,7 +245,7 @@ def _first_ranks(root: _Group) -> tuple[int, ...]:
     return root.ranks
 
 
-def _link(job: Identities, root: _Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
+def _link(job: Identities, root: Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
     """Between whom the network failed: the peer that several hosts name, else the host that tells it."""
     named: dict[str, set[str]] = defaultdict(set)
     for log in job.logs:
@@ -324,7 +285,7 @@ def _ranks_of_machine(
         other for other in events
         if other.rank is not None and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS)) and not other.is_driver and (not hosts or other.host in ("", *hosts))
     ]  # fmt: skip
-    own.sort(key=lambda other: (other.standing is Standing.ENDED, _order(other)))
+    own.sort(key=lambda other: (other.standing is Standing.ENDED, order_of(other)))
     return (own[0].rank,) if own and own[0].rank is not None else ()
 
 
@@ -349,7 +310,7 @@ def _explanation(event: Event) -> Explanation | None:
     return explain_failure(failures()[event.topic]) if event.topic in failures() else None
 
 
-def _where(events: list[Event], root: _Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
+def _where(events: list[Event], root: Group, ranks: tuple[int, ...], hosts: tuple[str, ...]) -> str:
     own = next((event.where for event in root.events if event.where), "")
     if own:
         return own
@@ -369,13 +330,17 @@ def _sentence(
 ) -> str:
     what = explanation.title if explanation else shorten_text(event.text, 160)
     driver = _DRIVER_TOPIC.fullmatch(event.topic)
+    if event.standing is Standing.UNKNOWN:
+        return f"{_whom(ranks, hosts, event) or 'Something'} failed first, with an error that is not known here: {_OWN_WORDS.sub('', event.text)[:200]}."
     what = what.rstrip(".")  # a full stop of the error's own ends no sentence of ours
     what = f"{event.topic}, {what}" if driver else f"{what} ({event.topic})" if event.topic else what
     on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
     who = name_ranks(ranks) if ranks else "something"
     who = who[0].upper() + who[1:]
     if kind is VerdictKind.STOPPED:
-        return f"The job was ended from outside, and not by its own error: {what}."
+        whom = who if ranks else "The job"
+        were = "were" if len(ranks) > 1 else "was"
+        return f"{whom} {were} ended from outside, and not by its own error: {what}."
     if kind is VerdictKind.ALL_FAILED:
         why = _why_all(event.topic, hosts)
         return f"All ranks failed in the same way{f' ({name_ranks(ranks)})' if ranks else ''}: {what}. {why}."
@@ -383,18 +348,22 @@ def _sentence(
         of = f" (rank {ranks[0]})" if ranks else ""
         return f"The machine failed first{on}{of}: {what}."
     if kind is VerdictKind.LINK_FAILED:
-        of = f" ({name_ranks(ranks)} tells it)" if ranks else ""
+        of = f" ({name_ranks(ranks)} reported it)" if ranks else ""
         return f"The network failed first{' at ' + ' and '.join(hosts) if hosts else ''}{of}: {what}."
-    if not ranks and event.pod:
-        who = f"Pod {event.pod.split('/')[0]}"
-        on = f" on {hosts[0]}" if hosts else ""
-    elif not ranks and (local := read_place(event.log).local_rank) is not None:
-        who = f"Local rank {local}"
-    elif not ranks and hosts:
-        who, on = f"A process on {hosts[0]}", ""
-    elif not ranks:
-        return f"Failed first: {what}."
-    return f"{who}{on} failed first: {what}."
+    whom = _whom(ranks, hosts, event)
+    return f"{whom} failed first: {what}." if whom else f"Failed first: {what}."
+
+
+def _whom(ranks: tuple[int, ...], hosts: tuple[str, ...], event: Event) -> str:
+    """Who failed, as the beginning of a sentence; empty where nothing names anybody."""
+    on = f" on {', '.join(hosts[:4])}" if hosts else f" in pod {event.pod}" if event.pod else ""
+    if ranks:
+        return f"{name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]}{on}"
+    if event.pod:
+        return f"Pod {event.pod.split('/')[0]}{f' on {hosts[0]}' if hosts else ''}"
+    if (local := read_place(event.log).local_rank) is not None:
+        return f"Local rank {local}{on}"
+    return f"{'A process' if len(hosts) == 1 else 'Processes'}{on}" if hosts else ""
 
 
 def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
@@ -433,13 +402,13 @@ def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> 
     )  # fmt: skip
 
 
-def _echoes(events: list[Event], root: _Group | None) -> tuple[Echo, ...]:
+def _echoes(events: list[Event], root: Group | None, later: Sequence[Group] = ()) -> tuple[Echo, ...]:
     groups: dict[str, list[Event]] = defaultdict(list)
-    own = set(root.events) if root else set()
+    own = {event for group in (*((root,) if root else ()), *later) for event in group.events}
     for event in events:
         if event not in own and event.standing is not Standing.OUTLIVED and not event.is_driver:
             groups[event.shape].append(event)
-    echoes = [_echo(sorted(group, key=_order)) for group in groups.values()]
+    echoes = [_echo(sorted(group, key=order_of)) for group in groups.values()]
     return tuple(sorted(echoes, key=lambda echo: -echo.count)[:MAX_ECHOES])
 
 
@@ -481,7 +450,9 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
             if waited.never_came
             else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
         )
-    if not waited.ranks and not waited.hosts:
+    if not waited.ranks and not waited.hosts and not waited.never_came:
+        what, topic = WAITS_FOR_NOBODY[waited.topic], waited.topic
+    elif not waited.ranks and not waited.hosts:
         what = (
             "Not all ranks joined the rendezvous"
             if "did not answer" not in waited.how
@@ -498,7 +469,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         )
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
-    evidence = [waited.how]
+    evidence = [waited.how, *waited.sides]
     if last and last[0] is not None:
         evidence.append(f"the last step of rank {waited.ranks[0]} is {last[0]} ({last[1]}:{last[2]})")
     event = next((event for event in events if event.log == waited.log and event.line == waited.line), None)
@@ -511,14 +482,14 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
         None,
     )
     return Verdict(
-        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=waited.line,
-        excerpt=shorten_text(mask_text(first.text), 500) if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
+        kind=kind, sentence=f"{what}.", ranks=waited.ranks, hosts=hosts, topic=topic, log=waited.log, line=first.line if first else waited.line,
+        excerpt=mask_text(first.excerpt)[:500] if first else "", where=mask_text(first.where) if first and first.rank in waited.ranks else "",
         cause=failure.meaning, remedy=failure.remedy, evidence=tuple(mask_text(words) for words in evidence),
         driver_errors=_driver_errors(events, first, hosts) if first else (), echoes=_echoes(events, None),
     )  # fmt: skip
 
 
-def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
+def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
     """A verdict on collectives that do not fit together, where nothing tells which of them is wrong.
 
     gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
@@ -527,13 +498,21 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
     sizes = {
         (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
     }
-    who = name_ranks(root.ranks) if root.ranks else "a rank"
+    aborted = tuple(
+        sorted({one.rank for one in events if one.code == ABORT and one.rank is not None} | set(root.ranks))
+    )
+    ranks = (
+        aborted
+        if set(root.ranks) < set(aborted) and sum(one.count for one in root.events) == len(aborted)
+        else root.ranks
+    )
+    who = name_ranks(ranks) if ranks else "a rank"
     on = f" on {', '.join(root.hosts[:4])}" if root.hosts else ""
     came, asked = sizes.get((event.log, event.line), (None, None))
     what = (
         f"{who}{on} had room for {asked} bytes, and another rank sent {came}"
         if came is not None
-        else f"{who}{on} tells it"
+        else f"{who}{on} reported it"
     )
     return Verdict(
         kind=VerdictKind.RANKS_DIFFER,
@@ -541,19 +520,45 @@ def _of_mismatch(job: Identities, events: list[Event], root: _Group) -> Verdict:
         log=event.log,
         line=event.line,
         topic=event.topic,
-        excerpt=shorten_text(mask_text(event.text), 500),
+        excerpt=mask_text(event.excerpt)[:500],
         where=mask_text(event.where),
         cause=explanation.meaning if explanation else "",
         remedy=_remedy(event, explanation, VerdictKind.RANKS_DIFFER, ()),
+        evidence=tuple(mask_text(words) for words in _places_of_others(events, ranks)),
         driver_errors=_driver_errors(events, event, ()),
         echoes=_echoes(events, root),
     )
 
 
+def _places_of_others(events: list[Event], ranks: tuple[int, ...]) -> list[str]:
+    """Where the other ranks were when they lost those of a mismatch: each line of code once."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        if (
+            event.standing in (Standing.ABSENT, Standing.ECHO)
+            and event.where
+            and event.rank is not None
+            and event.rank not in ranks
+        ):
+            places[event.where].append(event.rank)
+    return [
+        f"{name_ranks(tuple(sorted(set(who))))} was at {where[:160]}" for where, who in [*places.items()][:4]
+    ]
+
+
 def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdict:
     """A verdict on logs in which there is nothing but consequences."""
-    first = min(bad, key=_order)
-    ranks = tuple(sorted({event.rank for event in bad if event.rank is not None}))
+    first = min(bad, key=order_of)
+    of_others = (Standing.ABSENT, Standing.ECHO)
+    ranks = tuple(
+        sorted(
+            {
+                event.rank
+                for event in bad
+                if event.rank is not None and event.standing in of_others and event.topic not in REPORTS
+            }
+        )
+    )
     told = (
         f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost other ranks, or waited for them."
         if ranks
@@ -566,35 +571,9 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
         log=first.log,
         line=first.line,
         topic=first.topic,
-        excerpt=shorten_text(mask_text(first.text), 500),
+        excerpt=mask_text(first.excerpt)[:500],
         cause=explanation.meaning if explanation else "",
         remedy="Give the logs of all ranks and hosts, and the kernel log of each host: `gpudiag explain FOLDER`.",
         driver_errors=_driver_errors(events, first, ()),
         echoes=_echoes(events, None),
     )
-
-
-def _nothing(job: Identities, events: list[Event]) -> Verdict:
-    last = max((log.facts.done_at for log in job.logs), default=0)
-    done = next((log for log in job.logs if log.facts.done_at == last and last), None)
-    ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
-    outlived = sorted(
-        {event.shape[:80] for event in events if event.standing is Standing.OUTLIVED and not event.is_driver}
-    )
-    evidence: tuple[str, ...] = ()
-    if outlived:
-        evidence = (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
-    foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
-    if foreign is not None:
-        evidence += (
-            f"an error of another program than a rank: `{shorten_text(mask_text(foreign.whole.strip()), 160)}`",
-        )
-    steps = [
-        f"the last step reported is {step} ({name}:{line})"
-        for step, name, line, _ in last_steps(job).values()
-        if step is not None
-    ]
-    return Verdict(
-        VerdictKind.NOTHING, f"Nothing wrong found.{ended}", evidence=(*evidence, *steps[:1]),
-        driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
-    )  # fmt: skip

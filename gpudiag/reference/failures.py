@@ -12,6 +12,7 @@ Keys of an entry there:
     in_tracebacks the same for the last line of a Python traceback whose frames match `frames`: who raised it
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
+    harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
     generic       counts only on lines that no other failure explains
     origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the
                   job), absence (somebody was waited for in vain), link (between two hosts), end (a rank was
@@ -78,6 +79,7 @@ class Failure:
     patterns: tuple[Pattern, ...]
     weak: bool  # counts only where the run does not go on after it
     at_info: bool  # counts on lines of the levels info and debug too
+    harmless: bool  # a note, and no failure
     generic: bool  # counts only on lines that no other failure explains
     origin: Origin | None
     follows: tuple[str, ...]  # a consequence where one of these is in the same text
@@ -107,6 +109,7 @@ def failures() -> dict[str, Failure]:
             ),
             weak=entry.get("weak", False),
             at_info=entry.get("at_info", False),
+            harmless=entry.get("harmless", False),
             generic=entry.get("generic", False),
             origin=Origin(entry["origin"]) if "origin" in entry else None,
             follows=tuple(entry.get("follows", ())),

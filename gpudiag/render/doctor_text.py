@@ -23,7 +23,7 @@ _ONLY_VERBOSE = (PartState.NOT_HERE, PartState.WORKS)
 
 
 def render_doctor(report: DoctorReport, style: Style = PLAIN) -> str:
-    """The verdict, each command, then whatto fix and to add; a verbose style has every part with what was seen."""
+    """The verdict, each command, then what to fix and to add; a verbose style has every part with what was seen."""
     lines = [*_verdict(report, style), "", *_commands(report.commands, style)]
     for state, heading in _HEADINGS:
         parts = [part for part in report.parts if part.state is state]

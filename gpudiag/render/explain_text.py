@@ -136,7 +136,7 @@ def _sighting(place: int, sighting: Sighting, style: Style, brief: bool, several
     where = f"{one_line(sighting.log)} {_where(sighting, style)}" if several else _where(sighting, style)
     heading = wrapped(f"{place}. {role} {explanation.topic}: {explanation.title} ({where})", indent="   ")
     heading[0] = heading[0].replace(role, style.paint(role, _ROLE_COLOURS[sighting.role]), 1)
-    excerpt = wrapped(one_line(sighting.excerpt, 240), first="   | ", indent="   | ")
+    excerpt = wrapped(one_line(sighting.excerpt, 320), first="   | ", indent="   | ")
     lines = [*heading, *excerpt]
     if sighting.went_on:
         lines += _labelled("But", "the run continued after it")

@@ -32,7 +32,7 @@ def _heading(log: NcclLog, style: Style) -> list[str]:
     largest = log.communicators[0] if log.communicators else None
     ranks = f", {largest.size} rank{'s' * (largest.size != 1)}" if largest else ""
     hosts = f" on {_names(log.hosts)}" if log.hosts else ""
-    found = f": {len(log.findings)} thing{'s' * (len(log.findings) > 1)}to fix" if log.findings else ""
+    found = f": {len(log.findings)} thing{'s' * (len(log.findings) > 1)} to fix" if log.findings else ""
     heading = wrapped(f"NCCL {version}{ranks}{hosts}{found}", indent="  ")
     heading[0] = heading[0].replace("NCCL", style.paint("NCCL", "bold"), 1)
     return heading

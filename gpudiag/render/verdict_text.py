@@ -14,7 +14,7 @@ _COLOURS = {VerdictKind.NOTHING: "green", VerdictKind.ONLY_ECHOES: "yellow", Ver
 
 def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
     """The answer first: rank and host, line of the log, the user's own line, cause, what to do; then the echoes."""
-    lines = wrapped(one_line(verdict.sentence, 400), indent="  ")
+    lines = wrapped(one_line(verdict.sentence, 560), indent="  ")
     first = lines[0]
     lines[0] = style.paint(first, _COLOURS.get(verdict.kind, "red"))
     if verdict.log:
@@ -25,7 +25,7 @@ def render_verdict(verdict: Verdict, style: Style = PLAIN) -> list[str]:
             wrapped(one_line(verdict.excerpt, 320), first="   | ", indent="   | ") if verdict.excerpt else []
         )
     lines += _labelled(label_of_frame(verdict.where), one_line(verdict.where, 240))
-    lines += _labelled("Known by", one_line("; ".join(verdict.evidence), 400))
+    lines += _labelled("Known by", one_line("; ".join(verdict.evidence), 700))
     lines += _labelled("Cause", one_line(verdict.cause, 600))
     lines += _labelled("Driver", one_line("; ".join(verdict.driver_errors[:6]), 400))
     if verdict.kind is not VerdictKind.NOTHING:

@@ -19,7 +19,9 @@ class JobCase:
     kind: str  # the file that it stands in
     name: str
     verdict: str
-    wanted: dict[str, str]  # rank, host, pod, topic, word, own (the user's own line)
+    wanted: dict[
+        str, str
+    ]  # rank, host, pod, topic, word, own (the user's own line), later, says, known, nccl
     logs: tuple[tuple[str, str], ...]
 
 
@@ -59,6 +61,15 @@ def explain_case(case: JobCase) -> LogExplanation:
     return explain_logs(open_log(name, BytesIO(text.encode())) for name, text in case.logs)
 
 
+def _nccl_codes(told: LogExplanation) -> tuple[str, ...]:
+    """The codes of the findings about NCCL; `none` where there are none."""
+    return (
+        tuple(finding.code for finding in told.nccl.findings)
+        if told.nccl and told.nccl.findings
+        else ("none",)
+    )
+
+
 def what_is_wrong(case: JobCase, told: LogExplanation) -> list[str]:
     """Where the answer differs from what must be told; empty where it is right."""
     verdict = told.verdict
@@ -76,6 +87,12 @@ def what_is_wrong(case: JobCase, told: LogExplanation) -> list[str]:
         == verdict.topic,
         "word": case.wanted.get("word", "") in verdict.excerpt,
         "own": case.wanted.get("own", "") in verdict.where,
+        "later": any(
+            case.wanted.get("later", "") in words for words in verdict.evidence if words.startswith("later")
+        ),
+        "says": case.wanted.get("says", "") in verdict.sentence,
+        "known": any(case.wanted.get("known", "") in words for words in verdict.evidence),
+        "nccl": case.wanted.get("nccl", "") in _nccl_codes(told),
     }
     wrong += [
         f"{key} {value}: {verdict.ranks} {verdict.hosts} {verdict.pod} {verdict.topic} {verdict.excerpt[:60]}"

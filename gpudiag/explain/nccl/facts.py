@@ -90,6 +90,10 @@ class ProcessFacts:
     closed_nic: LogPlace | None = None  # found, and not to be opened
     out_of_band: tuple[NcclInterface, LogPlace] | None = None
     asked_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)  # by NET, TUNER
+    plugin_reasons: dict[str, tuple[str, LogPlace]] = field(
+        default_factory=dict
+    )  # what the loader said, by NET, TUNER
+    no_verbs: LogPlace | None = None  # libibverbs is not installed
     failed_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)
     loaded_plugins: dict[str, str] = field(default_factory=dict)
     dma_buf: bool = False

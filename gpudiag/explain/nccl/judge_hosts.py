@@ -17,6 +17,7 @@ _FEW_WITH_LIMIT, _FEW_WITHOUT_LIMIT = 8, 4  # channels; 16 to 32 are usual with 
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FORBIDS_P2P = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("LOC", "0", "NVL", "1")}
 _HAS_NVLS = re.compile(r"p[56]")  # AWS' instances with Hopper or later and NVSwitches
+_NO_PEERS = re.compile(r"GeForce RTX [4-9]0\d\d|NVIDIA GB10\b")
 _GEFORCE = (
     "GeForce cards from RTX 40 on have no peer access: nothing to repair. On others: turn ACS off on bare metal, see"
     " `nvidia-smi topo -p2p r`, and give virtual machines a topology."
@@ -28,6 +29,8 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     told = ByReason(PEER_ACCESS_OFF, "no peer access between GPUs")
     unexplained: list[Sending] = []
     for process in job.processes:
+        if _NO_PEERS.search(job.facts.gpus.get(process.host, "")):
+            continue  # this kind of GPU has no peer access at all
         inside = _inside(job, process)
         copied = [sending for sending in inside if not sending.way.transport.startswith("P2P")]
         why = _why_no_p2p(process, bool(copied), not inside and job.ranks_of_host.get(process.host, 0) > 1)

@@ -19,7 +19,7 @@ from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclNic
 
 # Interfaces of an RDMA card, by the names that the kernel and udev give them: IPoIB, and RoCE's devices.
 _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
-_EFA_HOSTS = re.compile(r"p[4-9]")  # AWS' instances whose EFA has GPUDirect RDMA
+_EFA_HOSTS = re.compile(r"p[4-9]|g[7-9]")  # AWS' instances whose EFA has GPUDirect RDMA
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
 # Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under NET/IB.
@@ -73,6 +73,13 @@ def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
         if known and known[0].lower() == value:
             return Why(f"{name}={known[0]} is set", known[1], remedy, Owner.JOB)
     hca = process.settings.get("NCCL_IB_HCA")
+    if hca and process.no_verbs and not process.no_nic:
+        remedy = (
+            "Install libibverbs and rdma-core in the image of the ranks; `ibv_devinfo` must answer there."
+        )
+        return Why(
+            f"libibverbs is not installed, though NCCL_IB_HCA={hca[0]} names cards", process.no_verbs, remedy
+        )
     if hca and process.no_nic and not process.closed_nic:
         remedy = "Correct NCCL_IB_HCA by the active devices that `ibv_devinfo -l` shows where the ranks run, or unset it."
         return Why(f"NCCL_IB_HCA={hca[0]} matches no active RDMA port", hca[1], remedy, Owner.JOB)
@@ -92,8 +99,9 @@ def _why_no_rdma(job: Job, process: ProcessFacts) -> Why | None:
         return Why("NCCL finds RDMA cards here but does not use them", process.nics_place, remedy)
     with_rdma = next((other for other in job.processes if other.nics), None)
     if with_rdma is not None:
-        reason = f"NCCL finds no RDMA device here, but finds some on {with_rdma.host}"
-        return Why(reason, process.no_nic or with_rdma.nics_place, _GIVE_DEVICES)
+        here = "libibverbs is not installed" if process.no_verbs else "NCCL finds no RDMA device"
+        reason = f"{here} here, and NCCL finds RDMA devices on {with_rdma.host}"
+        return Why(reason, process.no_verbs or process.no_nic or with_rdma.nics_place, _GIVE_DEVICES)
     interface = _rdma_interface(process)
     if interface is None:
         return None
@@ -118,6 +126,8 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     told = ByReason(NO_GPU_DIRECT, "no GPUDirect RDMA")
     for process in job.processes:
         is_geforce = "GeForce" in job.facts.gpus.get(process.host, "")
+        if process.platform and not _EFA_HOSTS.match(process.platform):
+            continue  # an instance type without GPUDirect RDMA: nothing was switched off that there is
         if is_geforce or any(_NEVER_DIRECT.match(nic.name) for nic in process.nics):
             continue
         without = _without_direct(job, process)

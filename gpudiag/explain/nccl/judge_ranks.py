@@ -28,6 +28,7 @@ _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0
 _LOOPBACK = re.compile(r"127\.|::1$")
 _LINK_LOCAL = re.compile(r"169\.254\.|fe80:", re.IGNORECASE)
 _NO_WAY = re.compile(r"No route to host|Network is unreachable|timed out", re.IGNORECASE)
+_WRONG_VERSION = re.compile(r"(/\S*)/[^/\s]+: version .\S+ not found|(/\S*)/[^/\s]+: undefined symbol")
 _DEFAULT_PLUGINS = frozenset(("", "none", "libnccl-none.so", "libnccl-net-none.so", "libnccl-tuner-none.so"))
 
 
@@ -56,18 +57,34 @@ def judge_settings(job: Job) -> Iterator[NcclFinding]:
         if _OF_ONE_RANK.fullmatch(name):
             continue
         values: dict[str | None, list[ProcessFacts]] = {}
+        of_some_hosts = _is_of_some_hosts(job, name)
         for process in job.processes:
             known = process.settings.get(name)
             if known:
                 values.setdefault(known[0], []).append(process)
-            elif name in _READ_BY_ALL and process.completed and process.settings:
+            elif process.settings and (of_some_hosts or (name in _READ_BY_ALL and process.completed)):
                 values.setdefault(None, []).append(process)
         if len(values) > 1:
             yield from _odd_settings(job, name, values)
 
 
+def _is_of_some_hosts(job: Job, name: str) -> bool:
+    """Whether all ranks of some hosts have a variable, and none of the others, though these print what they were given."""
+    if _OF_ONE_HOST.fullmatch(name):
+        return False
+    having: dict[str, set[bool]] = {}
+    for process in job.processes:
+        if process.settings and process.network:
+            having.setdefault(process.host, set()).add(name in process.settings)
+    return (
+        len(having) > 1
+        and all(len(has) == 1 for has in having.values())
+        and {True, False} == set().union(*having.values())
+    )
+
+
 def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> Iterator[NcclFinding]:
-    usual = max(values, key=lambda value: (len(values[value]), value is not None))
+    usual = max(values, key=lambda value: (len(values[value]), value is None))
     odd = {value: processes for value, processes in values.items() if value != usual}
     if _OF_ONE_HOST.fullmatch(name) and not _differ_inside_hosts(values):
         hosts = Counter(host for value in values for host in {process.host for process in values[value]})
@@ -100,6 +117,7 @@ def _differ_inside_hosts(values: dict[str | None, list[ProcessFacts]]) -> bool:
 def judge_plugins(job: Job) -> Iterator[NcclFinding]:
     """Plugins that a variable asks for and that were not loaded."""
     failed: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
+    reasons: dict[tuple[str, str], str] = {}
     for process in job.processes:
         for kind, (asked, asked_at) in process.asked_plugins.items():
             trouble = process.failed_plugins.get(kind)
@@ -108,13 +126,30 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
             who, places = failed.setdefault((kind, asked), ([], []))
             who += job.who(process)
             if not places:
-                places += [asked_at, trouble[1]]
+                why, why_at = process.plugin_reasons.get(kind, ("", None))
+                is_missing_itself = "cannot open shared object file" in why and asked in why
+                reasons[kind, asked] = "" if is_missing_itself else why
+                places += [why_at if reasons[kind, asked] else None, asked_at, trouble[1]]
     for (kind, asked), (who, places) in failed.items():
         what = "network" if kind == "NET" else "tuner"
-        message = f"{name_ranks(who)}: the {what} plugin {asked} was requested but not loaded"
+        why = reasons[kind, asked]
+        because = f": {why[:160]}" if why else ""
+        message = f"{name_ranks(who)}: the {what} plugin {asked} was requested but not loaded{because}"
         variable = f"NCCL_{kind}_PLUGIN"
-        remedy = f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of the ranks, or unset {variable}."
+        folder = _wrong_folder(why)
+        remedy = (
+            f"{folder} comes before the system's folder and has another version: take it out of LD_LIBRARY_PATH of the ranks"
+            f" (`ldd` on the plugin shows which file is found), or unset {variable}."
+            if folder
+            else f"Put the folder of {asked} and what it links against into LD_LIBRARY_PATH of the ranks, or unset {variable}."
+        )
         yield make_finding(PLUGIN_FAILED, message, who, places, remedy)
+
+
+def _wrong_folder(why: str) -> str:
+    """The folder of a library that the loader found and that lacks what the plugin needs; empty where it names none."""
+    match = _WRONG_VERSION.match(why)
+    return match[1] if match else ""
 
 
 def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
@@ -130,7 +165,9 @@ def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
     for process in job.processes:
         for interface, place in _interfaces_in_use(job, process):
             why = _why_nowhere(interface, shared)
-            if why:
+            if why and not (
+                process.completed and _LINK_LOCAL.match(interface.address)
+            ):  # it did lead to the others
                 who, places = told.setdefault((interface.name, why), ([], []))
                 who += job.who(process)
                 places.append(place)

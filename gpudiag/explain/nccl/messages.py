@@ -31,7 +31,9 @@ _CONNECT = re.compile(
 )
 _PLATFORM = re.compile(r"Running on (\S+) platform|topology? file .*?/((?:p\d\w*|g\d\w*)[-.]\w*xl\w*)")
 _NOT_LOADED = ("Could not find:", "o plugin found", "Plugin load", "plugin load")
-_OPEN_ERROR = re.compile(r"\w+/Plugin: \S+\.so\S*: ")  # from 2.28
+_OPEN_ERROR = re.compile(
+    r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|cannot open shared))"
+)
 _REFUSES_P2P = (
     "P2P is disabled between",
     "Could not enable P2P between",
@@ -134,6 +136,9 @@ def _add_plugin(process: ProcessFacts, head: Head, message: str, place: LogPlace
         if kind == "NET":  # the tuner is looked for under the network plugin's name too
             process.asked_plugins.setdefault(kind, (asked[2].strip(), place))
         return
+    if (opened := _OPEN_ERROR.match(message)) is not None:
+        process.plugin_reasons.setdefault(kind, (message[opened.end() :].strip(), place))
+        return
     loaded = _LOADED.match(message)
     if loaded:
         process.loaded_plugins[kind] = loaded[2] or loaded[3]
@@ -185,6 +190,8 @@ def _add_nvls(process: ProcessFacts, head: Head, message: str, place: LogPlace) 
 
 
 def _add_failed(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
+    if message.startswith("Failed to open libibverbs"):
+        process.no_verbs = process.no_verbs or place
     if message.startswith("Failed to bind NVLink SHARP"):
         process.nvls_failed = process.nvls_failed or place
 

@@ -1,11 +1,14 @@
 """Kinds of answers of `gpudiag explain`, each walked over all failures, codes or forms of a line that it may meet."""
 
 import re
+from io import BytesIO
 
-from gpudiag.explain.places import read_place
+from gpudiag.explain.answer import explain_logs, open_log
+from gpudiag.explain.places import read_place, without_previous
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.reference.failures import failures
+from tests.corpus.jobs_explained import explain_case, job_cases, recorded_cases
 from tests.unit.reference.failure_texts import OTHERS, TWENTY
 from tests.walking import walk
 
@@ -153,3 +156,46 @@ def test_a_nan_on_all_ranks_is_not_said_to_be_no_machines_fault():
     verdict = explain_text("".join(f"[rank{rank}]: {text}\n" for rank in range(4))).verdict
     assert verdict.kind is VerdictKind.ALL_FAILED
     assert "It is the script" not in verdict.sentence
+
+
+def in_one_line(text):
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+
+
+@walk(
+    [case for case in (*job_cases(), *recorded_cases()) if not case.logs[0][1].startswith("{")],
+    lambda case: f"{case.kind}/{case.name}",
+)
+def test_what_is_quoted_stands_in_the_line_that_is_named(case):
+    verdict = explain_case(case).verdict
+    if verdict is None or not verdict.excerpt:
+        return
+    lines = dict(case.logs)[verdict.log].split("\n")
+    assert in_one_line(verdict.excerpt) in in_one_line(" ".join(lines[verdict.line - 1 : verdict.line + 3]))
+
+
+def test_the_words_that_matter_are_quoted_of_a_long_line():
+    line = f"{'x ' * 400}nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices.allow: operation not permitted{' y' * 400}"
+    excerpt = explain_text(line).verdict.excerpt
+    assert "devices.allow: operation not permitted" in excerpt
+    assert excerpt in line
+
+
+def test_a_log_that_ends_in_the_middle_of_a_line_is_not_called_whole():
+    steps = "".join(
+        f"2026-11-20 10:15:2{step},100 INFO trainer: step {step} of the run: loss 2.0 lr 1e-4\n"
+        for step in range(4)
+    )
+    for end, is_cut in (
+        ("2026-11-20 10:15:30,100 INFO trainer: step 12 of the run: lo", True),
+        ("", False),
+        ("goodbye", False),
+    ):
+        told = explain_logs([open_log("a.log", BytesIO(f"{steps}{end}".encode()))])
+        assert ("ends in the middle of a line" in told.verdict.sentence) is is_cut, end
+
+
+def test_the_log_of_an_earlier_life_is_known_by_its_name():
+    for name in ("w-0-previous.log", "w-0.previous.log", "w-0_prev.log", "pods/w-0 (previous).log"):
+        assert without_previous(name).replace(" .", ".").endswith("w-0.log"), name
+    assert without_previous("preview.log") == "preview.log"

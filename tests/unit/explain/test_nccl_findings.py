@@ -194,7 +194,7 @@ FAULTS = {
         "nccl.interface_leads_nowhere", replace(SOCKET, interface="virbr0", address="192.168.122"), ALL_16, BOTH, "virbr0"
     ),
     "a link-local address": Fault(
-        "nccl.interface_leads_nowhere", replace(TWO, interface="enx0a", address="169.254.3"), ALL_16, BOTH, "link-local", "169.254.3"
+        "nccl.interface_leads_nowhere", replace(TWO, interface="enx0a", address="169.254.3", ends=False), ALL_16, BOTH, "link-local", "169.254.3"
     ),
     "no route to a host": Fault(
         "nccl.interface_leads_nowhere",

@@ -49,6 +49,13 @@ def test_every_failure_has_a_text_that_shows_it():
     assert set(failures()) - shown - told == set()
 
 
+@walk(failures(), str)
+def test_every_failure_has_a_near_miss_that_is_not_taken_for_it(topic):
+    near = next(text for text in texts() if text.name == f"near {topic}")
+    answer = answer_to(near.text)
+    assert topic not in (*answer.causes, *answer.symptoms)
+
+
 def test_no_id_stands_twice():
     assert sum(len(read_table(table)["failure"]) for table in failure_tables()) == len(failures())
 

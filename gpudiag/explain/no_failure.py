@@ -1,0 +1,75 @@
+"""The verdict on logs that show no failure: what was worth a note, what the run outlived, and how far it came."""
+
+from gpudiag.explain.absence import last_steps
+from gpudiag.explain.events import Event, Standing, is_foreign
+from gpudiag.explain.first import order_of
+from gpudiag.explain.identity import Identities
+from gpudiag.model.explanation import Verdict, VerdictKind
+from gpudiag.model.untrusted_text import mask_text
+from gpudiag.reference.failures import failures
+
+NOTHING_WRONG = "Nothing wrong found."
+
+
+def _is_harmless(event: Event) -> bool:
+    failure = failures().get(event.topic)
+    return failure is not None and (
+        failure.harmless
+        or any(other in failures() and failures()[other].harmless for other in failure.follows)
+    )
+
+
+def _is_of_earlier_attempt(job: Identities, event: Event) -> bool:
+    return event.attempt < max((log.attempt_at(log.facts.lines + 1) for log in job.logs), default=0)
+
+
+def _harmless(events: list[Event]) -> tuple[str, ...]:
+    """What is worth a note although nothing is wrong: each with what it means and what may be done."""
+    topics = dict.fromkeys(
+        event.topic for event in events if event.topic in failures() and failures()[event.topic].harmless
+    )
+    return tuple(
+        f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].mend}" for topic in topics
+    )
+
+
+def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
+    """The verdict that nothing is wrong, with what was worth a note."""
+    last = max((log.facts.done_at for log in job.logs), default=0)
+    done = next((log for log in job.logs if log.facts.done_at == last and last), None)
+    ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
+    outlived = sorted(
+        {
+            event.shape[:80]
+            for event in events
+            if event.standing is Standing.OUTLIVED
+            and not event.is_driver
+            and not _is_harmless(event)
+            and not _is_of_earlier_attempt(job, event)
+        }
+    )
+    evidence: tuple[str, ...] = _harmless(events)
+    earlier = [
+        event
+        for event in events
+        if event.standing is Standing.OUTLIVED and _is_of_earlier_attempt(job, event)
+    ]
+    if earlier:
+        event = min(earlier, key=order_of)
+        evidence += (
+            f"an earlier attempt failed: {mask_text(event.excerpt)[:160]} ({event.log}:{event.line})",
+        )
+    if outlived:
+        evidence += (f"the run continued after: {mask_text('; '.join(outlived[:4]))}",)
+    foreign = next((line for log in job.logs if (line := log.facts.last_error) and is_foreign(line)), None)
+    if foreign is not None:
+        evidence += (f"an error of another program than a rank: `{mask_text(foreign.whole.strip())[:160]}`",)
+    steps = [
+        f"the last step reported is {step} ({name}:{line})"
+        for step, name, line, _ in last_steps(job).values()
+        if step is not None
+    ]
+    return Verdict(
+        VerdictKind.NOTHING, f"{NOTHING_WRONG}{ended}", evidence=(*evidence, *steps[:1]),
+        driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
+    )  # fmt: skip
