@@ -235,12 +235,19 @@ def _seconds_of_first(events: "deque[torch.cuda.Event]") -> float:
 def random_bytes(size_bytes: int, device: torch.device, seed: int = 1) -> torch.Tensor:
     """Bytes without a pattern: zeros would be compressed on the way, and copied too fast."""
     generator = torch.Generator(device).manual_seed(seed)
-    return torch.randint(0, 256, (size_bytes,), dtype=torch.uint8, device=device, generator=generator)
+    # Eight at a time: one by one they take five times as long to make.
+    words = -(-size_bytes // 8)
+    made = torch.randint(-(2**63), 2**63 - 1, (words,), dtype=torch.int64, device=device, generator=generator)
+    return made.view(torch.uint8)[:size_bytes]
 
 
 def differing_bytes(found: torch.Tensor, expected: torch.Tensor) -> int:
     """How many bytes differ; both tensors are bytes on one device."""
-    return 0 if torch.equal(found, expected) else int((found != expected).sum())
+    whole = found.nbytes // 8 * 8
+    words = (tensor[:whole].view(torch.int64) for tensor in (found, expected))
+    if torch.equal(*words) and torch.equal(found[whole:], expected[whole:]):
+        return 0
+    return int((found != expected).sum())
 
 
 def _nothing() -> None:
