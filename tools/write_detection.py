@@ -74,6 +74,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "h100x8+zero-gpus": ("gpu.count",),
     "h100x8+init-hang": ("nvml.timed_out",),
     "h100x8+init-slow:2": (),
+    "gh200+driver-costs": (),
     "h100x8+cold:1": ("driver.persistence_off",),
     "h100x8+cuda-broken": ("fabric.not_ready",),
     "h100x8+cpu-torch": (),

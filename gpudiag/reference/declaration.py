@@ -202,7 +202,7 @@ class Declared:
 
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
     often the service asks: once, on every tick (fast: what moves from second to second), every five seconds (slow), or
-    every minute (fixed: what changes only where somebody changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
+    every minute (fixed: what changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
     """
 
     __slots__ = ("fact", "history", "metric", "name", "question", "tier", "words")

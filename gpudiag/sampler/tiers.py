@@ -1,6 +1,6 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where somebody
+Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where a user
 changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with a GSP, and time of a
 training job, as calls serialise on the driver's own locks. So a fast tick makes at most 10 NVML calls per GPU, what
 a GPU does not support is asked again after a minute only, and the slow tier waits until its share of a processor fits.
@@ -22,7 +22,7 @@ SLOW_SECONDS = 5.0
 SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
 FIXED_SECONDS = 60.0
 
-# Of one processor, for each GPU: while nobody looks, and while somebody does (docs/measurements.md).
+# Of one processor, for each GPU: while no client looks, and while one does (docs/measurements.md).
 _IDLE_SHARE = 0.004
 _LOOKED_SHARE = 0.009
 _LEAST_SLOW_SHARE = (

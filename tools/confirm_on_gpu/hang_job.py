@@ -45,7 +45,7 @@ def average(loss: torch.Tensor, is_faulty: bool) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train until somebody ends it."""
+    """Train until it is killed."""
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0))

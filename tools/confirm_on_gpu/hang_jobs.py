@@ -26,7 +26,7 @@ KINDS = (HEALTHY, "fifo", "skip", "loop", SPIN)
 FAULTY_STEP = 20
 _START_SECONDS = 90.0
 _SETTLE_SECONDS = 5.0
-_LOOK_SECONDS = 40.0
+_LOOK_SECONDS = 60.0
 _JOB = Path(__file__).with_name("hang_job.py")
 # What the verdict must name, besides rank 1: the line's function, or what the records of collectives show.
 WORDS = {"fifo": ("load_batch", "pipe"), "skip": ("all_reduce",), "loop": ("tokenize",)}

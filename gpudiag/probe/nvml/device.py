@@ -431,7 +431,7 @@ def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
 def read_state(ask: Ask, sheet: DeviceSheet, *, fixed: bool = True) -> None:
     """Fill in everything but the identity: what may change while the driver stays loaded.
 
-    Without `fixed`, leave out what changes only where somebody changes it: limits, defaults, versions (`FIXED_NAMES`).
+    Without `fixed`, leave out what changes only where a user changes it: limits, defaults, versions (`FIXED_NAMES`).
     """
     read_plan(ask, sheet, _STATE if fixed else _MOVING)
     add_recovery(ask, sheet)
