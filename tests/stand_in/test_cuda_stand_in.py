@@ -1,7 +1,9 @@
 """The stand-in itself: it refuses what CUDA refuses, and lets the host run ahead as CUDA does."""
 
+import shutil
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -172,3 +174,81 @@ def test_peers_and_processes_are_refused_where_a_fault_says_so(program):
         """,
         CUDA_STAND_IN_FAULTS="no_peer:1,exclusive:2",
     )
+
+
+def test_what_needs_memory_that_is_still_to_come_is_computed_by_the_stream(program):
+    program(
+        """
+        import torch
+        from torch import nn
+        given = torch.arange(4.0, pin_memory=True)
+        x = torch.zeros(4, device="cuda")
+        weight = torch.ones(4, device="cuda", requires_grad=True)
+        stepper = torch.optim.SGD([weight], lr=0.5)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2 * 10**9)  # a second
+        x.copy_(given, non_blocking=True)
+        y = x * 2 + 1
+        drawn = torch.empty(4, device="cuda").uniform_()
+        (weight * y).sum().backward()
+        stepper.step()
+        mean = nn.functional.layer_norm(y, (4,)).mean()
+        assert not torch.cuda.current_stream().query()  # the host waited for nothing
+        assert y.tolist() == [1, 3, 5, 7] and abs(mean.item()) < 1e-6
+        assert weight.tolist() == [0.5, -0.5, -1.5, -2.5] and 0 < drawn.max().item() < 1
+        """
+    )
+
+
+WAITS = {
+    "x.sum().item()": "cuStreamSynchronize",
+    "torch.cuda.current_stream().synchronize()": "cuStreamSynchronize",
+    "torch.cuda.synchronize()": "cuCtxSynchronize",
+    "event.synchronize()": "cuEventSynchronize",
+    "x.cpu()": "cuMemcpyDtoHAsync_v2",
+}
+
+
+@pytest.mark.skipif(shutil.which("py-spy", path=str(Path(sys.executable).parent)) is None, reason="no py-spy")
+def test_a_wait_burns_a_processor_in_the_driver_and_leaves_the_interpreter_to_others(program):
+    """As on an H100: state R, no system call, native frames of libcuda under libcudart."""
+    told = program(
+        f"""
+        import os, subprocess, sys, threading, time
+        from pathlib import Path
+        import torch
+        spy = str(Path(sys.executable).with_name("py-spy"))
+        for wait, function in {WAITS!r}.items():
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if not pid:
+                x, event = torch.ones(4, device="cuda"), torch.cuda.Event()
+                torch.cuda.synchronize()
+                torch.cuda._sleep(10**13)
+                event.record()
+                def tell():
+                    while True:
+                        time.sleep(0.05)
+                        os.write(writing, b".")
+                threading.Thread(target=tell, daemon=True).start()
+                eval(wait)
+            stack, ticks = "", []
+            while function not in stack:
+                done = subprocess.run([spy, "dump", "--native", "--pid", str(pid)], capture_output=True, text=True)
+                stack = done.stdout
+            os.read(reading, 1 << 20)
+            assert len(os.read(reading, 1)) == 1  # the other thread has the interpreter's lock
+            while len(ticks) < 2 or ticks[-1] < ticks[0] + 20:
+                state, *_, = Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()
+                assert state == "R" and Path(f"/proc/{{pid}}/syscall").read_text().split() == ["running"], wait
+                ticks.append(int(Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[11]))
+                time.sleep(0.05)
+            frames = [line.strip() for line in stack.splitlines() if "libcud" in line]
+            assert any(f"{{function}} (libcuda.so.1)" in line for line in frames), stack
+            assert any("(libcudart.so.12)" in line for line in frames), stack
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            print(wait)
+        """
+    )
+    assert told.splitlines() == list(WAITS)
