@@ -117,8 +117,8 @@ GPU_KINDS = (
     GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
 )
 # longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
-HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", "kernel30", "evaluate_all", "checkpoint", "compile")
-_OWN_JOB = frozenset(("kernel30", "evaluate_all", "checkpoint", "compile"))  # of jobs/healthy.py
+HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", "kernel30", "evaluate_all", "checkpoint")
+_OWN_JOB = frozenset(("kernel30", "evaluate_all", "checkpoint"))  # of jobs/healthy.py
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
 
