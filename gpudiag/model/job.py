@@ -178,12 +178,12 @@ class RankSeen:
     started_seconds_ago: float
     user: str = ""
     gpus: tuple[str, ...] = ()  # device nodes that it has open
-    gpu_looks: tuple[GpuLook, ...] = ()
-    driver: str = ""  # the GPU driver's library that it has loaded: `libcuda.so.1`, `libamdhip64.so.6`
     looks: tuple[ProcessLook, ...] = ()
     children: tuple[ChildSeen, ...] = ()
     counts: tuple[CollectiveCount, ...] = ()
     host: str = ""  # where it is not the job's: in a job whose machines were put together
+    gpu_looks: tuple[GpuLook, ...] = ()
+    driver: str = ""  # the GPU driver's library that it has loaded: `libcuda.so.1`, `libamdhip64.so.6`
 
     @property
     def first(self) -> ProcessLook:

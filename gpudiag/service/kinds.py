@@ -66,9 +66,9 @@ class RunKind:
         return {name: value for name, value in encode(plan).items() if name not in self.hidden}
 
     def deadline_of(self, plan: Any) -> float:
-        """Seconds that a run of this plan may take: its own limit plus a margin, or the kind's and what it watches."""
+        """Seconds that a run of this plan may take: its own limit plus a margin, or the kind's."""
         own = getattr(plan, "timeout_seconds", None)
-        return self.deadline_seconds + getattr(plan, "watch", 0.0) if own is None else own + 60.0
+        return self.deadline_seconds if own is None else own + 60.0
 
 
 def _require_plain(name: str, value: Any) -> None:
@@ -114,7 +114,7 @@ _ALL_KINDS = (
         report_type=TrainingReport,
     ),
     RunKind(
-        "hang", "Why does a running job stand still?", HangPlan, 90.0, (),
+        "hang", "Why does a running job stand still?", HangPlan, 90.0, ("watch",),
         on_cpu=lambda _plan: True, disturbs=lambda _plan: False, outputs=_output, report_type=HangReport,
         only_looks=True,
     ),

@@ -17,7 +17,6 @@ MODES = (
     "kernel30",  # a kernel of 30 s in every fifth step, on all ranks
     "evaluate_all",  # all ranks evaluate for 10 s in every tenth step
     "checkpoint",  # rank 0 saves 100 MB and more in every fifth step, and the others wait in barrier()
-    "compile",  # torch.compile in every fifth step
 )
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 RANK, WIDTH = int(os.environ["RANK"]), 256
@@ -47,10 +46,6 @@ def do_what_looks_odd(model: nn.Module, step: int) -> None:
         if RANK == 0:
             save(model)
         dist.barrier()
-    if MODE == "compile" and step % 5 == 4:
-        torch._dynamo.reset()
-        layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(30)))
-        torch.compile(layers, backend="aot_eager", dynamic=bool(step % 2))(torch.randn(8, WIDTH))
 
 
 def main() -> None:
