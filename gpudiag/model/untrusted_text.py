@@ -69,12 +69,12 @@ def shorten_text(text: str, most_characters: int) -> str:
     A word that fills more than half of the room, such as a path, is cut itself. What decides a finding must stay whole:
     evidence in a document is never shortened, and a message by this.
     """
-    if len(text) <= most_characters:
+    if len(text) <= max(0, most_characters):
         return text
     head = text[: max(0, most_characters - 3)]
     words = head.rstrip() if text[len(head)].isspace() else (head.rsplit(None, 1) or [""])[0]
     if len(words) < len(head) // 2 or len(words.split()) < 2:
-        return text[: max(0, most_characters - 2)] + ".."
+        return f"{text[: max(0, most_characters - 2)]}.."[: max(0, most_characters)]
     return f"{words} .."
 
 

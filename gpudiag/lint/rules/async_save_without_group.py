@@ -57,7 +57,8 @@ def train(model, steps):
     dist.init_process_group("cpu:gloo,cuda:nccl")
     for step in range(steps):
         saved = dcp.async_save(
-            {"model": model.state_dict()}, checkpoint_id=f"checkpoints/{step}"
+            {"model": model.state_dict()},
+            checkpoint_id=f"checkpoints/{step}",
         )
         dist.barrier()
     saved.result()
@@ -90,7 +91,8 @@ def train(model, steps):
     dist.init_process_group("cpu:gloo,cuda:nccl")
     for step in range(steps):
         dcp.save(
-            {"model": model.state_dict()}, checkpoint_id=f"checkpoints/{step}"
+            {"model": model.state_dict()},
+            checkpoint_id=f"checkpoints/{step}",
         )
         dist.barrier()
     dist.destroy_process_group()

@@ -84,7 +84,7 @@ RULE = Rule(
     code="lint.generate_out_of_step",
     severity=Severity.FINDING,
     title="a sharded model generates without synced_gpus",
-    why="Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, and the others wait for it for ever. synced_gpus=True lets every rank run until the last has ended. transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration is used, so FSDP1 is a note; it does not know of fully_shard.",
+    why="Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration is used, so FSDP1 is a note; it does not know of fully_shard.",
     wrong="""\
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard

@@ -59,7 +59,7 @@ RULE = Rule(
     code="lint.join_extra_collective",
     severity=Severity.FINDING,
     title="a collective of one's own in each step under Join",
-    why="Join answers the collectives of DDP for ranks whose data has ended, and no others. A further collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended rank, or waits for ever.",
+    why="Join answers the collectives of DDP for ranks whose data has ended, and no others. A further collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended rank, or waits forever.",
     wrong="""\
 import torch
 import torch.distributed as dist

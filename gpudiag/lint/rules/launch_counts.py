@@ -85,8 +85,8 @@ RULE = Rule(
 import subprocess
 
 subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 --nproc-per-node=8 "
-    "--rdzv-endpoint=node-a:29500 train.py",
+    "srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 "
+    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
     shell=True,
     check=True,
 )
@@ -95,8 +95,8 @@ subprocess.run(
 import subprocess
 
 subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=8 "
-    "--rdzv-endpoint=node-a:29500 train.py",
+    "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 "
+    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
     shell=True,
     check=True,
 )
@@ -105,7 +105,9 @@ subprocess.run(
 import subprocess
 
 subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 python train.py", shell=True, check=True
+    "srun --nodes=2 --ntasks-per-node=8 python train.py",
+    shell=True,
+    check=True,
 )
 """,
     find=_find,

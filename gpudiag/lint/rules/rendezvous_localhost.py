@@ -96,7 +96,8 @@ RULE = Rule(
 import subprocess
 
 subprocess.run(
-    ["torchrun", "--nnodes=2", "--rdzv-endpoint=localhost:29500", "train.py"],
+    "torchrun --nnodes=2 --rdzv-endpoint=localhost:29500 train.py",
+    shell=True,
     check=True,
 )
 """,
@@ -104,7 +105,8 @@ subprocess.run(
 import subprocess
 
 subprocess.run(
-    ["torchrun", "--nnodes=2", "--rdzv-endpoint=node-a:29500", "train.py"],
+    "torchrun --nnodes=2 --rdzv-endpoint=node-a:29500 train.py",
+    shell=True,
     check=True,
 )
 """,
@@ -112,7 +114,8 @@ subprocess.run(
 import subprocess
 
 subprocess.run(
-    ["torchrun", "--nnodes=1", "--rdzv-endpoint=localhost:29500", "train.py"],
+    "torchrun --nnodes=1 --rdzv-endpoint=localhost:29500 train.py",
+    shell=True,
     check=True,
 )
 """,
