@@ -142,7 +142,6 @@ class Agent:
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._bursts = 0
-        self._stood_until = 0.0
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -397,14 +396,13 @@ class Agent:
 
         While a rank stands still there are no steps: what the others do meanwhile, such as a loop of sleeps, is none.
         """
+        if self.stalls.stands or self.stalls.ended:
+            return
         stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
         stands = self.seconds - stepped_until > _STANDS_SECONDS
-        if stands:
-            self._stood_until = self.seconds
-        since, until = (0.0, stepped_until) if stands else (self._stood_until, self.seconds)
         fine, coarse = (
             {
-                pid: [one for one in series if since <= one.at_seconds <= until]
+                pid: [one for one in series if not stands or one.at_seconds <= stepped_until]
                 for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
             }
             for of_seconds in (False, True)
@@ -412,8 +410,8 @@ class Agent:
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
             found = find_long_step_time(coarse)
-        elif wants_burst(found, fine):
-            if stands:  # a burst would show what the others do meanwhile
+        elif all(fine.values()) and wants_burst(found, fine):
+            if stands:  # a burst would show what the others do at that time
                 return
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
