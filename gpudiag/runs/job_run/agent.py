@@ -319,7 +319,8 @@ class Agent:
             self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
             return
-        stopped = next((one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS)), None)
+        standing = (one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS))
+        stopped = next((one for one in standing if _sleeps(one) or one.has_gpu), None)
         if stopped is not None:  # where it stands may be all that is known of it in the end
             stopped.standing_glances += 1
             self._start_glance(stopped, now)
