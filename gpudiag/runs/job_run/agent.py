@@ -393,27 +393,14 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now.
-
-        While a rank stands still there are no steps: what the others do meanwhile, such as a loop of sleeps, is none.
-        """
+        """Find the step time; one that was found stays where none is found now, or once a stall was told."""
         if self.stalls.stands or self.stalls.ended:
             return
-        stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
-        stands = self.seconds - stepped_until > _STANDS_SECONDS
-        fine, coarse = (
-            {
-                pid: [one for one in series if not stands or one.at_seconds <= stepped_until]
-                for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
-            }
-            for of_seconds in (False, True)
-        )
+        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
-            found = find_long_step_time(coarse)
-        elif all(fine.values()) and wants_burst(found, fine):
-            if stands:  # a burst would show what the others do at that time
-                return
+            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
+        elif wants_burst(found, fine):
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
                 self._bursts += 1
