@@ -142,7 +142,6 @@ class Agent:
         self._burst: dict[int, list[Pulse]] = {}
         self._burst_until = -_BURST_EVERY_SECONDS
         self._bursts = 0
-        self._stood_until = 0.0
         self._find_pause = _FIND_AFTER_SECONDS
         self._started: frozenset[int] = frozenset()
         self._held = False
@@ -320,7 +319,8 @@ class Agent:
             self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
             return
-        stopped = next((one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS)), None)
+        standing = (one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS))
+        stopped = next((one for one in standing if _sleeps(one) or one.has_gpu), None)
         if stopped is not None:  # where it stands may be all that is known of it in the end
             stopped.standing_glances += 1
             self._start_glance(stopped, now)
@@ -393,28 +393,14 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now.
-
-        While a rank stands still there are no steps: what the others do meanwhile, such as a loop of sleeps, is none.
-        """
-        stepped_until = min((one.moved_at for one in self.members.living), default=0.0)
-        stands = self.seconds - stepped_until > _STANDS_SECONDS
-        if stands:
-            self._stood_until = self.seconds
-        since, until = (0.0, stepped_until) if stands else (self._stood_until, self.seconds)
-        fine, coarse = (
-            {
-                pid: [one for one in series if since <= one.at_seconds <= until]
-                for pid, series in list(self.members.pulses(coarse=of_seconds).items())[:_STEP_RANKS]
-            }
-            for of_seconds in (False, True)
-        )
+        """Find the step time; one that was found stays where none is found now, or once a stall was told."""
+        if self.stalls.stands or self.stalls.ended:
+            return
+        fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:
-            found = find_long_step_time(coarse)
+            found = find_long_step_time(dict(list(self.members.pulses(coarse=True).items())[:_STEP_RANKS]))
         elif wants_burst(found, fine):
-            if stands:  # a burst would show what the others do meanwhile
-                return
             if self.seconds >= self._burst_until + _BURST_EVERY_SECONDS and not self._over_budget():
                 self._burst, self._burst_until = {pid: [] for pid in fine}, self.seconds + BURST_SECONDS
                 self._bursts += 1

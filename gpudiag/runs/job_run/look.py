@@ -19,7 +19,7 @@ from gpudiag.model.job import Job, JobVerdict, ProcessLook, RankSeen
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.runs.job_run.environment import DUMP_NAME
 
-LOOK_SECONDS = 30.0  # two looks take 2 s, and ten times as long on a machine with a load of 80
+LOOK_SECONDS = 60.0  # up to four looks in 6 s, and ten times as long on a machine with a load of 80
 
 
 RECORDS_SECONDS = 15.0

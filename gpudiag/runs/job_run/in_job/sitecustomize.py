@@ -5,7 +5,6 @@ and this folder is taken from the search path: nothing of the job finds it. What
 """
 
 # mypy: ignore-errors
-import importlib
 import os
 import sys
 
@@ -19,7 +18,7 @@ def _run_own():  # noqa: ANN202
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        importlib.import_module("sitecustomize")
+        __import__("sitecustomize")
     except ImportError:
         if ours is not None:
             sys.modules["sitecustomize"] = ours
