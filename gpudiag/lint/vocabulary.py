@@ -93,7 +93,7 @@ HOROVOD_COLLECTIVES = frozenset({
 })  # fmt: skip
 # Lightning 2: what every rank must call. `Trainer.save_checkpoint` ends with a barrier of its strategy, and so does Fabric's save.
 LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", "reduce_boolean_decision"})
-LIGHTNING_FABRIC = frozenset({"barrier", "all_gather", "all_reduce", "broadcast", "save", "load", "backward", "clip_gradients"})  # fmt: skip
+LIGHTNING_FABRIC = frozenset({"barrier", "all_gather", "all_reduce", "broadcast", "save", "load"})  # fmt: skip
 ACCELERATE_COLLECTIVES = frozenset({"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})  # fmt: skip
 
 _TORCH_DISTRIBUTED = frozenset({

@@ -36,7 +36,7 @@ def _find_optimizers(program: Program) -> Iterator[Mistake]:
         loops = [
             a for a in program.names.ancestors(step.node) if isinstance(a, ast.For | ast.While | ast.AsyncFor)
         ]
-        if loops or any(isinstance(b.node, ast.FunctionDef) for b in bindings):
+        if loops or any(isinstance(b.node, ast.FunctionDef | ast.comprehension) for b in bindings):
             continue
         told.add(step.node)
         line = program.line_at(getattr(bindings[0].node, "lineno", 1)).number

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator
 
 from gpudiag.lint.program import Mistake, Program
@@ -93,9 +94,13 @@ def _find_undefined(program: Program) -> Iterator[Mistake]:
             yield from _mistake(program, node, node.id, f"torch has no {node.id}; the name is {near}", near)
 
 
+# What builds of torch for other accelerators add: Ascend, Habana, Cambricon, Enflame.
+_OF_A_VENDOR = re.compile(r"hccl|cncl|eccl|hpu|npu|mlu", re.IGNORECASE)
+
+
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     """The name that was meant: one that differs by a slip, and not by a word."""
-    if len(name) < 5:
+    if len(name) < 5 or _OF_A_VENDOR.search(name):
         return None
     for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):
         if candidate != name and abs(len(candidate) - len(name)) <= 3:

@@ -242,3 +242,49 @@ def train(batches):
     assert [f.code for f in lint_text(text).findings] == []
     kept = text.replace(item[1], "            print(step)")
     assert [f.code for f in lint_text(kept).findings] == ["lint.loss_keeps_graph"]
+
+
+HARMLESS = {
+    "a collective that a test lets fail": """import horovod.torch as hvd
+hvd.init()
+try:
+    hvd.allgather(1)
+except RuntimeError:
+    pass
+""",
+    "under raises": """import pytest
+import horovod.torch as hvd
+hvd.init()
+with pytest.raises(ValueError):
+    hvd.allgather(1)
+""",
+    "an optimizer for each model": """import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+models = [torch.nn.Linear(4, 4) for _ in range(3)]
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+dist.destroy_process_group()
+""",
+    "a backend of another vendor": """import torch.distributed as dist
+if dist.is_hccl_available():
+    dist.init_process_group("hccl")
+    dist.destroy_process_group()
+""",
+    "players and trainers under Fabric": """from lightning.fabric import Fabric
+
+fabric = Fabric()
+
+
+def train(loss):
+    fabric.backward(loss)
+
+
+if fabric.global_rank != 0:
+    train(1)
+""",
+}
+
+
+@walk(HARMLESS.items(), lambda item: item[0])
+def test_what_public_code_does_by_right_is_left_alone(item) -> None:
+    assert lint_text(item[1]).findings == ()
