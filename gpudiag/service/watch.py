@@ -15,6 +15,7 @@ from typing import Any
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
+from gpudiag.checks.gpu.holders import memory_free
 from gpudiag.checks.registry import Level
 from gpudiag.checks.runner import findings_worst_first, run_checks, verdict
 from gpudiag.compat import UTC
@@ -43,7 +44,10 @@ from gpudiag.store.seen_gpus import SeenFile, SeenMachine
 
 Told = Live | Findings | TimelineEntry
 
-INSTANT_CHECKS = tuple(check for check in BUILTIN if check.level is Level.INSTANT)
+# `memory.free` is for a job that is about to start; at a node that trains, it would warn all the time.
+INSTANT_CHECKS = tuple(
+    check for check in BUILTIN if check.level is Level.INSTANT and check is not memory_free
+)
 _HOUSEKEEPING_SECONDS = 0.5
 # After these changes the kernel log and the PCI bus are read anew.
 _CONCERNS_HOST = (

@@ -56,7 +56,7 @@ def run(monkeypatch, tmp_path):
         monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path))
         keeper, contexts, said = Keeper(history, warning), [], []
         remaining = list(looks)
-        monkeypatch.setattr(recipe, "HistoryKeeper", lambda store, machine: keeper)
+        monkeypatch.setattr(recipe, "HistoryKeeper", lambda *_: keeper)
         monkeypatch.setattr(recipe, "take_snapshot", lambda *a, **k: remaining.pop(0))
         monkeypatch.setattr(recipe, "start_probes", lambda *a, **k: type("Started", (), {"nvml": None})())
         real = recipe.run_checks
