@@ -9,9 +9,7 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DATA_PARALLEL
 from gpudiag.model.lint import Severity
 
-_DDP_WORD = re.compile(
-    r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$|^distributed_model$", re.IGNORECASE
-)
+_DDP_WORD = re.compile(r"(?:^|_)ddp(?:_|$)|distributed_?data_?parallel|^DDP|DDP$", re.IGNORECASE)
 
 
 def _find(program: Program) -> Iterator[Mistake]:

@@ -245,7 +245,8 @@ def train(batches):
 
 
 HARMLESS = {
-    "a collective that a test lets fail": """import horovod.torch as hvd
+    "a collective that a test lets fail": """import unittest
+import horovod.torch as hvd
 hvd.init()
 try:
     hvd.allgather(1)
