@@ -7,6 +7,9 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.trace import Guard
 from gpudiag.model.lint import Place
 
+# A `return` that leaves its condition would end the function for all.
+_MOVABLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
+
 
 def with_replaced(program: Program, node: ast.AST, text: str) -> str:
     """The statement around a node, on one line, with `text` in the node's place; of a block, its first line."""
@@ -63,7 +66,12 @@ def in_front_of(
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
     target = next((s for s in block if s is statement or _holds(s, node)), None)
-    if moved is None or target is None or hasattr(moved, "body") or block.index(target) > block.index(moved):
+    if (
+        moved is None
+        or target is None
+        or not isinstance(moved, _MOVABLE)
+        or block.index(target) > block.index(moved)
+    ):
         return None
     between = block[block.index(target) : block.index(moved)]
     needed = {name for part in (needs if needs is not None else [moved]) for name in _names(part, ast.Load)}
@@ -80,7 +88,12 @@ def behind(program: Program, node: ast.AST, *, moves: ast.AST | None = None) -> 
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
     target = next((s for s in block if s is statement or _holds(s, node)), None)
-    if moved is None or target is None or hasattr(moved, "body") or block.index(target) < block.index(moved):
+    if (
+        moved is None
+        or target is None
+        or not isinstance(moved, _MOVABLE)
+        or block.index(target) < block.index(moved)
+    ):
         return None
     between = block[block.index(moved) + 1 : block.index(target) + 1]
     if any(_names(s, ast.Load) & _bound_by([moved]) for s in between):
@@ -95,8 +108,7 @@ def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
     if (
         not isinstance(around, ast.If)
         or around.test is not guard.test
-        or statement is None
-        or hasattr(statement, "body")
+        or not isinstance(statement, _MOVABLE)
         or (isinstance(program.names.parents.get(around), ast.If) and _is_elif(program, around))
     ):
         return None
