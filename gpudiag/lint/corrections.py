@@ -13,7 +13,16 @@ _MOVABLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 
 def with_replaced(program: Program, node: ast.AST, text: str) -> str:
     """The statement around a node, on one line, with `text` in the node's place; of a block, its first line."""
-    return with_all_replaced(program, {node: text})
+    statement = program.names.statement_of(node)
+    if statement is None:
+        raise ValueError("a node of the script stands in no statement")
+    copied = _copied(statement, node, ast.parse(text, mode="eval").body)
+    if not hasattr(copied, "body"):
+        return ast.unparse(ast.fix_missing_locations(copied))
+    for name, empty in (("body", [ast.Pass()]), ("orelse", []), ("decorator_list", [])):
+        if hasattr(copied, name):
+            setattr(copied, name, empty)
+    return ast.unparse(ast.fix_missing_locations(copied)).rsplit("\n", 1)[0]
 
 
 def with_keyword(program: Program, call: ast.Call, name: str, value: str) -> str:
@@ -25,30 +34,16 @@ def with_keyword(program: Program, call: ast.Call, name: str, value: str) -> str
     return with_replaced(program, call, ast.unparse(ast.Call(call.func, call.args, [*call.keywords, added])))
 
 
-def with_all_replaced(program: Program, texts: dict[ast.AST, str]) -> str:
-    """The same for several parts of one statement."""
-    statement = program.names.statement_of(next(iter(texts)))
-    if statement is None:
-        raise ValueError("a node of the script stands in no statement")
-    copied = _copied(statement, {node: ast.parse(text, mode="eval").body for node, text in texts.items()})
-    if not hasattr(copied, "body"):
-        return ast.unparse(ast.fix_missing_locations(copied))
-    for name, empty in (("body", [ast.Pass()]), ("orelse", []), ("decorator_list", [])):
-        if hasattr(copied, name):
-            setattr(copied, name, empty)
-    return ast.unparse(ast.fix_missing_locations(copied)).rsplit("\n", 1)[0]
-
-
-def _copied(node: ast.AST, replaced: dict[ast.AST, ast.expr]) -> ast.AST:
-    """A copy of a tree with some of its nodes replaced; the tree itself stays as it is."""
-    if node in replaced:
-        return replaced[node]
+def _copied(node: ast.AST, old: ast.AST, new: ast.expr) -> ast.AST:
+    """A copy of a tree with one of its nodes replaced; the tree itself stays as it is."""
+    if node is old:
+        return new
     fields: dict[str, object] = {}
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
-            fields[name] = [_copied(v, replaced) if isinstance(v, ast.AST) else v for v in value]
+            fields[name] = [_copied(v, old, new) if isinstance(v, ast.AST) else v for v in value]
         else:
-            fields[name] = _copied(value, replaced) if isinstance(value, ast.AST) else value
+            fields[name] = _copied(value, old, new) if isinstance(value, ast.AST) else value
     return type(node)(**fields)
 
 
@@ -62,43 +57,26 @@ def in_front_of(
     """
     statement = program.names.statement_of(node)
     if moves is None:
-        return _place(program, statement.lineno, statement, moves=False) if statement is not None else None
-    moved = program.names.statement_of(moves)
-    block = _block_of(program, moved)
-    target = next((s for s in block if s is statement or _holds(s, node)), None)
-    if (
-        moved is None
-        or target is None
-        or not isinstance(moved, _MOVABLE)
-        or block.index(target) > block.index(moved)
-    ):
+        return _place(program, statement) if statement is not None else None
+    moved, target, block = _in_one_block(program, moves, node)
+    if moved is None or target is None or block.index(target) > block.index(moved):
         return None
     between = block[block.index(target) : block.index(moved)]
     needed = {name for part in (needs if needs is not None else [moved]) for name in _names(part, ast.Load)}
-    if needed & _bound_by(between):
-        return None
-    return _place(program, target.lineno, target, moves=True)
+    return None if needed & _bound_by(between) else _place(program, target, moves=True)
 
 
 def behind(program: Program, node: ast.AST, *, moves: ast.AST | None = None) -> Place | None:
     """The place behind the statement around a node; with `moves` as `in_front_of` has it."""
     statement = program.names.statement_of(node)
     if moves is None:
-        return _behind(program, statement, moves=False) if statement is not None else None
-    moved = program.names.statement_of(moves)
-    block = _block_of(program, moved)
-    target = next((s for s in block if s is statement or _holds(s, node)), None)
-    if (
-        moved is None
-        or target is None
-        or not isinstance(moved, _MOVABLE)
-        or block.index(target) < block.index(moved)
-    ):
+        return _place(program, statement, behind=True) if statement is not None else None
+    moved, target, block = _in_one_block(program, moves, node)
+    if moved is None or target is None or block.index(target) < block.index(moved):
         return None
     between = block[block.index(moved) + 1 : block.index(target) + 1]
-    if any(_names(s, ast.Load) & _bound_by([moved]) for s in between):
-        return None
-    return _behind(program, target, moves=True)
+    is_needed = any(_names(s, ast.Load) & _bound_by([moved]) for s in between)
+    return None if is_needed else _place(program, target, behind=True, moves=True)
 
 
 def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
@@ -118,7 +96,7 @@ def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
         return None
     if _names(statement, ast.Load) & _bound_by(block):  # only the ranks in the block have what it needs
         return None
-    return _behind(program, around, moves=True)
+    return _place(program, around, behind=True, moves=True)
 
 
 def at_end(program: Program, node: ast.AST) -> Place | None:
@@ -128,7 +106,7 @@ def at_end(program: Program, node: ast.AST) -> Place | None:
         return None
     if isinstance(block[-1], ast.Return):
         return in_front_of(program, block[-1])
-    return _behind(program, block[-1], moves=False)
+    return _place(program, block[-1], behind=True)
 
 
 def moved(program: Program, node: ast.AST, message: str, place: Place | None, advice: str) -> Mistake:
@@ -140,21 +118,26 @@ def moved(program: Program, node: ast.AST, message: str, place: Place | None, ad
 
 def first_in(program: Program, loop: ast.For | ast.AsyncFor | ast.While) -> Place:
     """The place in front of the first statement in a loop."""
-    return _place(program, loop.body[0].lineno, loop.body[0], moves=False)
+    return _place(program, loop.body[0])
 
 
-def _place(program: Program, number: int, like: ast.stmt, *, moves: bool) -> Place:
-    line = program.line_at(number)
-    column = line.shift + program.column_of(like.lineno, like.col_offset)
-    return Place(line.number, column, moves)
+def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves: bool = False) -> Place:
+    """The place in front of a statement, or behind it, as far in as it is."""
+    first = program.line_at(statement.lineno)
+    column = first.shift + program.column_of(statement.lineno, statement.col_offset)
+    if not behind:
+        return Place(first.number, column, moves)
+    return Place(program.line_at(statement.end_lineno or statement.lineno).number + 1, column, moves)
 
 
-def _behind(program: Program, statement: ast.stmt, *, moves: bool) -> Place:
-    last = program.line_at(statement.end_lineno or statement.lineno)
-    column = program.line_at(statement.lineno).shift + program.column_of(
-        statement.lineno, statement.col_offset
-    )
-    return Place(last.number + 1, column, moves)
+def _in_one_block(
+    program: Program, moves: ast.AST, node: ast.AST
+) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
+    """The statement that moves, the one of its block that has the node, and the block; None for what cannot be."""
+    moved = program.names.statement_of(moves)
+    block = _block_of(program, moved)
+    target = next((s for s in block if s is node or _holds(s, node)), None)
+    return (moved if isinstance(moved, _MOVABLE) else None), target, block
 
 
 def _block_of(program: Program, statement: ast.stmt | None) -> list[ast.stmt]:

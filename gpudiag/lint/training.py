@@ -1,7 +1,7 @@
 """Which loops train, what feeds them, and how often they go round."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
@@ -57,23 +57,23 @@ def _trains_alone(program: Program, step: Step) -> bool:
     call = step.node
     if not program.ddp_steps or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
-    called = list(_kinds_called(program, [call.func.value, *call.args]))
+    behind = calls_behind(program, [call.func.value, *call.args])
+    called = [program.values.kinds(other.func) for other in behind]
     return frozenset({"module"}) in called and not any(kinds & _SHARED_MODELS for kinds in called)
 
 
-def _kinds_called(program: Program, nodes: list[ast.expr]) -> Iterator[frozenset[str]]:
-    """What is called to compute some expressions, through names."""
-    left: list[ast.AST] = list(nodes)
+def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
+    """The calls by which some expressions are computed, through names."""
+    left = list(nodes)
     seen: set[ast.AST] = set()
     while left:
         for part in ast.walk(left.pop()):
             if isinstance(part, ast.Call):
-                yield program.values.kinds(part.func)
+                yield part
             elif isinstance(part, ast.Name) and part not in seen:
-                seen.add(part)
                 made = [b.value for b in program.values.reaching(part) if b.value is not None]
                 left += [value for value in made if value not in seen]
-                seen.update(made)
+                seen.update([part, *made])
 
 
 def repeats(program: Program, loop: Loop) -> bool:

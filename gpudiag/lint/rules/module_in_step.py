@@ -7,7 +7,7 @@ from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
-from gpudiag.lint.training import root_name, without_gradients
+from gpudiag.lint.training import calls_behind, root_name, without_gradients
 from gpudiag.model.lint import Severity
 
 
@@ -97,22 +97,7 @@ def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
     """Whether what the call gives goes into the loss, through names."""
     if not isinstance(backward, ast.Call) or not isinstance(backward.func, ast.Attribute):
         return False
-    start: list[ast.AST] = [backward.func.value, *backward.args]
-    seen: set[ast.AST] = set()
-    while start:
-        node = start.pop()
-        for part in ast.walk(node):
-            if part is call:
-                return True
-            if isinstance(part, ast.Name) and part not in seen:
-                seen.add(part)
-                start += [
-                    b.value
-                    for b in program.values.reaching(part)
-                    if b.value is not None and b.value not in seen
-                ]
-                seen |= {b.value for b in program.values.reaching(part) if b.value is not None}
-    return False
+    return any(part is call for part in calls_behind(program, [backward.func.value, *backward.args]))
 
 
 def _mend(program: Program, call: ast.Call, instead: str) -> str:
