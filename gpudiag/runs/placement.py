@@ -56,6 +56,12 @@ class GpuFitness:
         return "a GPU" if isinstance(index, Missing) else f"GPU {index}"
 
     @property
+    def is_held(self) -> bool:
+        """Whether something has its memory: a process, or whatever NVML counts; else nobody knows why torch has so little."""
+        has_process = not isinstance(self.device.processes, Missing) and bool(self.device.processes)
+        return has_process or _nvml_agrees(self.device, _CONNECTION_BYTES)
+
+    @property
     def cuda_name(self) -> str | None:
         """What CUDA_VISIBLE_DEVICES calls it: a MIG instance by its own UUID; None where no source has one.
 
@@ -142,7 +148,16 @@ def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str
     total = device.memory_total_bytes
     of_all = "" if isinstance(total, Missing) or device.mig_mode == "enabled" else f" of {format_size(total)}"
     by = f": {holders}" if holders else ""
+    seen = device.memory_free_bytes
+    if not by and not isinstance(seen, Missing) and not _nvml_agrees(device, needed):
+        by = f"; NVML counts {format_size(seen)} as free, so a limit of torch's own may apply"
     return f"{format_size(free)}{of_all} of its memory are free, and a rank with NCCL needs {format_size(needed)}{by}"
+
+
+def _nvml_agrees(device: Device, needed: int) -> bool:
+    """Whether NVML too says that a GPU lacks the memory, or says nothing; of a MIG instance it is not asked."""
+    free = device.memory_free_bytes
+    return isinstance(free, Missing) or free < needed or device.mig_mode == "enabled"
 
 
 def visibility_for(snapshot: Snapshot, chosen: Sequence[GpuFitness]) -> dict[str, str]:
@@ -338,7 +353,7 @@ def place_tests(
         busy = any(one.in_use for one in left)
         words = "; ".join(f"{one.name}: {one.reason}" for one in left) or "no GPU can be used"
         hint = " (--force tests GPUs in use)" if busy else ""
-        full = any(gpu.lacks_memory and gpu.unfit is None for gpu in judged)
+        full = any(gpu.lacks_memory and gpu.unfit is None and gpu.is_held for gpu in judged)
         reason = MissingReason.NOT_ASKED if busy or full else MissingReason.ERROR
         return Missing(reason, f"{NOT_TESTED}, because no GPU is free: {words}{hint}")
     return Placement(

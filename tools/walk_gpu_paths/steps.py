@@ -8,6 +8,7 @@ _SMALL = ("--max-bytes", "2K", "--step-factor", "16", "--iterations", "3", "--wa
 _ONE_SIZE = ("--min-bytes", "1003", "--max-bytes", "1003", "--iterations", "3", "--warmup", "1")
 # Of the sustained load, for long.
 _DURATION_SECONDS = 10
+_LONG_ON_AT_MOST = 2
 _QUICK = ("preflight", "--level", "quick")
 _MACHINES = Path(__file__).parent
 # Machines that stand for a kind of GPU, and how many of theirs take part.
@@ -62,8 +63,10 @@ def healthy_steps(counts: Sequence[int]) -> Iterator[Step]:
             "standard": ("preflight", "--level", "standard"),
             "long": ("preflight", "--level", "long", "--duration", str(_DURATION_SECONDS)),
         }
-        # The memory patterns go through most of what is free.
-        little = {"CUDA_STAND_IN_FREE_BYTES": str(1 << 28)}
+        # The memory patterns go through most of what is free, and a rank needs 1 GiB: a processor does that for two GPUs.
+        little = {"CUDA_STAND_IN_FREE_BYTES": str(5 << 28)}
+        if count > _LONG_ON_AT_MOST:
+            del commands["long"]
         for name, command in commands.items():
             variables = _first(count) | (little if name == "long" else {})
             yield Step(f"{name} on {count}", 0, "h100x8", command, variables=variables)

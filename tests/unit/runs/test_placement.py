@@ -350,6 +350,21 @@ def test_a_gpu_without_a_context_is_left_out_and_named_and_the_others_run() -> N
     assert "GPU 2" in finding.message
 
 
+def test_memory_that_only_torch_lacks_is_not_taken_for_a_gpu_in_use() -> None:
+    """A gate must not pass untested GPUs of which nobody knows why torch has so little of their memory."""
+    machine = make_machine_with(1)
+    little = (replace(machine.views[0], memory_free_bytes=GIB // 4),)
+    left_out = place_tests(replace(machine, views=little), (), NOT_ASKED, force=False)
+    assert isinstance(left_out, Missing)
+    assert left_out.reason is MissingReason.ERROR
+    assert "NVML counts 60 GiB as free" in left_out.detail
+    held = replace(machine.devices[0], memory_free_bytes=GIB // 4)
+    in_use = place_tests(replace(machine, devices=(held,), views=little), (), NOT_ASKED, force=False)
+    assert isinstance(in_use, Missing)
+    assert in_use.reason is MissingReason.NOT_ASKED
+    assert "NVML counts" not in in_use.detail
+
+
 def test_a_launcher_may_show_each_rank_a_gpu_of_its_own() -> None:
     machine = make_machine_with(4)
     shown_one = replace(machine, views=machine.views[:1])
