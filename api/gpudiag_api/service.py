@@ -56,6 +56,7 @@ class Service:
             polls=settings.polls,
             seen_file=self.seen_file,
             kubelet_socket=settings.kubelet_socket,
+            watches_jobs=settings.watches_jobs,
         )
         self.runs = RunManager(
             self.watch,
@@ -167,7 +168,7 @@ class Service:
             self._state_problem = ""  # the disk takes it again
         self._state_fails = any(stored)
         told = [self._state_problem] if self._state_problem else stored
-        return tuple(filter(None, (*told, self.good_state.warning, self.watch.warning)))
+        return tuple(filter(None, (*told, self.good_state.warning, *self.watch.warnings)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""

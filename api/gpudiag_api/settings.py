@@ -33,6 +33,7 @@ class Settings:
     allow_actions: bool = False
     polls: bool = True
     kubelet_socket: str | None = None  # where to ask which pods use the GPUs
+    watches_jobs: bool = False
     state_folder: Path | None = None
     state_problem: str = ""  # why that folder cannot be written, as far as the start has shown
     store: str | None = None

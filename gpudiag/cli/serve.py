@@ -25,6 +25,7 @@ _EXAMPLES = """\b
 Examples:
   gpudiag serve                                    http://127.0.0.1:8765
   gpudiag serve --allow-actions                    and tests can be started
+  sudo gpudiag serve --watch-jobs                  and jobs that hang are found
   gpudiag serve --host 0.0.0.0 --token-file FILE   for others
   gpudiag simulate h100x8+busy:0 -- gpudiag serve  try it without a GPU
 FILE holds lines `read:TOKEN` and `act:TOKEN`. Asked to stop (SIGTERM,
@@ -45,6 +46,11 @@ Ctrl-C) it ends its runs and exits 0."""
 )
 @click.option("--allow-actions", is_flag=True, help="Let a caller with an act token start runs.")
 @click.option("--no-poll", is_flag=True, help="Ask NVML nothing: runs and stored history only.")
+@click.option(
+    "--watch-jobs",
+    is_flag=True,
+    help="Watch this machine's jobs of several processes: one that stands still is a finding.",
+)
 @click.option(
     "--tls-cert",
     type=click.Path(path_type=Path),
@@ -80,6 +86,14 @@ def serve(**options: Any) -> ExitStatus:
         raise UsageError(
             f"{absent[0]} is not installed, and the service needs it", hint=install_command("serve")
         )
+    if options["watch_jobs"]:
+        from gpudiag.probe.job.py_spy import find_py_spy
+
+        if find_py_spy() is None:
+            raise UsageError(
+                "--watch-jobs reads the stacks of a job that stands still by py-spy, which is not installed",
+                hint=install_command("hang"),
+            )
     from gpudiag_api.server import describe_addresses, open_socket, run_service
     from gpudiag_api.settings import hold_folder
 
@@ -120,6 +134,7 @@ def _settings(options: dict[str, Any]) -> Any:
         tokens=tokens,
         allow_actions=options["allow_actions"],
         polls=not options["no_poll"],
+        watches_jobs=options["watch_jobs"],
         kubelet_socket=socket_of(options["kubelet_socket"], default_socket(host_root(os.environ))),
         state_folder=service_folder(state_directory()),
         store=options["store"] or default_store(),

@@ -36,6 +36,7 @@ class TimelineKind(StrEnum):
     DRIVER = "driver"
     SAMPLER = "sampler"
     RUN = "run"
+    JOB = "job"
 
 
 @dataclass(frozen=True, slots=True)

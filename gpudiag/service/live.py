@@ -305,6 +305,10 @@ class Changes:
         """Report the start or end of a run."""
         self._note(TimelineKind.RUN, message, severity, at=at)
 
+    def note_job(self, message: str, severity: str, at: float) -> None:
+        """Report that a job stands still, or no longer does."""
+        self._note(TimelineKind.JOB, message, severity, at=at)
+
     def _compare_driver(self, after: Snapshot) -> None:
         status = after.source("nvml")
         if status.state in (SourceState.TIMED_OUT, SourceState.NOT_ASKED):

@@ -34,6 +34,7 @@ from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
+from gpudiag.service.job_watch import JobWatch
 from gpudiag.service.live import Changes, SamplerFacts, build_live, key_of, last_good_of
 from gpudiag.service.owners import add_owners, find_owners
 from gpudiag.service.readings import Readings
@@ -81,10 +82,12 @@ class MachineWatch:
         polls: bool = True,
         seen_file: SeenFile | None = None,
         kubelet_socket: str | None = None,
+        watches_jobs: bool = False,
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods.
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with `watches_jobs` the
+        machine's jobs are watched, too.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -105,6 +108,11 @@ class MachineWatch:
         self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
         self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
+        self._jobs = (
+            JobWatch(os.uname().nodename, self._take_jobs, self._note_job, self._environment)
+            if watches_jobs
+            else None
+        )
         self.seen = SeenGpus()
         self.remembered_at: datetime | None = None  # when an earlier service saw a GPU last
         self._seen_file = seen_file
@@ -137,14 +145,16 @@ class MachineWatch:
             self._supervisor.close()
             self._inspector.close()
             self._pods.close()
+            if self._jobs is not None:
+                self._jobs.close()
             await self._wait_for_ends()
 
     async def _wait_for_ends(self) -> None:
         """Reap the killed children, but do not wait for one that is stuck in the driver."""
         until = monotonic() + _REAP_SECONDS
         while monotonic() < until:
-            parts = (self._supervisor, self._inspector, self._pods)
-            if sum(part.count_stuck() for part in parts) == 0:
+            parts = (self._supervisor, self._inspector, self._pods, self._jobs)
+            if sum(part.count_stuck() for part in parts if part is not None) == 0:
                 return
             await asyncio.sleep(_REAP_LOOK_SECONDS)
 
@@ -180,9 +190,11 @@ class MachineWatch:
         return self._supervisor.stuck
 
     @property
-    def warning(self) -> str | None:
-        """Why pods are not named, where they should be."""
-        return self._pods.warning
+    def warnings(self) -> tuple[str, ...]:
+        """Why pods are not named, or jobs not watched, where they should be."""
+        return tuple(
+            filter(None, (self._pods.warning, self._jobs.warning if self._jobs is not None else None))
+        )
 
     @property
     def interval_seconds(self) -> float:
@@ -217,6 +229,14 @@ class MachineWatch:
             self._moved_at = None
         self._join()
         self._publish()
+
+    def _take_jobs(self) -> None:
+        """Judge anew: a job stands still, goes on, or is not watched any more."""
+        self._join()
+        self._publish()
+
+    def _note_job(self, message: str, severity: str) -> None:
+        self._changes.note_job(message, severity, time())
 
     def _trouble(self) -> Trouble:
         waited = list(self._picture.wedged().values())
@@ -316,6 +336,8 @@ class MachineWatch:
             snapshot, earlier=earlier, baseline=good, known_gpus=known, xid_events=tuple(self._xid_events)
         )
         results = run_checks(context, INSTANT_CHECKS)
+        if self._jobs is not None:
+            results = (*results, self._jobs.result())
         outcome = verdict(results)
         if not self._asks_nvml() and outcome in (Outcome.PASS, Outcome.WARN):
             outcome = Outcome.ERROR  # the host may be well; of the GPUs nothing was seen
@@ -361,6 +383,8 @@ class MachineWatch:
         self._set_pace()
         self._inspector.look(driver_hangs=self._picture.is_hanging())
         self._pods.look()
+        if self._jobs is not None:
+            self._jobs.look()
         self.readings.keep_house()
         if self.snapshot is not None:
             self.good_state.look(machine_key(self.snapshot))

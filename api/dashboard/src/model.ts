@@ -292,7 +292,7 @@ export interface TimelineEntry {
 }
 
 // What an entry reports.
-export type TimelineKind = "xid" | "gpu_lost" | "gpu_silent" | "gpu_back" | "throttle_start" | "throttle_end" | "driver" | "sampler" | "run";
+export type TimelineKind = "xid" | "gpu_lost" | "gpu_silent" | "gpu_back" | "throttle_start" | "throttle_end" | "driver" | "sampler" | "run" | "job";
 
 // `gpudiag.run/1`: one run.
 export interface Run {

@@ -25,10 +25,11 @@ _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|x)?")
 
 @dataclass(frozen=True, slots=True)
 class StallRule:
-    """`factor` times the step, or `seconds` whatever the step; the default where neither is given."""
+    """`factor` times the step and at least `least_seconds`, or `seconds` whatever the step."""
 
-    factor: float | None = None
+    factor: float = FACTOR
     seconds: float | None = None
+    least_seconds: float = LEAST_SECONDS
 
     def limit_seconds(self, step: Reading[StepTime], longest_pause_seconds: float) -> float:
         """After how long a standstill is told; `longest_pause_seconds` is the longest that ended by itself."""
@@ -37,8 +38,7 @@ class StallRule:
         if isinstance(step, Missing):
             least = UNKNOWN_SECONDS
         else:
-            floor = LEAST_SECONDS if self.factor is None else LEAST_OF_FACTOR_SECONDS
-            least = max(floor, (self.factor or FACTOR) * step.seconds)
+            least = max(self.least_seconds, self.factor * step.seconds)
         return max(least, LONGER_THAN_BEFORE * longest_pause_seconds)
 
 
@@ -59,4 +59,6 @@ def parse_stall_rule(text: str | None) -> StallRule:
     if not least <= number <= _LONGEST_SECONDS:
         unit = " s" if match[2] == "s" else " steps"
         raise UsageError(f"--stall-after {text}: at least {least:g}{unit}, at most a day", hint=hint)
-    return StallRule(seconds=number) if match[2] == "s" else StallRule(factor=number)
+    if match[2] == "s":
+        return StallRule(seconds=number)
+    return StallRule(factor=number, least_seconds=LEAST_OF_FACTOR_SECONDS)

@@ -178,8 +178,8 @@ def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
                 sent += 1
 
 
-def _empty_job(found: FoundJob) -> Job:
-    uptime = _uptime()
+def name_job(found: FoundJob) -> str:
+    """`torchrun 18076: train.py`, for people."""
     launcher = found.launcher_process
     named = [one for one in (found.ranks[0].process if found.ranks else None, launcher) if one is not None]
     words = [word for one in named for word in one.words]
@@ -188,15 +188,17 @@ def _empty_job(found: FoundJob) -> Job:
         named[0].command[:60] if named else "?",
     )
     if launcher is not None:
-        name = f"{found.launcher} {launcher.pid}: {script}"
-    else:
-        name = (
-            f"{found.launcher}: {script}"
-            if len(found.ranks) > 1
-            else f"pid {found.ranks[0].process.pid}: {script}"
-        )
+        return f"{found.launcher} {launcher.pid}: {script}"
+    if len(found.ranks) > 1:
+        return f"{found.launcher}: {script}"
+    return f"pid {found.ranks[0].process.pid}: {script}"
+
+
+def _empty_job(found: FoundJob) -> Job:
+    uptime = _uptime()
+    launcher = found.launcher_process
     return Job(
-        name,
+        name_job(found),
         socket.gethostname(),
         found.launcher,
         launcher.pid if launcher else None,

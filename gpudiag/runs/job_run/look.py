@@ -32,17 +32,24 @@ def start_look(
     folder: str,
     still_seconds: float | None = None,
     earlier: tuple[Job, float] | None = None,
+    work_seconds: float | None = None,
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time tells: ranks that all stand still, work (six times). A rank that others wait
+    The limit is for what only time tells: ranks that all stand still, work (six times, at least `work_seconds`). A rank that others wait
     for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
     others have waited for longer. `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
     not moved since has stood still for so long, also where it spins and nothing else tells.
     """
     before = None if earlier is None else (encode(earlier[0]), earlier[1])
     return start_guarded(
-        "gpudiag.runs.job_run.look:stream_look", pid, limit_seconds, folder, still_seconds, before
+        "gpudiag.runs.job_run.look:stream_look",
+        pid,
+        limit_seconds,
+        folder,
+        still_seconds,
+        before,
+        work_seconds,
     )
 
 
@@ -53,6 +60,7 @@ def stream_look(
     folder: str,
     still_seconds: float | None,
     before: tuple[Any, float] | None = None,
+    work_seconds: float | None = None,
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.hang_limits import (
@@ -65,7 +73,7 @@ def stream_look(
         still=min(limit_seconds, usual.still if still_seconds is None else still_seconds),
         idle=limit_seconds,
         told=min(limit_seconds, usual.told),
-        work=WORK_LIMITS * limit_seconds,
+        work=max(WORK_LIMITS * limit_seconds, work_seconds or 0.0),
         loop=min(limit_seconds, usual.loop),
     )
     with _without_new_dumps(folder):
@@ -97,7 +105,10 @@ def _with_earlier(rank: RankSeen, before: Sequence[ProcessLook], seconds_ago: fl
 
 @contextmanager
 def _without_new_dumps(folder: str) -> Iterator[None]:
-    """Remove the dumps of flight recorders that appear in the folder meanwhile: they were asked for, and read."""
+    """Remove the dumps of flight recorders that appear in the folder meanwhile: they were asked for, and read; nothing without a folder."""
+    if not folder:
+        yield
+        return
     before = set(Path(folder).glob(f"{DUMP_NAME}*"))
     try:
         yield
