@@ -117,8 +117,8 @@ GPU_KINDS = (
     GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
 )
 # longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
-HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", "kernel30", "evaluate_all", "checkpoint")
-_OWN_JOB = frozenset(("kernel30", "evaluate_all", "checkpoint"))  # of jobs/healthy.py
+_OWN_JOB = ("kernel30", "evaluate_all", "checkpoint", "compile", "replay")  # of jobs/healthy.py
+HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", *_OWN_JOB)
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
 
@@ -321,22 +321,25 @@ def wait_for_step(path: Path, steps: int, process: subprocess.Popen[bytes], seco
     return False
 
 
-def try_gpu_kind(kind: GpuKind, ranks: int, looks: int = 1) -> tuple[str, float]:
-    """`right`, or what was wrong, and the seconds of the command; a job that hangs may be looked at several times, until it is."""
+def try_gpu_kind(
+    kind: GpuKind, ranks: int, looks: int = 1, *, until_right: bool = False
+) -> list[tuple[str, float]]:
+    """Of each look at one job `right`, or what was wrong, and the seconds of the command."""
     folder = Path(tempfile.mkdtemp(prefix="hang-"))
     try:
         with gpu_job(kind.mode, folder, ranks) as started:
             steps = 40 if kind.mode == "loader" else 20  # each of its two workers reads a batch in turn
             if not wait_for_step(folder / "progress.rank1.txt", steps, started):
-                return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
+                return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             time.sleep(SETTLE_SECONDS)
+            answers = []
             for _ in range(looks):
                 said = look(started.pid)
-                answer = judge_gpu_kind(kind, ranks, said)
-                if answer == "right":
+                answers.append((judge_gpu_kind(kind, ranks, said), said.seconds))
+                if until_right and answers[-1][0] == "right":
                     break
             record(f"gpus-{kind.mode}-{ranks}", said)
-        return answer, said.seconds
+        return answers
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -419,8 +422,11 @@ def print_gpu_rows(options: argparse.Namespace) -> None:
     for kind in GPU_KINDS:
         if not options.kinds or kind.mode in options.kinds:
             with ThreadPoolExecutor(options.at_once) as pool:
-                tries = pool.map(lambda _, kind=kind: try_gpu_kind(kind, options.ranks), range(options.times))
-                print_row(f"{kind.mode}, {options.ranks} ranks", list(tries))
+                tries = pool.map(
+                    lambda _, kind=kind: try_gpu_kind(kind, options.ranks, options.looks),
+                    range(options.times),
+                )
+                print_row(f"{kind.mode}, {options.ranks} ranks", [answer for job in tries for answer in job])
 
 
 def main() -> None:
@@ -439,6 +445,7 @@ def main() -> None:
     )
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
+    parser.add_argument("--looks", type=int, default=1, help="At each job on the stand-in.")
     parser.add_argument("--at-once", type=int, default=1)
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors")

@@ -259,7 +259,7 @@ def _devices(machine: _Machine, extension: Any) -> dict[str, Any]:
         "_cuda_getDevice": extension.get_device,
         "_cuda_setDevice": start_and_set,
         "_cuda_exchangeDevice": exchange,
-        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": lambda device: exchange(device),  # torch._dynamo tells the two apart
         "_cuda_synchronize": extension.drain,
         "_cuda_canDeviceAccessPeer": machine.can_reach,
     }

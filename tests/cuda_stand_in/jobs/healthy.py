@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(sys.argv[2], "inductor")  # nothing is compiled already
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,6 +19,8 @@ MODES = (
     "kernel30",  # a kernel of 30 s in every fifth step, on all ranks
     "evaluate_all",  # all ranks evaluate for 10 s in every tenth step
     "checkpoint",  # rank 0 saves 100 MB and more in every fifth step, and the others wait in barrier()
+    "compile",  # rank 0 compiles for a new shape in every twentieth step, with a C++ compiler as its child
+    "replay",  # a step is one launch of two seconds and a wait, as the replay of a CUDA graph is seen from outside
 )
 MODE, FOLDER = sys.argv[1], Path(sys.argv[2])
 RANK, WIDTH = int(os.environ["RANK"]), 256
@@ -36,6 +40,11 @@ def save(model: nn.Module) -> None:
     torch.save({"model": model.state_dict(), "states": states}, FOLDER / "checkpoint.pt")
 
 
+def preprocess(values: torch.Tensor) -> torch.Tensor:
+    """What is compiled."""
+    return torch.relu(values * 2).cumsum(0).sin()
+
+
 def do_what_looks_odd(model: nn.Module, step: int) -> None:
     """The mode's own part of a step."""
     if MODE == "kernel30" and step % 5 == 4:
@@ -46,6 +55,11 @@ def do_what_looks_odd(model: nn.Module, step: int) -> None:
         if RANK == 0:
             save(model)
         dist.barrier()
+    if MODE == "compile" and RANK == 0 and step % 20 == 9:
+        torch.compile(preprocess, dynamic=False)(torch.randn(64 + step, WIDTH))
+    if MODE == "replay":
+        torch.cuda._sleep(4 * 10**9)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 def main() -> None:
