@@ -251,6 +251,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.PROGRAM: PROGRAM,
         at.QUEUE: QUEUE,
         at.SLEEP: SLEEP,
+        at.POLL: LOOP,
         at.CHECKPOINT: CHECKPOINT,
         at.DEBUGGER: DEBUGGER,
         at.TERMINAL: TERMINAL,

@@ -7,7 +7,7 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
-from gpudiag.checks.job.facts import facts_of, subject_of
+from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
 from gpudiag.checks.job.gpu_waits import uses_gpu
 from gpudiag.checks.job.groups import (
@@ -21,6 +21,8 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.missing_ranks import judge_missing
+from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
@@ -29,11 +31,13 @@ from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
-from gpudiag.model.job import Job, JobVerdict, RankSeen
+from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
 
+# What a loader's worker may well do between two batches.
+_MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
@@ -134,6 +138,9 @@ def _judge(
     waiters = Waiters(job, waiting, limits.still)
     others = tuple(one for one in positions if one not in waiting and one.kind != at.UNSEEN)
     used: tuple[Difference, ...] = ()
+    missing = judge_missing(job, alive, waiters, limits)
+    if missing:
+        return worst_first(missing), used
     absent = _absent(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
@@ -226,11 +233,8 @@ def _judge_others(
         if judged is None:
             continue
         kind, why = judged
-        found.append(
-            kind.finding(
-                subject_of(group, job), f"{_not_in(group, waiters)}{why}", *facts_of(group), *waiters.facts()
-            )
-        )
+        message, facts = f"{_not_in(group, waiters)}{why}", (*facts_of(group), *waiters.facts())
+        found.append(kind.finding(subject_of(group, job), message, *facts, remedy=remedy_of(group)))
     return found
 
 
@@ -268,12 +272,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
         # That they wait now, and stood still between the looks, is seen; how long they may have, a thread of backward passes tells.
         still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
-        if head.on_disk and still < limits.disk:
-            return (
-                None
-                if still < limits.told
-                else (kinds.NOT_YET, f"; a disk may be busy: after {limits.disk:g} s it is called a hang")
-            )
+        if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
+            who = "a disk may be busy" if head.on_disk else "a loader may be slow"
+            limit = f"; {who}: after {limits.disk:g} s it is called a hang"
+            return None if still < limits.told else (kinds.NOT_YET, limit)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
         if still < limits.news and (waited or 0.0) < limits.still:
@@ -324,16 +326,28 @@ def _judge_without_waiters(
         found += _judge_gone(job, positions, _stood_seconds(alive), limits)
     if found or not still or any(one.busy for one in alive):
         return found
+    if found := judge_pollers(job, alive, limits):
+        return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
-        long = since is not None and since >= limits.idle
+        idle = min(limits.idle, max(_idle_limit(one, limits) for one in group.positions))
+        long = since is not None and since >= idle
         word = f" for {describe_seconds(since)}" if since is not None else ""
         kind = known if long else kinds.NOT_YET
-        limit = "" if long else f"; it is called a hang after {limits.idle:g} s"
+        limit = "" if long else f"; it is called a hang after {idle:g} s"
         message = f"{describe(group)}{word}, and nothing moves{limit}"
-        found.append(kind.finding(subject_of(group, job), message, *facts_of(group)))
+        found.append(kind.finding(subject_of(group, job), message, *facts_of(group), remedy=remedy_of(group)))
     return found
+
+
+def _idle_limit(one: Position, limits: HangLimits) -> float:
+    """After how long a rank is blamed that stands still while nobody waits for it; soon for what cannot end by itself."""
+    main = one.seen.last.main
+    awaited = main.awaited if main is not None else None
+    if awaited is not None and awaited.kind == "lock file" and REMOVABLE in awaited.detail:
+        return limits.still
+    return limits.locked if one.kind == at.LOADER and one.inner_kind == at.LOCK else limits.idle
 
 
 def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:

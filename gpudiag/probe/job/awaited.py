@@ -130,7 +130,7 @@ def _file(pid: int, path: str) -> Awaited:
     shown = escape_controls(mask_text(path))
     if path.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Awaited("terminal", shown)
-    system = _file_system(pid, path)
+    system = find_file_system(pid, path)
     if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108 - it is compared, not written
         return Awaited("device", shown, system)
     far = system.partition(" ")[0] in _FAR_FILE_SYSTEMS
@@ -141,7 +141,7 @@ def _file(pid: int, path: str) -> Awaited:
     return Awaited(kind, shown, system)
 
 
-def _file_system(pid: int, path: str) -> str:
+def find_file_system(pid: int, path: str) -> str:
     """`nfs4 on /data`: the type and the mount point of the file system that holds a path."""
     best = ("", "")
     for line in read_text(f"/proc/{pid}/mountinfo").splitlines():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpudiag.model.job import Frame, GroupSeen, TensorSeen
 from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
 from gpudiag.probe.job.memory import Memory, read_group, read_tensor
+from gpudiag.probe.job.poll_loops import find_poll_loop
 from gpudiag.probe.job.py_spy import RawFrame, Variable
 from gpudiag.reference.waits import is_library
 
@@ -66,6 +67,7 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
         variables=tuple(plain[:_MOST_VARIABLES]),
         tensors=tuple(tensors),
         group=group,
+        mark="" if of_torch else mark_of((raw,)),
     )
 
 
@@ -87,6 +89,7 @@ class SourceLine:
 
     text: str
     inside: tuple[str, ...]
+    polls: str = ""  # the loop around it that only asks and waits
 
 
 class Sources:
@@ -101,7 +104,8 @@ class Sources:
         if not 0 < number <= len(lines):
             return None
         text = _statement(lines, number)
-        return SourceLine(mask_text(escape_controls(text))[:_TEXT_CHARACTERS], _around(tree, number))
+        shown = mask_text(escape_controls(text))[:_TEXT_CHARACTERS]
+        return SourceLine(shown, _around(tree, number), find_poll_loop(lines, number))
 
     def _read(self, pid: int, file: str) -> tuple[list[str], ast.Module | None]:
         if file not in self._files:

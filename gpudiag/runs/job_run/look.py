@@ -67,6 +67,8 @@ def stream_look(
         told=min(limit_seconds, usual.told),
         work=WORK_LIMITS * limit_seconds,
         loop=min(limit_seconds, usual.loop),
+        locked=min(limit_seconds, usual.locked),
+        absent=min(limit_seconds, usual.absent),
     )
     with _without_new_dumps(folder):
         add_earlier = (
