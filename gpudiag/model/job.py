@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -223,6 +224,7 @@ class Job:
     slurm_job: str = ""
     state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
+    agent: AgentSeen | None = None  # torchrun, where it has no rank
 
     def host_of(self, rank: int) -> str:
         """The machine that this rank is on, or should be on."""

@@ -24,6 +24,7 @@ from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.missing_ranks import judge_missing
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
@@ -48,12 +49,13 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
     findings, used = _judge(job, positions, alive, limits, told)
+    findings = findings or judge_agent(job, limits)
     unseen = _describe_unseen(positions)
     if not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
-    if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
+    if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
         outcome = Outcome.ERROR
     verdict = JobVerdict(
         job.name,
@@ -75,7 +77,7 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 
     A job of which nothing was seen to move, and of which nothing is told, is not decided: it may have hung a moment ago.
     """
-    if verdict.outcome is Outcome.FAIL:
+    if verdict.outcome is Outcome.FAIL or not verdict.job.ranks:
         return True
     if any(one.code in (kinds.NOT_YET.code, kinds.UNKNOWN.code) for one in verdict.findings):
         return False

@@ -17,6 +17,7 @@ from typing import Any
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.find import FoundJob, find_known_job
 from gpudiag.probe.job.frames import Sources, describe_frames, mark_of
@@ -75,7 +76,7 @@ def stream_looks_at(emit: Emit, pids: Sequence[tuple[int, int]], world_size: int
 def _stream(
     emit: Emit, found: Sequence[FoundJob], hidden: int, looks: int, between_seconds: float, started: float
 ) -> None:
-    emit(("jobs", [encode(_empty_job(job)) for job in found], hidden))
+    emit(("jobs", [encode(_with_agent(_empty_job(job), job)) for job in found], hidden))
     if not found:
         return
     kept: dict[int, set[tuple[str, int]]] = {}
@@ -184,6 +185,13 @@ def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
             if line is not None and sent < _MOST_SOURCES:
                 emit(("source", file, number, line.text, list(line.inside), line.polls))
                 sent += 1
+
+
+def _with_agent(job: Job, found: FoundJob) -> Job:
+    """The job with its torchrun, where that has no ranks."""
+    if found.ranks or found.launcher_process is None:
+        return job
+    return replace(job, agent=look_at_agent(found.launcher_process, list_processes(), _uptime()))
 
 
 def _empty_job(found: FoundJob) -> Job:
