@@ -286,10 +286,7 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
             hint=f"name a process of it: `gpudiag hang PID`; where it is another user's: `{root_command('hang PID')}`",
         )
     if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
-        listed = "; ".join(
-            f"{job.name} ({_count_ranks(job)})"
-            for job in jobs[:8]
-        )
+        listed = "; ".join(f"{job.name} ({_count_ranks(job)})" for job in jobs[:8])
         raise UsageError(
             f"{len(jobs)} jobs are on this machine: {listed}", hint="name one: `gpudiag hang PID`, or `--all`"
         )

@@ -1,6 +1,5 @@
 """torchrun before it has ranks: what its command line, its stack and the kernel's list of connections tell of its rendezvous."""
 
-import os
 import re
 import socket
 import time
@@ -90,9 +89,12 @@ def look_at_agent(
 def waits_for_nodes(job: FoundJob) -> bool:
     """Whether a job is a torchrun of several nodes that has no rank here."""
     agent = job.launcher_process
-    return (
-        agent is not None and not job.ranks and read_options(agent.words, agent.environment or {}) is not None
-    )
+    return agent is not None and not job.ranks and is_of_nodes(agent)
+
+
+def is_of_nodes(process: Process) -> bool:
+    """Whether a process is torchrun with several nodes by its command line."""
+    return _is_agent(process) and read_options(process.words, process.environment or {}) is not None
 
 
 def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options | None:
@@ -185,16 +187,3 @@ def _seconds_of_children(pid: int) -> float:
         _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
         return sum(int(one) for one in fields[_CHILDREN_TICKS : _CHILDREN_TICKS + 2]) / CLOCK_TICKS
     return 0.0
-
-
-def has_agent_below(pid: int, children: Mapping[int, Sequence[int]]) -> int | None:
-    """The pid of torchrun among a process and those below it, the nearest first; None where there is none."""
-    level = [pid]
-    while level:
-        for one in level:
-            with suppress(OSError):
-                words = read_text(f"/proc/{one}/cmdline").split("\0")
-                if any(word.endswith(AGENTS) for word in words) and os.path.exists(f"/proc/{one}"):
-                    return one
-        level = [child for one in level for child in children.get(one, ())]
-    return None
