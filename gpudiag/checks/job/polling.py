@@ -4,11 +4,15 @@ A loop that polls wakes up, is at another line, counts its attempts and makes ne
 meanwhile: their lines and their variables stay as they are, and that is how a loop that goes round is told from a job that goes on.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from gpudiag.model.job import Frame, ProcessLook, ThreadLook
+from gpudiag.model.job import Frame, ProcessLook, RankSeen, ThreadLook
 
+# Libraries of locks on files, which sleep and ask again; their own loops call much else.
+_LOCKS = re.compile(r"/(filelock|fasteners|portalocker|lockfile|oslo_concurrency)/")
 _SPINS_SHARE = 0.5  # of a processor: `sleep(0)` and `pass` take all of it that they get
 
 
@@ -17,7 +21,7 @@ def only_polled(one: ThreadLook, other: ThreadLook) -> bool:
     for earlier, later in zip(reversed(one.frames), reversed(other.frames), strict=False):
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
-        if earlier.polls and earlier.polls == later.polls:
+        if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
             return True
         if earlier.line != later.line or _ran(earlier, later):
             return False
@@ -36,7 +40,30 @@ def find_poll(looks: Sequence[ProcessLook]) -> Frame | None:
     mains = [look.main for look in looks if look.main is not None]
     if len(mains) < 2 or not all(only_polled(one, other) for one, other in pairwise(mains)):
         return None
-    return next((frame for frame in mains[-1].frames if frame.polls), None)
+    return next((frame for frame in mains[-1].frames if frame.polls or _LOCKS.search(frame.file)), None)
+
+
+def with_lock_file(seen: RankSeen) -> RankSeen:
+    """The rank, with its last look as one of a sleep for a lock file, where it polls for one and was awake just then."""
+    last = seen.last
+    main = last.main
+    if (
+        main is None
+        or (main.awaited is not None and main.awaited.kind == "lock file")
+        or find_poll(seen.looks) is None
+    ):
+        return seen
+    asleep = [one.main for one in seen.looks if one.main is not None and one.main.awaited is not None]
+    found = next(
+        (one for one in reversed(asleep) if one.awaited is not None and one.awaited.kind == "lock file"), None
+    )
+    if found is None:
+        return seen
+    settled = replace(
+        main, state=found.state, syscall=found.syscall, waits_in=found.waits_in, awaited=found.awaited
+    )
+    threads = tuple(settled if one is main else one for one in last.threads)
+    return replace(seen, looks=(*seen.looks[:-1], replace(last, threads=threads)))
 
 
 def spins(looks: Sequence[ProcessLook]) -> bool:

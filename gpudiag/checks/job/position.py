@@ -14,7 +14,7 @@ from gpudiag.checks.job.movement import (
     uses_files,
     works,
 )
-from gpudiag.checks.job.polling import find_poll, spins
+from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.checks.job.stacks import (
     Call,
     asks_store,
@@ -120,6 +120,7 @@ def describe_line(frame: Frame | None) -> str:
 def find_position(seen: RankSeen, job: Job) -> Position:
     """The rank's position by all its looks."""
     nothing = Call(None, (), "")
+    seen = with_lock_file(seen)
     first, last = _first_whole(seen), seen.last
     gone = _if_gone(seen)
     if gone is not None:
