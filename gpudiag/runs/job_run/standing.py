@@ -11,7 +11,8 @@ from gpudiag.model.job_run import Pulse
 _QUIET_SHARE = 0.04
 _SECOND = 1.0
 _UNSEEN_SECONDS, _AGAIN_SECONDS = 4.0, 2.5
-_MOST_GLANCES = 40  # beside what all glances may take
+# Beside what all glances may take: some at once, and then one in a minute, which is 0.03 % of a processor.
+_GLANCES_AT_ONCE, _GLANCE_EVERY_SECONDS = 12, 60.0
 
 
 class Standing:
@@ -61,8 +62,8 @@ class Standing:
         self._stance, self._count, self._differed_at = "", 0, at_seconds
 
     def wants_glance(self, now: float) -> bool:
-        """Whether a glance now would tell whether it stands; it is counted, and there are not more than some."""
-        if self._anchor is None or self._asked >= _MOST_GLANCES:
+        """Whether a glance now would tell whether it stands; it is counted, and they are few."""
+        if self._anchor is None or self._asked >= _GLANCES_AT_ONCE + now / _GLANCE_EVERY_SECONDS:
             return False
         quiet = self._busy_at is not None and now - self._busy_at >= _UNSEEN_SECONDS
         if not (quiet or self._polls):
