@@ -175,9 +175,9 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     port = str(next(PORTS))
     argv = [sys.executable, str(JOBS / script), what, str(folder)]
     if what == "missing_rank":
-        started = f"RANK=$rank WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
+        variables = f"RANK=$rank WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
         # Rank 1 is the one that ends at once, and whose shell goes on.
-        script_of_ranks = f"for rank in {' '.join(map(str, range(ranks)))}; do [ $rank = 1 ] || {started} {' '.join(argv)} & done; wait"
+        script_of_ranks = f"for rank in {' '.join(map(str, range(ranks)))}; do [ $rank = 1 ] || {variables} {' '.join(argv)} & done; wait"
         argv = ["bash", "-c", script_of_ranks]
     elif what in ("missing_node", "static_node"):
         torchrun = str(Path(sys.executable).parent / "torchrun")

@@ -92,7 +92,8 @@ def spin_flag() -> None:
     """A flag in shared memory, asked without a pause."""
     memory = shared_memory.SharedMemory(create=True, size=64)
     begin()
-    while memory.buf[0] == 0:  # spin_flag
+    flags: Any = memory.buf
+    while flags[0] == 0:  # spin_flag
         pass
 
 
@@ -100,7 +101,8 @@ def poll_flag() -> None:
     """The same with the shortest of pauses."""
     memory = shared_memory.SharedMemory(create=True, size=64)
     begin()
-    while memory.buf[0] == 0:  # poll_flag
+    flags: Any = memory.buf
+    while flags[0] == 0:  # poll_flag
         time.sleep(0)  # poll_flag
 
 
@@ -167,17 +169,17 @@ def ring() -> None:
         if step == 60 and KIND == "flag_ring" and RANK == GUILTY:
             begin()
             open(FOLDER / "fifo").read()  # noqa: SIM115 - flag_ring
-        turn(memory, step)
+        turn(memory.buf, step)
         time.sleep(0.02)
 
 
-def turn(memory: shared_memory.SharedMemory, step: int) -> None:
+def turn(flags: Any, step: int) -> None:
     """Wait until the rank before this one has had its turn, and have one."""
     before = (RANK - 1) % WORLD
     own = step % 250
-    while memory.buf[before] != (own if RANK else (step - 1) % 250):
+    while flags[before] != (own if RANK else (step - 1) % 250):
         time.sleep(0)
-    memory.buf[RANK] = own
+    flags[RANK] = own
 
 
 def answer() -> None:

@@ -33,6 +33,11 @@ def missing_ranks(job: Job) -> tuple[int, ...]:
     return tuple(rank for rank in range(job.world_size) if rank not in known)
 
 
+def is_first_meeting(waiters: Waiters) -> bool:
+    """Whether ranks wait where the job's process group is made: others may still be starting."""
+    return any(one.call.operation in _FIRST_MEETINGS for one in waiters.positions)
+
+
 def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits: HangLimits) -> list[Finding]:
     """The finding for ranks that never joined, where all that are here wait for them to join; empty for everything else."""
     missing = missing_ranks(job)

@@ -21,7 +21,7 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.missing_ranks import judge_missing
+from gpudiag.checks.job.missing_ranks import is_first_meeting, judge_missing
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.rendezvous import judge_agent
@@ -278,6 +278,9 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
             return None if still < limits.told else (kinds.NOT_YET, limit)
+        if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
+            limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
+            return None if still < limits.still else (kinds.NOT_YET, limit)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
         if still < limits.news and (waited or 0.0) < limits.still:
@@ -287,9 +290,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
     waited = waited or 0.0
-    if head.in_loop and waited >= limits.loop:
+    is_endless = head.in_loop and not (head.polls and head.moves)
+    if is_endless and waited >= limits.loop:
         return kinds.LOOP, ""
-    if head.in_loop:
+    if is_endless:
         return kinds.NOT_YET, f"; the others have waited for less than {limits.loop:g} s"
     sign = "it moves" if head.moves else "it takes processor time, and nothing else of it moves"
     if waited >= limits.work:

@@ -22,11 +22,11 @@ class Recorded:
 
 
 RECORDED = (
-    Recorded("polls_loaders", "hang.loader", None, ("ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__")),
-    Recorded("polls_ring", "hang.network", 2, ("answer from 127.0.0.1:", "job.py:56 in load_adapter", "ranks 0 and 1 only poll")),
-    Recorded("polls_lock_file", "hang.lock", 0, ("model.safetensors.lock", "its owner is gone", "job.py:10 in fetch", "ranks 1-3 wait")),
-    Recorded("missing_rank", "hang.never_joined", 3, ("rank 3 is not there", "3 of 4 ranks", "ranks 0-2 wait in the init_process_group")),
-    Recorded("missing_node", "hang.never_joined", None, ("rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank")),
+    Recorded("polls/loaders", "hang.loader", None, ("ranks 0 and 1", "worker", "job.py:21 in Rows.__getitem__")),
+    Recorded("polls/ring", "hang.network", 2, ("answer from 127.0.0.1:", "job.py:56 in load_adapter", "ranks 0 and 1 only poll")),
+    Recorded("polls/lock_file", "hang.lock", 0, ("model.safetensors.lock", "its owner is gone", "job.py:10 in fetch", "ranks 1-3 wait")),
+    Recorded("polls/missing_rank", "hang.never_joined", 3, ("rank 3 is not there", "3 of 4 ranks", "ranks 0-2 wait in the init_process_group")),
+    Recorded("polls/missing_node", "hang.never_joined", None, ("rendezvous at 127.0.0.1:", "id 77", "for 1 of 2 nodes", "no rank")),
 )  # fmt: skip
 
 
@@ -41,14 +41,14 @@ def test_each_recorded_job_is_judged_right(one: Recorded) -> None:
 
 
 def test_the_remedy_names_the_lock_file() -> None:
-    finding = judge_job(recorded("polls_lock_file")).findings[0]
+    finding = judge_job(recorded("polls/lock_file")).findings[0]
     assert "`rm /home/ann/job/out/model.safetensors.lock`" in finding.remedy
 
 
 def test_a_lock_file_whose_owner_lives_is_not_to_be_removed() -> None:
     held = Awaited("lock file", "/data/a.lock", "held by pid 12 (python train.py)")
     job = _with_main(
-        recorded("polls_lock_file"), lambda main: replace(main, awaited=held) if main.awaited else main
+        recorded("polls/lock_file"), lambda main: replace(main, awaited=held) if main.awaited else main
     )
     finding = judge_job(job).findings[0]
     assert "held by pid 12" in finding.message
@@ -56,9 +56,9 @@ def test_a_lock_file_whose_owner_lives_is_not_to_be_removed() -> None:
 
 
 def test_what_may_still_come_is_told_and_not_accused() -> None:
-    ranks = recorded("missing_rank")
+    ranks = recorded("polls/missing_rank")
     young = replace(ranks, ranks=tuple(replace(one, started_seconds_ago=12.0) for one in ranks.ranks))
-    node = recorded("missing_node")
+    node = recorded("polls/missing_node")
     assert node.agent is not None
     joined = replace(node.agent, agents_here=(*node.agent.agents_here, (99, 4.0)), least_nodes=3)
     for job in (young, replace(node, agent=joined)):
@@ -68,7 +68,7 @@ def test_what_may_still_come_is_told_and_not_accused() -> None:
 
 
 def test_who_has_joined_elsewhere_and_an_endpoint_that_does_not_answer_are_told() -> None:
-    node = recorded("missing_node")
+    node = recorded("polls/missing_node")
     assert node.agent is not None
     elsewhere = replace(node.agent, least_nodes=4, most_nodes=4, nodes_elsewhere=("10.0.0.7", "10.0.0.8"))
     assert "for 1 of 4 nodes" in judge_job(replace(node, agent=elsewhere)).headline
@@ -78,7 +78,7 @@ def test_who_has_joined_elsewhere_and_an_endpoint_that_does_not_answer_are_told(
 
 
 def test_ranks_of_a_job_on_several_machines_may_be_elsewhere() -> None:
-    job = replace(recorded("missing_rank"), master="10.0.0.7:29500")
+    job = replace(recorded("polls/missing_rank"), master="10.0.0.7:29500")
     headline = judge_job(job).headline
     assert "rank 3 has not joined" in headline
     assert "on this machine" in headline
@@ -87,7 +87,7 @@ def test_ranks_of_a_job_on_several_machines_may_be_elsewhere() -> None:
 
 
 def test_a_rank_that_still_starts_is_no_missing_one() -> None:
-    job = recorded("missing_rank")
+    job = recorded("polls/missing_rank")
     starting = replace(
         job.ranks[1], rank=3, pid=7, looks=tuple(_importing(one, 7) for one in job.ranks[1].looks)
     )
@@ -110,7 +110,7 @@ def _importing(look: ProcessLook, pid: int) -> ProcessLook:
 
 
 def test_polls_beside_a_rank_that_goes_on_accuse_nobody() -> None:
-    job = recorded("polls_ring")
+    job = recorded("polls/ring")
     moving = tuple(replace(one, written_bytes=int(1e6 * one.at_seconds)) for one in job.ranks[2].looks)
     assert (
         judge_job(replace(job, ranks=(*job.ranks[:2], replace(job.ranks[2], looks=moving)))).outcome
@@ -119,7 +119,7 @@ def test_polls_beside_a_rank_that_goes_on_accuse_nobody() -> None:
 
 
 def test_a_ring_that_turns_moves() -> None:
-    job = recorded("polls_ring")
+    job = recorded("polls/ring")
 
     def turned(rank: RankSeen) -> RankSeen:
         return replace(rank, looks=tuple(_with_outer_mark(look) for look in rank.looks))
@@ -141,7 +141,7 @@ def _with_outer_mark(look: ProcessLook) -> ProcessLook:
 
 
 def test_slow_workers_of_a_loader_are_not_accused() -> None:
-    job = recorded("polls_loaders")
+    job = recorded("polls/loaders")
 
     def asleep(seconds: float) -> Job:
         ranks = []
