@@ -157,7 +157,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER) and not of_file:
         inner = _what_it_waits_for(seen, last, kind, job)
         moves = moves or inner.moves
-    elif poll is not None:
+    elif any(frame.polls for frame in main.frames):  # it may ask whether a program of its own has ended
         moves = moves or any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks)
     if kind == LOADER and inner.since_seconds is not None:
         since = inner.since_seconds  # the main thread wakes up every 5 s to see whether its workers live
