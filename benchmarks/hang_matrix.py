@@ -104,9 +104,9 @@ POLLS = tuple(Kind(name, tuple(codes.split()), script="polls.py") for name, code
 _OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))  # no rank is to blame alone
 _SETTLES = {
     "all_loaders": 24.0,
-    "missing_rank": 34.0,
-    "missing_node": 36.0,
-    "static_node": 36.0,
+    "missing_rank": 60.0,
+    "missing_node": 45.0,
+    "static_node": 45.0,
     "flag_ring": 12.0,
 }
 _NEEDED_WORDS = {

@@ -100,8 +100,8 @@ def is_of_nodes(process: Process) -> bool:
 def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options | None:
     """What torchrun's command line says of its rendezvous; None where it is of one node alone."""
     given = {name: variables.get(f"PET_{name.upper()}", default) for name, default in _DEFAULTS.items()}
-    start = next((place + 1 for place, word in enumerate(words) if word.endswith(AGENTS)), len(words))
-    rest = iter(words[start:])
+    start = _after_launcher(words)
+    rest = iter(words[start:] if start is not None else ())
     for word in rest:
         if not word.startswith("--"):
             break  # the script
@@ -140,7 +140,17 @@ def _same(one: _Options | None, other: _Options) -> bool:
 
 
 def _is_agent(process: Process) -> bool:
-    return process.python and any(word.endswith(AGENTS) for word in process.words)
+    return process.python and _after_launcher(process.words) is not None
+
+
+def _after_launcher(words: Sequence[str]) -> int | None:
+    """Where torchrun's own options begin; None for another program, such as one that was given torchrun as its command."""
+    for place, word in enumerate(words[1:], start=1):
+        if word.endswith(AGENTS):
+            return place + 1
+        if not word.startswith("-") and words[place - 1] not in ("-X", "-W"):
+            return None
+    return None
 
 
 def _ago(process: Process, uptime_seconds: float) -> float:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpudiag.probe.job.agent import read_options
+from gpudiag.probe.job.agent import is_of_nodes, read_options
+from gpudiag.probe.job.proc import Process
 
 TORCHRUN = ("/usr/bin/python3", "/opt/venv/bin/torchrun")
 SCRIPT = ("train.py", "--nnodes", "9")
@@ -28,6 +29,23 @@ def test_the_place_of_the_rendezvous_is_read(words: tuple[str, ...], place: tupl
 )
 def test_a_job_of_one_node_has_no_rendezvous_of_nodes(words: tuple[str, ...]) -> None:
     assert read_options((*TORCHRUN, *words, *SCRIPT), {}) is None
+
+
+def test_a_program_that_starts_torchrun_is_none() -> None:
+    words = (
+        "python",
+        "/opt/venv/bin/gpudiag",
+        "run",
+        "--",
+        "python",
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "train.py",
+    )
+    assert not is_of_nodes(Process(7, 1, "S", 0.0, "python", words, python=True, environment={}))
+    assert is_of_nodes(Process(8, 7, "S", 0.0, "python", words[4:], python=True, environment={}))
 
 
 def test_variables_count_where_the_command_line_says_nothing() -> None:
