@@ -12,7 +12,7 @@ _QUIET_SHARE = 0.04
 _SECOND = 1.0
 _UNSEEN_SECONDS, _AGAIN_SECONDS = 4.0, 2.5
 # Beside what all glances may take: some at once, and then one in a minute, which is 0.03 % of a processor.
-_GLANCES_AT_ONCE, _GLANCE_EVERY_SECONDS = 12, 60.0
+_GLANCES_AT_ONCE, _GLANCE_EVERY_SECONDS = 6, 60.0
 
 
 class Standing:

@@ -61,4 +61,4 @@ def test_glances_beside_the_usual_ones_are_few() -> None:
     standing = Standing()
     watch(standing, 0, 10, 0.0)
     asked = sum(standing.wants_glance(10 + second / 10) for second in range(100_000))
-    assert 0 < asked <= 13 + 10_010 / 60
+    assert 0 < asked <= 7 + 10_010 / 60
