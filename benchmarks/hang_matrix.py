@@ -4,6 +4,7 @@
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
+    python benchmarks/hang_matrix.py --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
@@ -13,6 +14,7 @@ of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a 
 """
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
@@ -91,6 +93,33 @@ GROUPS = (
 )
 
 
+# Waits that poll, and ranks that never came (hang_jobs/polls.py).
+_POLLS = {
+    "soft_lock": "hang.lock", "file_lock": "hang.lock", "own_lock": "hang.lock", "store_wait": "hang.never_joined hang.other_collective",
+    "queue_timeout": "hang.queue hang.lock", "event_wait": "hang.lock", "manager_queue": "hang.queue hang.network", "spin_flag": "hang.loop",
+    "poll_flag": "hang.loop hang.sleep", "answer": "hang.network", "stream_loader": "hang.loader", "flag_ring": "hang.file",
+    "all_loaders": "hang.loader", "missing_rank": "hang.never_joined", "missing_node": "hang.never_joined", "static_node": "hang.never_joined",
+}  # fmt: skip
+POLLS = tuple(Kind(name, tuple(codes.split()), script="polls.py") for name, codes in _POLLS.items())
+_OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))  # no rank is to blame alone
+_SETTLES = {
+    "all_loaders": 24.0,
+    "missing_rank": 60.0,
+    "missing_node": 45.0,
+    "static_node": 45.0,
+    "flag_ring": 12.0,
+}
+_NEEDED_WORDS = {
+    "missing_node": ("rendezvous", "1 of 2 nodes"),
+    "static_node": ("rendezvous",),
+    "soft_lock": ("owner is gone",),
+}
+HEALTHY_POLLS = (
+    *("healthy_slow_loader", "healthy_slow_rank", "healthy_download", "healthy_program", "healthy_consumer"),
+    *("healthy_ring", "healthy_filling"),
+)
+
+
 @dataclass(frozen=True)
 class GpuKind:
     """A job of tests/cuda_stand_in/jobs/training.py, and what must be said of rank 1: code, exit status, words."""
@@ -145,7 +174,18 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     """A job under torchrun, ended with all that it started."""
     port = str(next(PORTS))
     argv = [sys.executable, str(JOBS / script), what, str(folder)]
-    if what == "mpirun":
+    if what == "missing_rank":
+        variables = f"RANK=$rank WORLD_SIZE={ranks} MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
+        # Rank 1 is the one that ends at once, and whose shell goes on.
+        script_of_ranks = f"for rank in {' '.join(map(str, range(ranks)))}; do [ $rank = 1 ] || {variables} {' '.join(argv)} & done; wait"
+        argv = ["bash", "-c", script_of_ranks]
+    elif what in ("missing_node", "static_node"):
+        torchrun = str(Path(sys.executable).parent / "torchrun")
+        c10d = ["--rdzv-backend", "c10d", "--rdzv-id", "77", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+        static = ["--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port]
+        meets = c10d if what == "missing_node" else static
+        argv = [torchrun, "--nnodes", "2", "--nproc-per-node", "2", *meets, *argv[1:]]
+    elif what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
     elif what not in ("spawn", "process"):
         torchrun = str(Path(sys.executable).parent / "torchrun")
@@ -199,6 +239,17 @@ def frozen_disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(point)], check=False)
 
 
+@contextmanager
+def lock_files(folder: Path) -> Iterator[None]:
+    """What the jobs of `--polls` find in their folder: a FIFO, two lock files that a killed program left, one that a program holds."""
+    os.mkfifo(folder / "fifo")
+    for name in ("model.lock", "data.lock"):
+        (folder / name).touch()
+    with open(folder / "cache.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
 def wait_for(path: Path, process: subprocess.Popen[bytes], seconds: float = 180) -> bool:
     """Whether the file came before the job ended."""
     until = time.monotonic() + seconds
@@ -215,10 +266,10 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
     try:
         os.environ["GUILTY"] = str(guilty)
         frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
-        with frozen, job(kind.script, kind.name, folder) as started:
-            if not wait_for(folder / "ready", started):
+        with frozen, lock_files(folder), job(kind.script, kind.name, folder) as started:
+            if not kind.name.startswith(("missing", "static")) and not wait_for(folder / "ready", started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
-            time.sleep(SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0))
+            time.sleep(_SETTLES.get(kind.name, SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0)))
             said = look(started.pid)
             record(kind.name, said)
         return judge(kind, guilty, said), said.seconds
@@ -253,8 +304,13 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     first = findings[0]
     if first["code"] not in kind.codes:
         return f"{first['code']}: {first['message']}"
-    if first["subject"].get("rank") != guilty:
+    if first["subject"].get("rank") != (None if kind.name in _OF_ALL else guilty):
         return f"another rank: {first['message']}"
+    lacking = [words for words in _NEEDED_WORDS.get(kind.name, ()) if words not in first["message"]]
+    if lacking:
+        return f"without {lacking}: {first['message']}"
+    if kind.name.startswith(("missing", "static", "all_")):
+        return "right" if first["outcome"] == "fail" else f"not a hang: {first['message']}"
     lines = lines_of(kind)
     if lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
         places = [place["where"] for place in said.document["jobs"][0]["places"] if guilty in place["ranks"]]
@@ -267,20 +323,23 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     return "right"
 
 
-def try_healthy(what: str, looks: int) -> list[tuple[str, float]]:
+def try_healthy(what: str, looks: int, script: str = "healthy.py") -> list[tuple[str, float]]:
     """An answer for each look at one healthy job: `right`, or the accusation."""
     folder = Path(tempfile.mkdtemp(prefix="healthy-"))
     answers: list[tuple[str, float]] = []
     os.environ["SECONDS_TO_RUN"] = "600"
     try:
-        with job("healthy.py", what, folder) as started:
+        with job(script, what, folder) as started:
             if not wait_for(folder / "begun.3", started):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for _ in range(looks):
                 said = look(started.pid)
                 verdicts = said.document.get("jobs") or [{"findings": [], "headline": said.text[-300:]}]
                 record(f"healthy-{what}-{len(answers)}", said)
-                accused = said.status != 0 or verdicts[0]["findings"]
+                found = [one["code"] for one in verdicts[0]["findings"]]
+                # A rank that works while others wait, and ranks that are still to come, are told and not accused.
+                told = script == "polls.py" and set(found) <= {"hang.works_alone", "hang.still"}
+                accused = said.status != 0 or (found and not told)
                 answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
                 time.sleep(0.7)
     finally:
@@ -443,6 +502,7 @@ def main() -> None:
     parser.add_argument(
         "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
     )
+    parser.add_argument("--polls", action="store_true", help="Waits that poll, and ranks that never came.")
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--looks", type=int, default=1, help="At each job on the stand-in.")
@@ -454,12 +514,13 @@ def main() -> None:
         print_gpu_rows(options)
         return
     if options.healthy:
-        names = options.kinds or HEALTHY
+        names = options.kinds or (HEALTHY_POLLS if options.polls else HEALTHY)
+        script = "polls.py" if options.polls else "healthy.py"
         for what in names:
-            print_row(what, try_healthy(what, -(-options.healthy // len(names))))
+            print_row(what, try_healthy(what, -(-options.healthy // len(names)), script))
         return
-    known = SHAPES if options.shapes else GROUPS if options.groups else KINDS
-    guilty = 1 if options.shapes or options.groups else 2
+    known = SHAPES if options.shapes else GROUPS if options.groups else POLLS if options.polls else KINDS
+    guilty = 1 if options.shapes or options.groups or options.polls else 2
     wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:

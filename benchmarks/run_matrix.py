@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = Path(__file__).with_name("run_jobs") / "train.py"
+POLLS = Path(__file__).with_name("hang_jobs") / "polls.py"
 LIMIT_SECONDS = 900.0
+HEALTHY_SECONDS = 120  # of a job that polls and goes on
 MOST_OF_A_STEP = 1.5  # what is told as a step: two of them are too many
 
 
@@ -37,6 +39,7 @@ class Case:
     rank: int | None = None
     place: str = ""  # a part of the message
     steps: int = 60
+    polls: bool = False  # a job of hang_jobs/polls.py
 
 
 CASES = (
@@ -51,6 +54,14 @@ CASES = (
     Case("other_call:1", "job.stalled", 1, "recv", 10_000),
     Case("slow:1", "job.rank_slow", 1, "in compute", 350),
     Case("slow_loader:3", "job.rank_slow", 3, "in load_batch", 350),
+    Case("soft_lock", "job.stalled", 1, "its owner is gone", polls=True),
+    Case("queue_timeout", "job.stalled", 1, "in queue_timeout", polls=True),
+    Case("all_loaders", "job.stalled", None, "worker", polls=True),
+    Case("flag_ring", "job.stalled", 1, "the FIFO", polls=True),
+    Case("missing_node", "job.stalled", None, "for 1 of 2 nodes", polls=True),
+    Case("healthy_slow_loader", "", polls=True),
+    Case("healthy_download", "", polls=True),
+    Case("healthy_consumer", "", polls=True),
     Case("raises:1", "job.rank_failed", 1, "this batch has no labels"),
     Case("exits:2", "job.rank_failed", 2, "exit code 3"),
     Case("killed:2", "job.rank_failed", 2, "SIGKILL"),
@@ -93,6 +104,8 @@ def _command(case: Case, ranks: int, verdict: Path, *, cuda: bool) -> list[str]:
         *(sys.executable, "-m", "gpudiag", "run", "--on-stall", "kill", "--verdict", str(verdict), "--"),
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
     ]
+    if case.polls:
+        return _command_that_polls(watched, case, verdict.parent)
     if not cuda:
         return [*watched, str(SCRIPT)]
     job = [
@@ -106,6 +119,23 @@ def _command(case: Case, ranks: int, verdict: Path, *, cuda: bool) -> list[str]:
     return [sys.executable, "-m", "tests.cuda_stand_in", "h100x8", "--", *watched, *job]
 
 
+def _command_that_polls(watched: list[str], case: Case, folder: Path) -> list[str]:
+    """The command of a job that polls, with the FIFO and the lock file that it finds in its folder."""
+    (folder / "model.lock").touch()
+    if not (folder / "fifo").exists():
+        os.mkfifo(folder / "fifo")
+    told_soon = [*watched[:4], "--stall-after", "15s", *watched[4:]]
+    if case.kind == "missing_node":
+        told_soon = [word for word in told_soon if word != "--standalone"]
+        told_soon[-1:] = [
+            "--nnodes=2",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=127.0.0.1:29477",
+            "--nproc-per-node=2",
+        ]
+    return [*told_soon, str(POLLS), case.kind, str(folder)]
+
+
 def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> Told:
     """Run one job under gpudiag, and hold what was told against what is so."""
     verdict = folder / "verdict.json"
@@ -115,6 +145,7 @@ def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> 
         **os.environ,
         **{"KIND": case.kind, "STEPS": str(case.steps), "WORK": work, "OMP_NUM_THREADS": "1"},
         "CHECKPOINT": str(folder / "checkpoint.pt"),
+        "SECONDS_TO_RUN": str(HEALTHY_SECONDS),
     }
     began = time.monotonic()
     done = subprocess.run(

@@ -16,8 +16,11 @@ from typing import ClassVar
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.job_state import JobState
 from gpudiag.model.reading import NOT_ASKED, Reading
+
+REMOVABLE = "its owner is gone"  # in the detail of a lock file that nobody holds, and that keeps others out by being there
 
 
 class KnownBy(StrEnum):
@@ -60,6 +63,10 @@ class Frame:
     variables: tuple[tuple[str, str], ...] = ()  # numbers, words and names only: what tells ranks apart
     tensors: tuple[tuple[str, TensorSeen], ...] = ()  # by variable
     group: GroupSeen | None = None  # of a call of torch.distributed
+    polls: str = ""  # the loop around the line that does nothing but ask and wait: `while True (line 32)`
+    mark: str = (
+        ""  # of its variables' addresses, where it is the user's: another one where it ran between two looks
+    )
 
     @property
     def place(self) -> str:
@@ -71,7 +78,7 @@ class Frame:
 class Awaited:
     """What a thread's system call waits for: a file, FIFO, socket, process, lock.
 
-    `kind` is file, fifo, pipe, socket, listener, terminal, process, device, lock or other.
+    `kind` is file, fifo, pipe, socket, listener, terminal, process, device, lock, lock file or other.
     """
 
     kind: str
@@ -217,6 +224,7 @@ class Job:
     slurm_job: str = ""
     state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
+    agent: AgentSeen | None = None  # torchrun, where it has no rank
 
     def host_of(self, rank: int) -> str:
         """The machine that this rank is on, or should be on."""

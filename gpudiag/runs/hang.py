@@ -244,7 +244,8 @@ def _read_c_functions(rank: RankSeen) -> RankSeen | Missing:
 def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
     """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named alone."""
     blamed = {one.subject.rank for one in verdict.findings if isinstance(one.subject, RankSubject)}
-    pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed] or [verdict.job.ranks[0].pid]
+    pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed]
+    pids = pids or [rank.pid for rank in verdict.job.ranks[:1]]
     ranks = tuple(_add_native(rank) if rank.pid in pids[:2] else rank for rank in verdict.job.ranks)
     return judge_job(replace(verdict.job, ranks=ranks), limits)
 
@@ -285,13 +286,16 @@ def _refuse(gathered: Gathered, wanted: Wanted, *, every: bool) -> None:
             hint=f"name a process of it: `gpudiag hang PID`; where it is another user's: `{root_command('hang PID')}`",
         )
     if len(jobs) > 1 and wanted.pid is None and wanted.slurm_job is None and not every:
-        listed = "; ".join(
-            f"{job.name} ({len(job.ranks)} {'rank' if len(job.ranks) == 1 else 'ranks'}, e.g. pid {job.ranks[0].pid})"
-            for job in jobs[:8]
-        )
+        listed = "; ".join(f"{job.name} ({_count_ranks(job)})" for job in jobs[:8])
         raise UsageError(
             f"{len(jobs)} jobs are on this machine: {listed}", hint="name one: `gpudiag hang PID`, or `--all`"
         )
+
+
+def _count_ranks(job: Job) -> str:
+    if not job.ranks:
+        return "no rank yet"
+    return f"{len(job.ranks)} {'rank' if len(job.ranks) == 1 else 'ranks'}, e.g. pid {job.ranks[0].pid}"
 
 
 def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:

@@ -5,7 +5,7 @@ from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import describe_line
 from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
-from gpudiag.model.job import Job
+from gpudiag.model.job import REMOVABLE, Job
 
 _FRAMES = 3
 _STACK = "py-spy"
@@ -20,6 +20,20 @@ def subject_of(group: Group, job: Job) -> Subject:
         if len(group.ranks) == len(group.positions) == 1
         else HostSubject(host)
     )
+
+
+def remedy_of(group: Group) -> str:
+    """What to do about ranks that wait, where what they wait for tells more than the kind; empty where it does not."""
+    main = group.head.seen.last.main
+    awaited = main.awaited if main is not None else None
+    if awaited is None or awaited.kind != "lock file":
+        return ""
+    if REMOVABLE in awaited.detail:
+        return (
+            f"Remove the lock file, unless a job of another machine uses it: `rm {awaited.name}`; the rank then continues. Give the lock a "
+            "`timeout=`; FileLock, which the kernel releases when its owner ends, leaves none behind."
+        )
+    return f"Look at what holds it: `fuser -v {awaited.name}`; give the lock a `timeout=`."
 
 
 def facts_of(group: Group) -> tuple[Evidence, ...]:

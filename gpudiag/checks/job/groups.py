@@ -53,11 +53,13 @@ def group_alike(positions: Iterable[Position]) -> list[Group]:
 
 def _alike(one: Position) -> tuple[object, ...]:
     own = one.call.own
-    where = (own.file, own.function, own.line) if own is not None else ()
+    where: tuple[object, ...] = (own.file, own.function, own.line) if own is not None else ()
     if one.kind in FOR_RANKS:
         # Where one stands two ways to one call, as through two lines of a helper, both are told.
         stack = tuple((frame.file, frame.line) for frame in own_frames(one.frames))
         return one.kind, one.call.operation, stack, group_key(one), peers_of(one)
+    if one.polls and one.in_loop:
+        where = (*where[:2], one.in_loop)  # wherever in it one is seen
     return one.kind, where, one.words if one.kind in ("stopped", "gone") else "", one.moves, one.busy
 
 
@@ -109,7 +111,8 @@ def is_are(positions: Sequence[Position], words: str) -> str:
     )
     if plural is None:
         plural = first[:-1] if first.endswith("s") and not first.endswith("ss") else first
-    return f"{plural} {rest}".strip().replace("its GPU", "their GPUs")
+    said = f"{plural} {rest}".strip().replace("its GPU", "their GPUs")
+    return said.replace("its data loader's workers", "their data loaders' workers")
 
 
 def describe(group: Group) -> str:

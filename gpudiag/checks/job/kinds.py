@@ -11,7 +11,7 @@ from gpudiag.reference.waits import GPU
 _BASIS = Basis(
     reads="Two looks or more, a second apart, at every rank: Python stacks with variables and tensors' shapes, thread states,"
     " system calls and what they wait for, processor time, reads and writes, children, all from outside.",
-    limit="A rank stands still if its stack, processor time, reads and writes do not change between the looks. It is blamed after 3 s of that while others wait for it, after 60 s if none does (our choice).",
+    limit="A rank stands still if its stack, processor time, reads and writes do not change between the looks. A loop that only asks again stands still. It is blamed after 3 s of that while others wait for it, after 60 s if none does; after 20 s if all workers of its loader wait for a lock; 30 s after the last rank or node came (our choice).",
     look_also=("gpudiag hang --json", "py-spy dump --pid PID", "docs/hang.md"),
 )
 _BASIS_OF_WORK = Basis(
@@ -251,6 +251,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.PROGRAM: PROGRAM,
         at.QUEUE: QUEUE,
         at.SLEEP: SLEEP,
+        at.POLL: LOOP,
         at.CHECKPOINT: CHECKPOINT,
         at.DEBUGGER: DEBUGGER,
         at.TERMINAL: TERMINAL,

@@ -7,11 +7,13 @@ busy, and what it does must be shown by something else.
 from collections.abc import Sequence
 from itertools import pairwise
 
+from gpudiag.checks.job.polling import only_polled
 from gpudiag.checks.job.stacks import changed_counters, shape_of
 from gpudiag.model.job import Frame, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing
 
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
+_WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to look
 _BUSY_SHARE = 0.1  # of a processor, by other threads or by children
 _BUSY_BYTES = 1 << 16
 _MOST_STEPS = 1_000_000  # between two looks: a variable that grows by more was read while it changed
@@ -37,10 +39,16 @@ def still_since_seconds(looks: Sequence[ProcessLook]) -> float:
 
 def is_busy(looks: Sequence[ProcessLook]) -> bool:
     """Whether a rank's main thread takes processor time."""
-    seen = [look.main for look in looks if look.main is not None]
+    seen = [look for look in looks if look.main is not None]
     if len(seen) < 2:
         return False
-    return _took_processor(seen[0], seen[-1])
+    one, other = seen[0].main, seen[-1].main
+    assert one is not None and other is not None  # noqa: S101, PT018 - for the type checker
+    spent = other.cpu_seconds - one.cpu_seconds
+    # One that wakes up twenty or a hundred times a second to look takes a hundredth of a processor.
+    return other.state == "R" or spent > max(
+        _STILL_CPU_SECONDS, _WAKES_SHARE * _seconds_between(seen[0], seen[-1])
+    )
 
 
 def _took_processor(one: ThreadLook, other: ThreadLook) -> bool:
@@ -129,7 +137,7 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
 
 def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
     """Whether lines or variables changed. Of a thread that only wakes up to look, times and texts change: its whole numbers count."""
-    if not one.frames or not other.frames:
+    if not one.frames or not other.frames or only_polled(one, other):
         return False
     if shape_of(one.frames) != shape_of(other.frames):
         return True

@@ -11,8 +11,10 @@ from gpudiag.checks.job.movement import (
     moved,
     others_work,
     still_since_seconds,
+    uses_files,
     works,
 )
+from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.checks.job.stacks import (
     Call,
     asks_store,
@@ -44,7 +46,7 @@ SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
     "terminal",
 )
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
-EVALUATION, DATABASE = "evaluation", "database"
+EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 FOR_RANKS = frozenset((RANKS, STORE))
 
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -76,6 +78,10 @@ class Position:
     on_disk: bool = False  # it waits for a disk that may be at work
     busy: bool = False  # it takes processor time, and nothing else of it moves
     gpu_wait: GpuWait | None = None  # its wait for a GPU, whatever it does with that
+    inner_kind: str = (
+        ""  # what that worker or thread does; of a loader with workers that all stand at a lock, that
+    )
+    polls: bool = False  # it only asks again and again whether something has come
 
     @property
     def rank(self) -> int | None:
@@ -114,6 +120,7 @@ def describe_line(frame: Frame | None) -> str:
 def find_position(seen: RankSeen, job: Job) -> Position:
     """The rank's position by all its looks."""
     nothing = Call(None, (), "")
+    seen = with_lock_file(seen)
     first, last = _first_whole(seen), seen.last
     gone = _if_gone(seen)
     if gone is not None:
@@ -127,13 +134,14 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     if held is not None:
         return Position(seen, STOPPED, held, call, False, since)
     counters = count_steps(seen.looks)
-    moves, busy = moved(seen.looks), is_busy(seen.looks)
+    poll = find_poll(seen.looks)
+    moves, busy = moved(seen.looks), poll is None and is_busy(seen.looks)
     gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
     if call.awaited == RANKS and not moves:
         # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show that it goes on.
         moves = others_work(first, last)
     if not moves and not busy and call.awaited != RANKS:
-        moves = works(first, last)
+        moves = works(first, last) if poll is None else others_work(first, last) or uses_files(first, last)
     if not moves and (busy or not (call.awaited == RANKS and main.syscall == "futex" and since is not None)):
         # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo does not wake up.
         since = max(0.0 if busy else since or 0.0, still_since_seconds(seen.looks))
@@ -142,12 +150,19 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     kind, words = _kind(main, call, job, gpu_wait)
     if kind == RANKS and busy and not moves and not _spins_for_ranks(main, call, gpu_wait):
         kind, words = PYTHON, f"computes in {call.operation or 'a step'}"
-    inner, inner_since = "", None
-    if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER):
-        inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
-        moves = moves or child_moves
+    if poll is not None and kind in (PYTHON, SLEEP):
+        kind, words = (POLL, "polls") if spins(seen.looks) else (SLEEP, "sleeps")
+    inner = Inner()
+    of_file = main.awaited is not None and main.awaited.kind == "lock file"
+    if kind in (LOADER, PROGRAM, QUEUE, LOCK, WAITS, EXITING, COMPILER) and not of_file:
+        inner = _what_it_waits_for(seen, last, kind, job)
+        moves = moves or inner.moves
+    elif any(frame.polls for frame in main.frames):  # it may ask whether a program of its own has ended
+        moves = moves or any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks)
+    if kind == LOADER and inner.since_seconds is not None:
+        since = inner.since_seconds  # the main thread wakes up every 5 s to see whether its workers live
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last) if kind == PYTHON else ""
+    in_loop = _loop(first, last) if kind == PYTHON else poll.polls if poll is not None else ""
     return Position(
         seen,
         kind,
@@ -156,12 +171,14 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         moves,
         since,
         in_loop,
-        inner,
+        inner.words,
         counters,
-        inner_since,
+        inner.since_seconds,
         _is_on_disk(main),
         busy and not moves,
         gpu_wait,
+        inner.kind,
+        poll is not None,
     )
 
 
@@ -244,6 +261,8 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
         return NETWORK, f"waits {what} {awaited.name}{_detail(awaited)}"
     if awaited is not None and awaited.kind == "pipe":
         return QUEUE, f"waits for a pipe{_detail(awaited)}"
+    if awaited is not None and awaited.kind == "lock file":
+        return LOCK, f"waits for the lock file {awaited.name}{_detail(awaited)}"
     if name in _SLEEPS:
         if re.search(r"\.(execute|executemany|executescript|commit)\(", text) or "sqlite" in text:
             return DATABASE, "waits for a database that is locked"
@@ -365,12 +384,19 @@ def _loop_of(looks: Sequence[Sequence[Frame]], depth: int) -> str:
     return around[0] if around else ""
 
 
-def _what_it_waits_for(
-    seen: RankSeen, last: ProcessLook, kind: str, job: Job
-) -> tuple[str, bool, float | None]:
-    """What the worker, program or thread does that the rank waits for, whether it moves, and since when it is there."""
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What the worker, program or thread does that a rank waits for, whether it moves, and since when it is there."""
+
+    words: str = ""
+    moves: bool = False
+    since_seconds: float | None = None
+    kind: str = ""
+
+
+def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> Inner:
     ended: list[ChildSeen] = []
-    busy: list[tuple[str, bool, float | None]] = []
+    busy: list[Inner] = []
     for child in seen.children:
         if not child.looks:
             continue
@@ -379,20 +405,22 @@ def _what_it_waits_for(
             continue
         described = _describe_child(child, job)
         if described is not None:
-            busy.append((described, works(child.looks[0], child.looks[-1]), _since(child.looks[-1].main)))
+            busy.append(described)
     if kind == LOADER and ended:
-        return f"its loader's worker pid {ended[0].pid} is dead", False, None
+        return Inner(f"its loader's worker pid {ended[0].pid} is dead")
     if kind in (LOADER, PROGRAM, QUEUE, COMPILER) and busy:
-        still = [one for one in busy if not one[1]]
+        # One at a lock waits for another one: who is at something else is why, if there is one.
+        still = sorted((one for one in busy if not one.moves), key=lambda one: one.kind == LOCK)
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
-        words, _, since = (still or busy)[0]
-        return f"{who}, {words}", not still, since
+        first = (still or busy)[0]
+        worker_kind = first.kind if len(still) == len(busy) or first.kind != LOCK else ""
+        return Inner(f"{who}, {first.words}", not still, first.since_seconds, worker_kind)
     for thread in last.threads:
         is_told = thread.tid != last.pid and kind not in (LOADER, COMPILER)
         words = _describe_thread(thread, job) if is_told else ""
         if words:
-            return f"its thread {words}", False, _since(thread)
-    return "", False, None
+            return Inner(f"its thread {words}", since_seconds=_since(thread))
+    return Inner()
 
 
 def _since(thread: ThreadLook | None) -> float | None:
@@ -401,23 +429,28 @@ def _since(thread: ThreadLook | None) -> float | None:
     return thread.last_ran_seconds_ago
 
 
-def _describe_child(child: ChildSeen, job: Job) -> str | None:
+def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
     """`pid 12, sleeps at data.py:6 in __getitem__`; None for one that waits for work itself."""
+    moves = works(child.looks[0], child.looks[-1])
     seen = [look.main for look in child.looks if look.main is not None]
     if not seen:
         return None
     main = next((one for one in reversed(seen) if one.frames), seen[-1])
     if not main.frames:
         is_program = "python" not in child.command.split(" ")[0]
-        return f"pid {child.pid} ({child.command[:60]})" if is_program else None
+        words = f"pid {child.pid} ({child.command[:60]})"
+        return Inner(words, moves, _since(child.looks[-1].main)) if is_program else None
     call = read_call(main.frames)
     inner_files = [frame.file for frame in call.library]
     if call.own is None or not own_frames(main.frames) or any(_is_idle(frame) for frame in call.library):
         return None
     if any(file.endswith("/_utils/worker.py") for file in inner_files):
         return None
-    _, words = _kind(main, call, job)
-    return f"pid {child.pid}, {words} at {describe_line(call.own)}"
+    kind, words = _kind(main, call, job)
+    read = [look for look in child.looks if look.main is not None and look.main.frames]
+    moves = moves or (moved(read) and len(read) > 1)
+    since = max(_since(child.looks[-1].main) or 0.0, still_since_seconds(read))
+    return Inner(f"pid {child.pid}, {words} at {describe_line(call.own)}", moves, since, kind)
 
 
 def _is_idle(frame: Frame) -> bool:

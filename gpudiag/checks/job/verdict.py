@@ -7,7 +7,7 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
-from gpudiag.checks.job.facts import facts_of, subject_of
+from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
 from gpudiag.checks.job.gpu_stalls import judge_gpu_stall
 from gpudiag.checks.job.gpu_waits import uses_gpu
 from gpudiag.checks.job.groups import (
@@ -21,7 +21,10 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.missing_ranks import is_first_meeting, judge_missing
+from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
@@ -29,11 +32,13 @@ from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
-from gpudiag.model.job import Job, JobVerdict, RankSeen
+from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.reference.waits import GPU
 
+# What a loader's worker may well do between two batches.
+_MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
@@ -44,12 +49,13 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
     findings, used = _judge(job, positions, alive, limits, told)
+    findings = findings or judge_agent(job, limits)
     unseen = _describe_unseen(positions)
     if not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
-    if (unseen or not alive) and outcome in (Outcome.PASS, Outcome.WARN):
+    if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
         outcome = Outcome.ERROR
     verdict = JobVerdict(
         job.name,
@@ -71,7 +77,7 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 
     A job of which nothing was seen to move, and of which nothing is told, is not decided: it may have hung a moment ago.
     """
-    if verdict.outcome is Outcome.FAIL:
+    if verdict.outcome is Outcome.FAIL or not verdict.job.ranks:
         return True
     if any(one.code in (kinds.NOT_YET.code, kinds.UNKNOWN.code) for one in verdict.findings):
         return False
@@ -134,6 +140,9 @@ def _judge(
     waiters = Waiters(job, waiting, limits.still)
     others = tuple(one for one in positions if one not in waiting and one.kind != at.UNSEEN)
     used: tuple[Difference, ...] = ()
+    missing = judge_missing(job, alive, waiters, limits)
+    if missing:
+        return worst_first(missing), used
     absent = _absent(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
@@ -226,11 +235,8 @@ def _judge_others(
         if judged is None:
             continue
         kind, why = judged
-        found.append(
-            kind.finding(
-                subject_of(group, job), f"{_not_in(group, waiters)}{why}", *facts_of(group), *waiters.facts()
-            )
-        )
+        message, facts = f"{_not_in(group, waiters)}{why}", (*facts_of(group), *waiters.facts())
+        found.append(kind.finding(subject_of(group, job), message, *facts, remedy=remedy_of(group)))
     return found
 
 
@@ -268,12 +274,13 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
         # That they wait now, and stood still between the looks, is seen; how long they may have, a thread of backward passes tells.
         still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
-        if head.on_disk and still < limits.disk:
-            return (
-                None
-                if still < limits.told
-                else (kinds.NOT_YET, f"; a disk may be busy: after {limits.disk:g} s it is called a hang")
-            )
+        if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
+            who = "a disk may be busy" if head.on_disk else "a loader may be slow"
+            limit = f"; {who}: after {limits.disk:g} s it is called a hang"
+            return None if still < limits.told else (kinds.NOT_YET, limit)
+        if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
+            limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
+            return None if still < limits.still else (kinds.NOT_YET, limit)
         if still >= limits.still:
             return kinds.OF_POSITION[head.kind], ""
         if still < limits.news and (waited or 0.0) < limits.still:
@@ -283,9 +290,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             f"; it has not moved for {still:.1f} s, which is less than {limits.still:g} s",
         )
     waited = waited or 0.0
-    if head.in_loop and waited >= limits.loop:
+    is_endless = head.in_loop and not (head.polls and head.moves)
+    if is_endless and waited >= limits.loop:
         return kinds.LOOP, ""
-    if head.in_loop:
+    if is_endless:
         return kinds.NOT_YET, f"; the others have waited for less than {limits.loop:g} s"
     sign = "it moves" if head.moves else "it takes processor time, and nothing else of it moves"
     if waited >= limits.work:
@@ -324,16 +332,28 @@ def _judge_without_waiters(
         found += _judge_gone(job, positions, _stood_seconds(alive), limits)
     if found or not still or any(one.busy for one in alive):
         return found
+    if found := judge_pollers(job, alive, limits):
+        return found
     for group in group_alike(alive):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
-        long = since is not None and since >= limits.idle
+        idle = min(limits.idle, max(_idle_limit(one, limits) for one in group.positions))
+        long = since is not None and since >= idle
         word = f" for {describe_seconds(since)}" if since is not None else ""
         kind = known if long else kinds.NOT_YET
-        limit = "" if long else f"; it is called a hang after {limits.idle:g} s"
+        limit = "" if long else f"; it is called a hang after {idle:g} s"
         message = f"{describe(group)}{word}, and nothing moves{limit}"
-        found.append(kind.finding(subject_of(group, job), message, *facts_of(group)))
+        found.append(kind.finding(subject_of(group, job), message, *facts_of(group), remedy=remedy_of(group)))
     return found
+
+
+def _idle_limit(one: Position, limits: HangLimits) -> float:
+    """After how long a rank is blamed that stands still while nobody waits for it; soon for what cannot end by itself."""
+    main = one.seen.last.main
+    awaited = main.awaited if main is not None else None
+    if awaited is not None and awaited.kind == "lock file" and REMOVABLE in awaited.detail:
+        return limits.still
+    return limits.locked if one.kind == at.LOADER and one.inner_kind == at.LOCK else limits.idle
 
 
 def _judge_held(job: Job, positions: Sequence[Position]) -> list[Finding]:

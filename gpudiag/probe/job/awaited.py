@@ -130,7 +130,7 @@ def _file(pid: int, path: str) -> Awaited:
     shown = escape_controls(mask_text(path))
     if path.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
         return Awaited("terminal", shown)
-    system = _file_system(pid, path)
+    system = find_file_system(pid, path)
     if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108 - it is compared, not written
         return Awaited("device", shown, system)
     far = system.partition(" ")[0] in _FAR_FILE_SYSTEMS
@@ -141,7 +141,7 @@ def _file(pid: int, path: str) -> Awaited:
     return Awaited(kind, shown, system)
 
 
-def _file_system(pid: int, path: str) -> str:
+def find_file_system(pid: int, path: str) -> str:
     """`nfs4 on /data`: the type and the mount point of the file system that holds a path."""
     best = ("", "")
     for line in read_text(f"/proc/{pid}/mountinfo").splitlines():
@@ -250,7 +250,7 @@ def _socket(pid: int, inode: str) -> Awaited:
                 fields = line.split()
                 if fields[9] == inode:
                     listens = fields[3] == "0A"  # TCP_LISTEN of include/net/tcp_states.h
-                    local, remote = (_address(text, family) for text in fields[1:3])
+                    local, remote = (read_address(text, family) for text in fields[1:3])
                     connecting = "it does not answer yet" if fields[3] == "02" else ""
                     return Awaited("listener", local) if listens else Awaited("socket", remote, connecting)
     with suppress(OSError):
@@ -261,7 +261,7 @@ def _socket(pid: int, inode: str) -> Awaited:
     return Awaited("socket", "a socket")
 
 
-def _address(text: str, family: socket.AddressFamily) -> str:
+def read_address(text: str, family: socket.AddressFamily) -> str:
     """`10.0.0.2:443` of the kernel's words in hexadecimal, each in the machine's byte order."""
     number, _, port = text.partition(":")
     data = b"".join(

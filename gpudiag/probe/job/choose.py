@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job.agent import waits_for_nodes
 from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, read_text
@@ -39,7 +40,7 @@ def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: st
         return _choose_by_pid(pid, launched, processes)
     taken = frozenset(one for job in launched for one in job.pids)
     families = find_families(processes, taken, _read_main, _uses_torch)
-    return Chosen([*launched, *(job for job in families if job.ranks)])
+    return Chosen([*launched, *(job for job in families if job.ranks or waits_for_nodes(job))])
 
 
 def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> Chosen:

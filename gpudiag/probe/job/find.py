@@ -22,7 +22,7 @@ _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
 _JOINS = ("/torch/multiprocessing/spawn.py", "/multiprocessing/process.py", "/multiprocessing/popen_")
 # torchrun by its command line: a process that is one and has no ranks is between two attempts, or at its end.
-_AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
+AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
 _TRACKERS = ("resource_tracker", "semaphore_tracker", "forkserver")
 
 
@@ -220,7 +220,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     ]
     frames = read_main(top.pid) if children else ()
     joins = any(place in frame.file for frame in frames[:4] for place in _JOINS)
-    if not joins and any(word.endswith(_AGENTS) for word in top.words):
+    if not joins and any(word.endswith(AGENTS) for word in top.words):
         return FoundJob("torchrun", top, Missing(MissingReason.SOURCE_ABSENT), None, (), "", "", "")
     if not joins:
         alone = FoundRank(top, 0, 0, KnownBy.NOTHING, _descendants(top, processes))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpudiag.model.job import Frame, GroupSeen, TensorSeen
 from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
 from gpudiag.probe.job.memory import Memory, read_group, read_tensor
+from gpudiag.probe.job.poll_loops import find_poll_loop
 from gpudiag.probe.job.py_spy import RawFrame, Variable
 from gpudiag.reference.waits import is_library
 
@@ -66,6 +67,7 @@ def _describe(memory: Memory | None, raw: RawFrame) -> Frame:
         variables=tuple(plain[:_MOST_VARIABLES]),
         tensors=tuple(tensors),
         group=group,
+        mark="" if of_torch else mark_of((raw,)),
     )
 
 
@@ -87,34 +89,47 @@ class SourceLine:
 
     text: str
     inside: tuple[str, ...]
+    polls: str = ""  # the loop around it that only asks and waits
 
 
 class Sources:
     """The sources of a job's own files, read through the root of a process that runs them."""
 
     def __init__(self) -> None:
-        self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
+        self._lines: dict[str, list[str]] = {}
+        self._trees: dict[str, ast.Module | None] = {}
 
     def line(self, pid: int, file: str, number: int) -> SourceLine | None:
         """A line of a file as the process sees it; None where there is none."""
-        lines, tree = self._read(pid, file)
+        lines = self._read_lines(pid, file)
+        tree = self._read_tree(pid, file)
         if not 0 < number <= len(lines):
             return None
         text = _statement(lines, number)
-        return SourceLine(mask_text(escape_controls(text))[:_TEXT_CHARACTERS], _around(tree, number))
+        shown = mask_text(escape_controls(text))[:_TEXT_CHARACTERS]
+        return SourceLine(shown, _around(tree, number), find_poll_loop(lines, number))
 
-    def _read(self, pid: int, file: str) -> tuple[list[str], ast.Module | None]:
-        if file not in self._files:
+    def poll_loop(self, pid: int, file: str, number: int) -> str:
+        """The loop around a line, where it only polls; empty for every other line, and where the file cannot be read."""
+        return find_poll_loop(self._read_lines(pid, file), number)
+
+    def _read_lines(self, pid: int, file: str) -> list[str]:
+        if file not in self._lines:
             text = ""
             with suppress(OSError):
                 path = file if file.startswith("/") else os.path.join(os.readlink(f"/proc/{pid}/cwd"), file)
                 with open(f"/proc/{pid}/root{path}", errors="replace") as source:
                     text = source.read(_SOURCE_BYTES)
+            self._lines[file] = text.splitlines()
+        return self._lines[file]
+
+    def _read_tree(self, pid: int, file: str) -> ast.Module | None:
+        if file not in self._trees:
             tree: ast.Module | None = None
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                tree = ast.parse(text)
-            self._files[file] = (text.splitlines(), tree)
-        return self._files[file]
+                tree = ast.parse("\n".join(self._read_lines(pid, file)))
+            self._trees[file] = tree
+        return self._trees[file]
 
 
 def _statement(lines: list[str], number: int) -> str:

@@ -35,7 +35,7 @@ class _Sent:
     jobs: tuple[Job, ...] = ()
     hidden: int = 0
     looks: dict[int, dict[int, ProcessLook]] = field(default_factory=dict)  # by pid, then by number
-    lines: dict[tuple[str, int], tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    lines: dict[tuple[str, int], tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
 
 
 def gather_looks(wanted: Wanted) -> Gathered:
@@ -127,8 +127,8 @@ def _read(messages: Iterable[Any]) -> _Sent | None:
             pid, _, number, look = rest
             sent.looks.setdefault(pid, {})[number] = decode(ProcessLook, look)
         elif sent is not None and kind == "source":
-            file, line, text, inside = rest
-            sent.lines[file, line] = (text, tuple(inside))
+            file, line, text, inside, polls = rest
+            sent.lines[file, line] = (text, tuple(inside), polls)
     return sent
 
 
@@ -186,8 +186,8 @@ def _with_lines(look: ProcessLook, sent: _Sent) -> ProcessLook:
 def _with_line(frame: Frame, sent: _Sent) -> Frame:
     if (frame.file, frame.line) not in sent.lines:
         return frame
-    text, inside = sent.lines[frame.file, frame.line]
-    return replace(frame, text=text, inside=inside)
+    text, inside, polls = sent.lines[frame.file, frame.line]
+    return replace(frame, text=text, inside=inside, polls=polls)
 
 
 def _with_rank(rank: RankSeen) -> RankSeen:

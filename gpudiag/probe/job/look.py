@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.find import FoundJob, find_known_job
 from gpudiag.probe.job.frames import Sources, describe_frames, mark_of
 from gpudiag.probe.job.kernel import look_at_process
+from gpudiag.probe.job.lock_files import find_lock_file
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
 from gpudiag.probe.job.py_spy import RawThread, read_stacks
@@ -32,6 +35,7 @@ _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
 _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
 _DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
+_SLEEPS = ("nanosleep", "clock_nanosleep")
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
 
@@ -72,7 +76,7 @@ def stream_looks_at(emit: Emit, pids: Sequence[tuple[int, int]], world_size: int
 def _stream(
     emit: Emit, found: Sequence[FoundJob], hidden: int, looks: int, between_seconds: float, started: float
 ) -> None:
-    emit(("jobs", [encode(_empty_job(job)) for job in found], hidden))
+    emit(("jobs", [encode(_with_agent(_empty_job(job), job)) for job in found], hidden))
     if not found:
         return
     kept: dict[int, set[tuple[str, int]]] = {}
@@ -146,8 +150,13 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
 def _with_stack(pid: int, thread: ThreadLook, read: RawThread | None) -> ThreadLook:
     if read is None:
         return thread
+    awaited = thread.awaited
+    if awaited is None and thread.syscall in _SLEEPS:
+        with suppress(OSError, ValueError):
+            awaited = find_lock_file(pid, read.frames)
     return replace(
         thread,
+        awaited=awaited,
         name=read.name or thread.name,
         frames=describe_frames(pid, read.frames),
         holds_gil=read.holds_gil,
@@ -174,8 +183,15 @@ def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
             line = sources.line(pid, file, number)
             done.add((file, number))
             if line is not None and sent < _MOST_SOURCES:
-                emit(("source", file, number, line.text, list(line.inside)))
+                emit(("source", file, number, line.text, list(line.inside), line.polls))
                 sent += 1
+
+
+def _with_agent(job: Job, found: FoundJob) -> Job:
+    """The job with its torchrun, where that has no ranks."""
+    if found.ranks or found.launcher_process is None:
+        return job
+    return replace(job, agent=look_at_agent(found.launcher_process, list_processes(), _uptime()))
 
 
 def name_job(found: FoundJob) -> str:

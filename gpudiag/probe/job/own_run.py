@@ -15,10 +15,12 @@ from gpudiag.model.codec import decode
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
+from gpudiag.probe.job.agent import is_of_nodes
 from gpudiag.probe.job.find import FoundJob, find_launched_jobs
 from gpudiag.probe.job.look import stream_looks
 from gpudiag.probe.job.proc import Process, list_processes, read_stat, read_text
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+from gpudiag.probe.job.stance import read_stance
 from gpudiag.reference.waits import is_library
 
 Emit = Callable[[Any], None]
@@ -46,6 +48,7 @@ class OwnRanks:
     ranks: tuple[OwnRank, ...]
     world_size: int | None
     expected: int | None
+    agent: int | None = None  # torchrun, where it has started no rank and is to find other nodes first
 
 
 def start_ranks(command_pid: int, variable: str, run_id: str, *, families: bool) -> GuardedChild:
@@ -57,8 +60,8 @@ def read_ranks(child: GuardedChild) -> OwnRanks | None:
     """What an ended child of `start_ranks` listed; None where it did not answer."""
     for kind, *rest in child.messages:
         if kind == "ranks":
-            found, world_size, expected = rest
-            return OwnRanks(tuple(OwnRank(*one) for one in found), world_size, expected)
+            found, world_size, expected, agent = rest
+            return OwnRanks(tuple(OwnRank(*one) for one in found), world_size, expected, agent)
         if kind == "jobs":
             jobs = [decode(Job, one) for one in rest[0]]
             return _of_family(jobs[0]) if jobs else OwnRanks((), None, None)
@@ -71,21 +74,27 @@ def _of_family(job: Job) -> OwnRanks:
         OwnRank(one.pid, None if isinstance(one.rank, Missing) else one.rank, "", certain=False)
         for one in job.ranks
     )
-    return OwnRanks(known, world_size, None if job.expected is None else len(job.expected))
+    expected = None if job.expected is None else len(job.expected)
+    return OwnRanks(known, world_size, expected, job.agent.pid if job.agent is not None else None)
 
 
 def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, families: bool) -> None:
-    """Send `("ranks", [[pid, rank, error file], ...], world size, expected)`; without ranks, the family's `("jobs", ...)`."""
+    """Send `("ranks", [[pid, rank, error file], ...], world size, expected, torchrun without ranks)`; without ranks, the family's `("jobs", ...)`."""
     processes = list_processes()
     for job in find_launched_jobs(processes):
         own = [one for one in job.ranks if _has(one.process, variable, run_id)]
         if own:
-            emit(("ranks", [_told(one.process, one.rank) for one in own], _size(job), _expected(job)))
+            emit(("ranks", [_told(one.process, one.rank) for one in own], _size(job), _expected(job), None))
             return
     if families and command_pid in processes:
         stream_looks(emit, command_pid, None, 0, 0.0)
         return
-    emit(("ranks", [], None, None))
+    agents = (
+        one.pid
+        for one in processes.values()
+        if one.python and (one.pid == command_pid or command_pid in one.ancestors) and is_of_nodes(one)
+    )
+    emit(("ranks", [], None, None, next(agents, None)))
 
 
 def _has(process: Process, variable: str, run_id: str) -> bool:
@@ -125,6 +134,7 @@ def stream_glance(emit: Emit, pid: int) -> None:
         [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames
     ]
     emit(("glance", fields[0], _has_gpu(pid), frames))
+    emit(("stance", *read_stance(pid, raw_frames)))
 
 
 def _has_gpu(pid: int) -> bool:
@@ -141,6 +151,11 @@ def _text_of(pid: int, raw: RawFrame) -> str:
         with open(f"/proc/{pid}/root{path}", errors="replace") as source:
             return next(islice(source, raw.line - 1, raw.line), "").strip()[:_TEXT_CHARACTERS]
     return ""
+
+
+def read_glance_stance(child: GuardedChild) -> tuple[str, bool]:
+    """Where the main thread stood in a glance, as a text to compare, and whether it only polls there; empty without an answer."""
+    return next(((rest[0], rest[1]) for kind, *rest in child.messages if kind == "stance"), ("", False))
 
 
 def read_glance(child: GuardedChild) -> tuple[str, bool, tuple[Frame, ...]] | Missing | None:

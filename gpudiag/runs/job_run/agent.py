@@ -42,7 +42,14 @@ from gpudiag.compat import UTC
 from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
-from gpudiag.probe.job.own_run import ENDED, read_glance, read_ranks, start_glance, start_ranks
+from gpudiag.probe.job.own_run import (
+    ENDED,
+    read_glance,
+    read_glance_stance,
+    read_ranks,
+    start_glance,
+    start_ranks,
+)
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
 from gpudiag.runs.job_run.look import (
     LOOK_SECONDS,
@@ -87,6 +94,7 @@ _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
 _LAST_LOOK_STILL_SECONDS = 1.0  # of two looks that lie 2 s apart: there is no time for a third one
 _KILL_AFTER_SECONDS = 30.0
+_LEFT_SECONDS = 5.0  # for ranks that are left when the command has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,7 @@ class Agent:
         self._pause = _TICK_SECONDS
         self._spent = _processor_seconds()
         self._kill_at: float | None = None
+        self._waits_since: float | None = None  # since when torchrun is there without ranks
 
     def watch(self) -> int:
         """The command's wait status, once it has ended."""
@@ -159,6 +168,8 @@ class Agent:
             if time.monotonic() >= self._ticked + pause:
                 self._tick()
         self._receive_ends()
+        if self.killed is not None:
+            self._end_left()
         self.measure_slow()
         for child, _, _ in self._children.values():
             child.give_up()
@@ -174,7 +185,9 @@ class Agent:
         if self._held:
             return {}
         now = self.seconds
-        return {one.pid: now - one.moved_at for one in self.members.living if one.fine}
+        if self.members.agent_pid is not None and self._waits_since is not None:
+            return {self.members.agent_pid: now - self._waits_since}
+        return {one.pid: now - one.still_since for one in self.members.living if one.fine}
 
     def _receive(self, seconds: float) -> None:
         """Take what comes within `seconds`: commands, ends of ranks, answers of children."""
@@ -195,9 +208,9 @@ class Agent:
                 self._children[children[descriptor]][0].receive(descriptor)
         self._finish_children()
 
-    def _receive_ends(self) -> None:
+    def _receive_ends(self, seconds: float = 1.0) -> None:
         """Note the ranks that have ended by now; the command may have ended a moment before them."""
-        until = time.monotonic() + 1.0
+        until = time.monotonic() + seconds
         while self.members.living and time.monotonic() < until:
             watched = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
             ready = select.select(list(watched), [], [], max(0.0, until - time.monotonic()))[0]
@@ -205,6 +218,13 @@ class Agent:
                 self.members.note_end(watched[descriptor], datetime.now(UTC))
             if not watched:
                 return
+
+    def _end_left(self) -> None:
+        """End the ranks that outlive a command which gpudiag ended: a shell that started them by hand does not pass signals on."""
+        for number, seconds in ((signal.SIGTERM, _LEFT_SECONDS), (signal.SIGKILL, 1.0)):
+            for member in self.members.living:
+                _send(member.pid, number)
+            self._receive_ends(seconds)
 
     def _take_commands(self) -> None:
         data = os.read(self._commands, 65536)
@@ -277,6 +297,7 @@ class Agent:
         ):  # no time in which the job could have moved, or was seen to
             for member in self.members.living:
                 member.moved_at = min(now, member.moved_at + passed)
+                member.standing.note_movement(now)
         self._held = held
         self._find(now)
         self._glance(now)
@@ -301,6 +322,7 @@ class Agent:
                 self.unseen[f"the ranks could not be listed: {child.detail or child.ending}"] = None
             else:
                 self.members.update(found, datetime.now(UTC))
+                self._note_agent()
 
         self._start(
             "find", start_ranks(self._command_pid, RUN_VARIABLE, self._plan.run_id, families=families), take
@@ -310,6 +332,15 @@ class Agent:
         )
         self._due["find"] = now + self._find_pause
 
+    def _note_agent(self) -> None:
+        """Follow a torchrun that has no ranks, as it waits for other nodes; once it has started some, that wait is over."""
+        if self.members.agent_pid is None:
+            if self._waits_since is not None:
+                self._waits_since = None
+                self.stalls.note_ranks()
+        elif self._waits_since is None:
+            self._waits_since = self.seconds
+
     def _glance(self, now: float) -> None:
         """Look where one rank's main thread is: the one that was longest ago, best while it sleeps."""
         if "glance" in self._children or "look" in self._children:
@@ -318,6 +349,10 @@ class Agent:
         if suspect is not None and self._suspects_spent < _SUSPECTS_BUDGET_SECONDS:
             self._suspects_spent += _GLANCE_TAKES_SECONDS
             self._start_glance(suspect, now)
+            return
+        asks = next((one for one in self.members.living if one.standing.wants_glance(now)), None)
+        if asks is not None:
+            self._start_glance(asks, now)
             return
         standing = (one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS))
         stopped = next((one for one in standing if _sleeps(one) or one.has_gpu), None)
@@ -367,6 +402,8 @@ class Agent:
             if read is not None and not isinstance(read, Missing):
                 member.has_gpu = member.has_gpu or read[1]
                 member.glances.append(judge_glance(at_seconds, *read))
+                stance, polls = read_glance_stance(child)
+                member.standing.note(at_seconds, stance, polls=polls)
 
         return keep
 
@@ -396,6 +433,8 @@ class Agent:
         """Find the step time; one that was found stays where none is found now, or once a stall was told."""
         if self.stalls.stands or self.stalls.ended:
             return
+        if any(one.standing.since_seconds is not None for one in self.members.living):
+            return  # it may only ask again and again whether something has come, which is no step
         fine = dict(list(self.members.pulses().items())[:_STEP_RANKS])
         found = find_step_time(fine)
         if isinstance(found, Missing) and count_meetings(fine) < ROUNDS_AT_LEAST:

@@ -75,6 +75,8 @@ def stream_look(
         told=min(limit_seconds, usual.told),
         work=max(WORK_LIMITS * limit_seconds, work_seconds or 0.0),
         loop=min(limit_seconds, usual.loop),
+        locked=min(limit_seconds, usual.locked),
+        absent=min(limit_seconds, usual.absent),
     )
     with _without_new_dumps(folder):
         add_earlier = (

@@ -18,6 +18,7 @@ from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
 from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
+from gpudiag.runs.job_run.standing import Standing
 
 # A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
 _FINE_PULSES = 600
@@ -57,6 +58,7 @@ class Member:
     glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
     has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
+    standing: Standing = field(default_factory=Standing)  # whether that was only to ask again
     glanced_at: float = 0.0
     standing_glances: int = 0  # beside what all glances may take
     looked: Glance | None = (
@@ -75,6 +77,12 @@ class Member:
         """Whether its end has not been seen."""
         return self.ended_at is None
 
+    @property
+    def still_since(self) -> float:
+        """Since when it has stood still: it did not go to sleep, or only to ask again whether something has come."""
+        stands = self.standing.since_seconds
+        return self.moved_at if stands is None else min(self.moved_at, stands)
+
     def add(self, pulse: Pulse) -> None:
         """Keep a pulse, and note whether the main thread went to sleep since the last."""
         if not self.fine or pulse.sleeps != self.fine[-1].sleeps:
@@ -82,6 +90,7 @@ class Member:
                 self.pause_seconds, self.paused_until = pulse.at_seconds - self.moved_at, pulse.at_seconds
             self.moved_at = pulse.at_seconds
         self.fine.append(pulse)
+        self.standing.add(pulse)
         if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
             self.coarse.append(pulse)
 
@@ -160,6 +169,7 @@ class Members:
         self.all: list[Member] = []
         self.world_size: int | None = None
         self.expected: int | None = None
+        self.agent_pid: int | None = None  # torchrun, while it has started no rank
         self._failed = 0
 
     @property
@@ -176,6 +186,7 @@ class Members:
         """Take up the ranks that were not known yet."""
         self.world_size = found.world_size or self.world_size
         self.expected = found.expected or self.expected
+        self.agent_pid = None if self.all or found.ranks else found.agent
         known = {one.pid for one in self.all if one.lives}
         for own in found.ranks:
             if own.pid not in known and (member := self._open(own, now)):
@@ -243,6 +254,8 @@ class Members:
             operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
             for member in self.living:
                 if member.rank in place.ranks:
+                    if place.moves:
+                        member.standing.note_movement(at_seconds)
                     member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:

@@ -156,6 +156,10 @@ class Stalls:
             self._pause.longest_seconds = max(self._pause.longest_seconds, still_seconds)
             self._pause.told, self._pause.look = True, verdict
 
+    def note_ranks(self) -> None:
+        """Take a wait for other nodes as over: the launcher has started its ranks."""
+        self._go_on(known_step=False)
+
     def _close_with_ranks(self) -> None:
         pause, self._pause = self._pause, None
         if pause is not None and pause.told:

@@ -1,0 +1,114 @@
+"""Ranks that never came: the others wait for them where the process group is made, and their own processes are not here.
+
+Only launchers that start all ranks of a machine say which of them belong to it. Where ranks were started by hand, WORLD_SIZE says how
+many there are, and a master at the loopback address that all of them are on this machine.
+"""
+
+from collections.abc import Sequence
+
+from gpudiag.checks.job import kinds
+from gpudiag.checks.job.facts import facts_of
+from gpudiag.checks.job.groups import Group, describe_seconds, is_are, name_ranks
+from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.position import Position
+from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.finding import Finding
+from gpudiag.model.job import Job
+from gpudiag.model.reading import Missing
+
+# Where all ranks of the job meet for the first time: a rank that is missing there has not joined.
+_FIRST_MEETINGS = frozenset(
+    ("init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper")
+)
+_STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has come to where it waits
+_LOOPBACK = ("127.", "localhost", "ip6-localhost", "[::1]", "::1")
+
+
+def missing_ranks(job: Job) -> tuple[int, ...]:
+    """The ranks of the job without a process here, where its world size is known and each process has its number."""
+    known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
+    if isinstance(job.world_size, Missing) or len(known) < len(job.ranks) or not known:
+        return ()
+    return tuple(rank for rank in range(job.world_size) if rank not in known)
+
+
+def is_first_meeting(waiters: Waiters) -> bool:
+    """Whether ranks wait where the job's process group is made: others may still be starting."""
+    return any(one.call.operation in _FIRST_MEETINGS for one in waiters.positions)
+
+
+def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits: HangLimits) -> list[Finding]:
+    """The finding for ranks that never joined, where all that are here wait for them to join; empty for everything else."""
+    missing = missing_ranks(job)
+    joining = [one for one in waiters.positions if one.call.operation in _FIRST_MEETINGS]
+    if not missing or len(joining) < len(alive):
+        return []
+    waited = max((one.since_seconds or 0.0 for one in joining), default=0.0)
+    if waited < limits.news:
+        return []
+    youngest = min(one.seen.started_seconds_ago for one in joining)
+    long = min(youngest, max(waited, youngest - _STARTS_SECONDS)) >= limits.absent
+    here = job.expected is None and job.master.startswith(_LOOPBACK)
+    message = (
+        f"{_describe_missing(job, missing, here=here)}; {_describe_waiters(joining, waiters)}{_since(waited)}"
+    )
+    if not long:
+        message += f"; after {limits.absent:g} s without a new rank it is called a hang"
+    group = Group(tuple(joining))
+    facts = (
+        Evidence("ranks_here", len(job.ranks), limit=int(str(job.world_size)), source="/proc, WORLD_SIZE"),
+        Evidence("last rank started", round(youngest, 1), "seconds ago", source="/proc"),
+        *facts_of(group),
+    )
+    subject = (
+        RankSubject(missing[0], job.host_of(missing[0]))
+        if here and len(missing) == 1
+        else HostSubject(job.host)
+    )
+    kind = kinds.NEVER_JOINED if long else kinds.NOT_YET
+    return [kind.finding(subject, message, *facts, remedy=_remedy(job, missing, here=here))]
+
+
+def _describe_missing(job: Job, missing: Sequence[int], *, here: bool) -> str:
+    """`rank 3 is not there: 3 of 4 ranks were started here, and none has RANK=3`."""
+    is_ = "is" if len(missing) == 1 else "are"
+    has = "has" if len(missing) == 1 else "have"
+    count = f"{len(job.ranks)} of {job.world_size} ranks"
+    if here:
+        return (
+            f"{name_ranks(missing)} {is_} not there: {count} were started and still run, and {name_ranks(missing)} never started, or ended before "
+            "the others had joined"
+        )
+    node = _describe_nodes(job, missing)
+    return f"{name_ranks(missing)} {has} not joined{node}: {count} are on this machine, and the others never started, or wait elsewhere"
+
+
+def _describe_nodes(job: Job, missing: Sequence[int]) -> str:
+    """` (node 1)`: the nodes of ranks that are not here, where all nodes have as many ranks as this one."""
+    if not job.expected:
+        return ""
+    per_node = len(job.expected)
+    if job.expected[0] % per_node:
+        return ""
+    nodes = sorted({rank // per_node for rank in missing})
+    words = name_ranks(nodes).replace("ranks", "nodes").replace("rank", "node")
+    return f" ({words})"
+
+
+def _describe_waiters(joining: Sequence[Position], waiters: Waiters) -> str:
+    return f"{waiters.name} {is_are(joining, 'waits')} in {describe_call(Group((joining[0],)))}"
+
+
+def _since(waited: float) -> str:
+    return f", {describe_seconds(waited)} so far" if waited >= 1 else ""
+
+
+def _remedy(job: Job, missing: Sequence[int], *, here: bool) -> str:
+    if not here:
+        return OTHER_MACHINES
+    first = missing[0]
+    return (
+        f"Start {name_ranks(missing)}: `RANK={first} WORLD_SIZE={job.world_size}`, with the same MASTER_ADDR and MASTER_PORT; if it was started, "
+        "read what it printed last: it ended before it joined."
+    )

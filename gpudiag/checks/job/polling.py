@@ -1,0 +1,75 @@
+"""Threads that only ask whether something has come: what they do between two looks is no movement.
+
+A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions around the loop do not run
+meanwhile: their lines and their variables stay as they are, and that is how a loop that goes round is told from a job that goes on.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from gpudiag.model.job import Frame, ProcessLook, RankSeen, ThreadLook
+
+# Libraries of locks on files, which sleep and ask again; their own loops call much else.
+_LOCKS = re.compile(r"/(filelock|fasteners|portalocker|lockfile|oslo_concurrency)/")
+_SPINS_SHARE = 0.5  # of a processor: `sleep(0)` and `pass` take all of it that they get
+
+
+def only_polled(one: ThreadLook, other: ThreadLook) -> bool:
+    """Whether a thread was in the same polling loop at two looks, and nothing around the loop ran."""
+    for earlier, later in zip(reversed(one.frames), reversed(other.frames), strict=False):
+        if (earlier.file, earlier.function) != (later.file, later.function):
+            return False
+        if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
+            return True
+        if earlier.line != later.line or _ran(earlier, later):
+            return False
+    return False
+
+
+def _ran(earlier: Frame, later: Frame) -> bool:
+    """Whether a frame's variables are others; a module's may change by what other functions do: its numbers and words count."""
+    if earlier.function == "<module>" or not (earlier.mark and later.mark):
+        return earlier.variables != later.variables
+    return earlier.mark != later.mark
+
+
+def find_poll(looks: Sequence[ProcessLook]) -> Frame | None:
+    """The frame with the loop in which the main thread polled at all looks; None where it did anything else, or there is one look."""
+    mains = [look.main for look in looks if look.main is not None]
+    if len(mains) < 2 or not all(only_polled(one, other) for one, other in pairwise(mains)):
+        return None
+    return next((frame for frame in mains[-1].frames if frame.polls or _LOCKS.search(frame.file)), None)
+
+
+def with_lock_file(seen: RankSeen) -> RankSeen:
+    """The rank, with its last look as one of a sleep for a lock file, where it polls for one and was awake just then."""
+    last = seen.last
+    main = last.main
+    if (
+        main is None
+        or (main.awaited is not None and main.awaited.kind == "lock file")
+        or find_poll(seen.looks) is None
+    ):
+        return seen
+    asleep = [one.main for one in seen.looks if one.main is not None and one.main.awaited is not None]
+    found = next(
+        (one for one in reversed(asleep) if one.awaited is not None and one.awaited.kind == "lock file"), None
+    )
+    if found is None:
+        return seen
+    settled = replace(
+        main, state=found.state, syscall=found.syscall, waits_in=found.waits_in, awaited=found.awaited
+    )
+    threads = tuple(settled if one is main else one for one in last.threads)
+    return replace(seen, looks=(*seen.looks[:-1], replace(last, threads=threads)))
+
+
+def spins(looks: Sequence[ProcessLook]) -> bool:
+    """Whether a main thread that polls takes most of a processor, or waits for one: it asks again at once."""
+    seen = [(look.at_seconds, look.main) for look in looks if look.main is not None]
+    (began, first), (ended, last) = seen[0], seen[-1]
+    if sum(main.state == "R" for _, main in seen) > len(seen) / 2:
+        return True
+    return last.cpu_seconds - first.cpu_seconds > _SPINS_SHARE * max(0.1, ended - began)

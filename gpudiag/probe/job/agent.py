@@ -1,0 +1,199 @@
+"""torchrun before it has ranks: what its command line, its stack and the kernel's list of connections tell of its rendezvous."""
+
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpudiag.model.job_agent import AgentSeen
+from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.model.untrusted_text import escape_controls, mask_text
+from gpudiag.probe.job.awaited import read_address
+from gpudiag.probe.job.find import AGENTS, FoundJob
+from gpudiag.probe.job.proc import CLOCK_TICKS, Process, read_stat, read_text
+from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+
+_STACK_SECONDS = 5.0  # as for a look
+_CHILDREN_TICKS = 13  # cutime of proc_pid_stat(5), counted behind the command in brackets
+_RAN_SECONDS = 1.0  # of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less
+_ESTABLISHED, _LISTENS = "01", "0A"  # include/net/tcp_states.h
+# torchrun's own defaults (torch/distributed/run.py, torch 2.4 to 2.13).
+_DEFAULTS = {
+    "nnodes": "1:1", "rdzv_backend": "static", "rdzv_endpoint": "", "rdzv_id": "none", "node_rank": "", "master_addr": "127.0.0.1",
+    "master_port": "29500",
+}  # fmt: skip
+_C10D_PORT = "29400"
+_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "[::1]", "ip6-localhost"))
+_NODES = re.compile(r"(\d+)(?::(\d+))?$")
+_RENDEZVOUS = "/distributed/elastic/rendezvous/"
+_ENTERS = "SimpleElasticAgent._rendezvous"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Where an agent meets the others, as its command line and its variables say."""
+
+    backend: str
+    endpoint: str
+    run_id: str
+    nodes: tuple[int, int]
+    node_rank: int | None
+
+    @property
+    def port(self) -> str:
+        return self.endpoint.rpartition(":")[2]
+
+
+def look_at_agent(
+    agent: Process, processes: Mapping[int, Process], uptime_seconds: float
+) -> AgentSeen | None:
+    """An agent of torchrun that has no ranks now; None where its command line names no rendezvous of nodes."""
+    options = read_options(agent.words, agent.environment or {})
+    if options is None:
+        return None
+    read = read_stacks(agent.pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
+    frames = () if isinstance(read, Missing) or agent.pid not in read[0] else read[0][agent.pid].frames
+    rows = _connections(agent.pid)
+    to_endpoint = [
+        row for row in rows if row[1].rpartition(":")[2] == options.port and row[2] == _ESTABLISHED
+    ]
+    own = {local.rpartition(":")[0] for local, _, _ in rows}
+    at_port = [row for row in rows if row[0].rpartition(":")[2] == options.port]
+    elsewhere = {remote.rpartition(":")[0] for _, remote, state in at_port if state == _ESTABLISHED} - own
+    return AgentSeen(
+        pid=agent.pid,
+        command=agent.command,
+        backend=options.backend,
+        endpoint=escape_controls(mask_text(options.endpoint)),
+        run_id=escape_controls(mask_text(options.run_id))[:80],
+        least_nodes=options.nodes[0],
+        most_nodes=options.nodes[1],
+        node_rank=options.node_rank,
+        started_seconds_ago=_ago(agent, uptime_seconds),
+        waits_at=_where(frames),
+        since_seconds=_entered(frames),
+        agents_here=tuple(
+            (one.pid, _ago(one, uptime_seconds))
+            for one in processes.values()
+            if _is_agent(one) and _same(read_options(one.words, one.environment or {}), options)
+        ),
+        nodes_elsewhere=tuple(sorted(elsewhere)),
+        hosts_endpoint=any(state == _LISTENS for _, _, state in at_port),
+        is_connected=bool(to_endpoint),
+        has_started_ranks=_seconds_of_children(agent.pid) >= _RAN_SECONDS,
+    )
+
+
+def waits_for_nodes(job: FoundJob) -> bool:
+    """Whether a job is a torchrun of several nodes that has no rank here."""
+    agent = job.launcher_process
+    return agent is not None and not job.ranks and is_of_nodes(agent)
+
+
+def is_of_nodes(process: Process) -> bool:
+    """Whether a process is torchrun with several nodes by its command line."""
+    return _is_agent(process) and read_options(process.words, process.environment or {}) is not None
+
+
+def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options | None:
+    """What torchrun's command line says of its rendezvous; None where it is of one node alone."""
+    given = {name: variables.get(f"PET_{name.upper()}", default) for name, default in _DEFAULTS.items()}
+    start = _after_launcher(words)
+    rest = iter(words[start:] if start is not None else ())
+    for word in rest:
+        if not word.startswith("--"):
+            break  # the script
+        name, equals, value = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if name == "standalone":
+            return None
+        if name in _FLAGS:
+            continue
+        value = value if equals else next(rest, "")
+        if name in given:
+            given[name] = value
+    nodes = _NODES.fullmatch(given["nnodes"])
+    if nodes is None:
+        return None
+    least, most = int(nodes[1]), int(nodes[2] or nodes[1])
+    backend, endpoint = given["rdzv_backend"], given["rdzv_endpoint"]
+    if not endpoint:
+        endpoint = f"{given['master_addr']}:{given['master_port']}" if backend == "static" else "localhost"
+    if ":" not in endpoint.rpartition("]")[2]:
+        endpoint = f"{endpoint}:{_C10D_PORT if backend != 'static' else given['master_port']}"
+    if most < 2:
+        return None
+    rank = int(given["node_rank"]) if given["node_rank"].isdecimal() else None
+    return _Options(backend, endpoint, given["rdzv_id"], (least, most), rank)
+
+
+_FLAGS = frozenset(("module", "no_python", "run_path", "use_env", "virtual_local_rank"))
+
+
+def _same(one: _Options | None, other: _Options) -> bool:
+    if one is None or (one.backend, one.run_id, one.port) != (other.backend, other.run_id, other.port):
+        return False
+    hosts = {found.endpoint.rpartition(":")[0] for found in (one, other)}
+    return len(hosts) == 1 or hosts <= _LOOPBACK
+
+
+def _is_agent(process: Process) -> bool:
+    return process.python and _after_launcher(process.words) is not None
+
+
+def _after_launcher(words: Sequence[str]) -> int | None:
+    """Where torchrun's own options begin; None for another program, such as one that was given torchrun as its command."""
+    for place, word in enumerate(words[1:], start=1):
+        if word.endswith(AGENTS):
+            return place + 1
+        if not word.startswith("-") and words[place - 1] not in ("-X", "-W"):
+            return None
+    return None
+
+
+def _ago(process: Process, uptime_seconds: float) -> float:
+    return max(0.0, round(uptime_seconds - process.started_seconds, 1))
+
+
+def _where(frames: Sequence[RawFrame]) -> str:
+    """The outermost function of torch's rendezvous that a stack is in; the agent's own where the nodes exchange their ranks."""
+    inside = [frame.function for frame in frames if _RENDEZVOUS in frame.file]
+    if inside:
+        return inside[-1].rpartition(".")[2]
+    return "_rendezvous" if any(frame.function.endswith("._rendezvous") for frame in frames) else ""
+
+
+def _entered(frames: Sequence[RawFrame]) -> Reading[float]:
+    """How many seconds ago the agent entered the rendezvous, by the variable `start` of torch's own timing around it."""
+    for frame in frames:
+        values = {one.name: one.value for one in frame.variables}
+        if values.get("key", "").strip("\"'") == _ENTERS:
+            with suppress(ValueError):
+                ago = time.time() - float(values.get("start", ""))
+                if 0 <= ago < 1 << 30:
+                    return round(ago, 1)
+    return Missing(MissingReason.NOT_SUPPORTED, "its stack does not tell")
+
+
+def _connections(pid: int) -> list[tuple[str, str, str]]:
+    """Local address, remote address and state of each TCP socket in a process's network."""
+    found = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with suppress(OSError):
+            for line in read_text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
+                fields = line.split()
+                with suppress(ValueError, IndexError):
+                    found.append(
+                        (read_address(fields[1], family), read_address(fields[2], family), fields[3])
+                    )
+    return found
+
+
+def _seconds_of_children(pid: int) -> float:
+    """The processor time of children that have ended and were waited for."""
+    with suppress(OSError, ValueError, IndexError):
+        _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
+        return sum(int(one) for one in fields[_CHILDREN_TICKS : _CHILDREN_TICKS + 2]) / CLOCK_TICKS
+    return 0.0

@@ -1,0 +1,69 @@
+"""Which loops only ask whether something has come, by their source."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpudiag.probe.job.poll_loops import find_poll_loop
+from gpudiag.probe.job.py_spy import RawFrame, Variable
+from gpudiag.probe.job.stance import read_stance
+
+POLLS = {
+    "a flag in shared memory": ("while memory.buf[at] != 1:", "    time.sleep(0)"),
+    "a spin": ("while flag[0] == 0:", "    pass"),
+    "a function of the user's": ("while not is_there(path):", "    time.sleep(1)"),
+    "a file": ("while os.path.exists(path):", "    time.sleep(0.2)"),
+    "a deadline": ("while True:", "    if work.is_completed():", "        break", "    if time.monotonic() > end:", "        raise Late(end)", "    time.sleep(0.1)"),
+    "a queue": ("while True:", "    try:", "        item = q.get(timeout=1)", "        break", "    except queue.Empty:", "        continue"),
+    "an event": ("while not event.wait(timeout=0.1):", "    pass"),
+    "slots, with what leaves the loop": (
+        "while True:", "    flags = self.memory.buf[at:end]", "    if all(f == 2 for f in flags):", "        return pack(at)", "    time.sleep(0)",
+    ),
+    "attempts that are counted and logged": ("while not done:", "    attempt += 1", '    log.debug("attempt %d", attempt)', "    time.sleep(1)", "    done = store.check(keys)"),
+}  # fmt: skip
+WORKS = {
+    "steps": ("while step < steps:", "    loss = train(batch)", "    step += 1"),
+    "a consumer": ("while True:", "    try:", "        item = q.get(timeout=1)", "    except queue.Empty:", "        continue", "    train(item)"),
+    "sums": ("while n < 10**9:", "    total = total + n * 3", "    n += 1"),
+    "work in the condition": ("while train_one():", "    pass"),
+    "what is written for others": ("while n < 9:", "    memory.buf[0] = n", "    time.sleep(0.1)"),
+    "a loop over batches": ("for batch in loader:", "    time.sleep(0.1)"),
+    "batches inside of epochs": ("while epoch < 3:", "    for batch in loader:", "        time.sleep(0.1)"),
+    "what cannot be parsed": ("while True:", "    if (", "    time.sleep(1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", POLLS.values(), ids=POLLS.keys())
+def test_a_loop_that_only_asks_polls_at_each_of_its_lines(lines: tuple[str, ...]) -> None:
+    source = ["def wait():", '    """Wait."""', *("    " + line for line in lines), "    return 1"]
+    found = {find_poll_loop(source, number) for number in range(3, 3 + len(lines))}
+    assert found == {f"{lines[0].rstrip(':')} (line 3)"}
+    assert not find_poll_loop(source, 1)
+    assert not find_poll_loop(source, len(source))
+
+
+@pytest.mark.parametrize("lines", WORKS.values(), ids=WORKS.keys())
+def test_a_loop_that_may_work_does_not_poll(lines: tuple[str, ...]) -> None:
+    source = ["def work():", *("    " + line for line in lines)]
+    assert not any(find_poll_loop(source, number) for number in range(1, len(source) + 1))
+
+
+def test_a_stance_is_the_same_within_a_poll_and_another_once_anything_around_it_ran(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "def wait(n):\n    while buf[n] == 0:\n        time.sleep(0)\n\nfor n in range(9):\n    wait(n)\n"
+    )
+    pid = os.getpid()
+
+    def stance(line: int, inner: int, step: int) -> tuple[str, bool]:
+        frames = (
+            RawFrame(str(script), "wait", line, (Variable("seen", "0", inner),)),
+            RawFrame(str(script), "<module>", 6, (Variable("n", str(step), 1000 + step),)),
+        )
+        return read_stance(pid, frames)
+
+    assert stance(2, 1, 5) == stance(3, 2, 5)
+    assert stance(2, 1, 5)[1]
+    assert stance(2, 1, 5) != stance(2, 1, 6)
+    assert read_stance(pid, ()) == ("", False)
