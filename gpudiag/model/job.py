@@ -207,7 +207,7 @@ class Job:
 
     name: str  # `torchrun 18076: train.py`, for people
     host: str
-    launcher: str  # torchrun, mpirun, srun, spawn, variables
+    launcher: str  # torchrun, mpirun, srun, spawn, variables, server, ray
     launcher_pid: int | None
     world_size: Reading[int]
     expected: tuple[int, ...] | None
@@ -217,6 +217,7 @@ class Job:
     slurm_job: str = ""
     state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
+    servers: tuple[RankSeen, ...] = ()  # processes that give the ranks their work, and are none: an engine, its HTTP server
 
     def host_of(self, rank: int) -> str:
         """The machine that this rank is on, or should be on."""
