@@ -232,7 +232,7 @@ class Place:
     """Where some ranks are, and what they do there, in words; for people and programs."""
 
     ranks: tuple[int, ...]
-    kind: str  # ranks, loader, file, lock, network, sleep, python, stopped, gone ...
+    kind: str  # ranks, loader, file, lock, network, sleep, python, stopped, gone, work, server ...
     words: str
     where: str  # `data.py:6 in load_batch`
     stack: tuple[str, ...] = ()  # the user's frames, innermost first
@@ -241,6 +241,7 @@ class Place:
     busy: bool = (
         False  # it takes processor time, and nothing else of it moves: it computes, or waits for a GPU
     )
+    pids: tuple[int, ...] = ()  # of those processes whose rank is unknown, or that are none
 
 
 @dataclass(frozen=True, slots=True)

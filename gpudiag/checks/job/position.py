@@ -45,6 +45,7 @@ SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
 )
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
 EVALUATION, DATABASE = "evaluation", "database"
+WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
 
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -147,7 +148,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         inner, child_moves, inner_since = _what_it_waits_for(seen, last, kind, job)
         moves = moves or child_moves
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last) if kind == PYTHON else ""
+    in_loop = find_loop(first, last) if kind == PYTHON else ""
     return Position(
         seen,
         kind,
@@ -334,7 +335,7 @@ def _is_on_disk(main: ThreadLook) -> bool:
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
-def _loop(first: ProcessLook, last: ProcessLook) -> str:
+def find_loop(first: ProcessLook, last: ProcessLook) -> str:
     """The endless loop of Python in which all looks found the rank; empty where there is none.
 
     The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a

@@ -22,6 +22,7 @@ from gpudiag.checks.job.groups import (
 )
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
@@ -40,12 +41,16 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+    found_at = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+    positions = mark_work_waits(found_at, job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
-    findings, used = _judge(job, positions, alive, limits, told)
+    served = judge_served(job, positions, limits) if not _absent(job) else None
+    findings, used = (
+        _judge(job, positions, alive, limits, told) if served is None else (worst_first(served.findings), ())
+    )
     unseen = _describe_unseen(positions)
-    if not findings and not unseen and alive and not _anything_moves(positions, told):
+    if served is None and not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
@@ -54,9 +59,11 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     verdict = JobVerdict(
         job.name,
         outcome,
-        _headline(job, positions, findings, unseen, outcome, told),
+        served.headline
+        if served is not None and outcome is Outcome.PASS
+        else _headline(job, positions, findings, unseen, outcome, told),
         findings,
-        tuple(place_of(group) for group in groups),
+        (*(place_of(group) for group in groups), *places_of_servers(job)),
         _ruled_out(job, positions, findings),
         unseen,
         job,
@@ -169,7 +176,7 @@ def _needs_gpus(waiters: Waiters) -> bool:
 def _has_ranks_elsewhere(job: Job) -> bool:
     if isinstance(job.world_size, Missing):
         return True
-    return job.world_size > len(job.ranks) and job.expected is not None and job.world_size > len(job.expected)
+    return job.world_size > len(job.ranks) and (job.expected is None or job.world_size > len(job.expected))
 
 
 def _absent(job: Job) -> tuple[int, ...]:
@@ -324,7 +331,7 @@ def _judge_without_waiters(
         found += _judge_gone(job, positions, _stood_seconds(alive), limits)
     if found or not still or any(one.busy for one in alive):
         return found
-    for group in group_alike(alive):
+    for group in group_alike(one for one in alive if one.kind != at.WORK):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
         long = since is not None and since >= limits.idle

@@ -183,7 +183,9 @@ def _send_sources(emit: Emit, kept: Mapping[int, set[tuple[str, int]]]) -> None:
 def _empty_job(found: FoundJob) -> Job:
     uptime = _uptime()
     launcher = found.launcher_process
-    named = [one for one in (found.ranks[0].process if found.ranks else None, launcher) if one is not None]
+    first = found.ranks[0].process if found.ranks else None
+    # A server's script is in the command line of the topmost: its workers may be renamed.
+    named = [one for one in (*found.servers[::-1], first, launcher) if one is not None]
     words = [word for one in named for word in one.words]
     script = next(
         (os.path.basename(word) for word in words if word.endswith(".py")),
