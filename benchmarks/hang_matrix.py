@@ -4,16 +4,20 @@
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
+    python benchmarks/hang_matrix.py --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
+    python benchmarks/hang_matrix.py --engines --healthy 30  looks at such servers that are idle or serve
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
-of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file.
+of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file. Rows of ZMQ and Ray are left out where the packages
+pyzmq and ray are not installed; with setproctitle the workers of engines are renamed.
 """
 
 import argparse
 import gzip
+import importlib.util
 import json
 import os
 import re
@@ -89,6 +93,22 @@ GROUPS = (
     Kind("extra_call", ("hang.other_collective",), script="groups.py"),
     Kind("apart", ("hang.sleep",), script="groups.py"),
 )
+# What the worker that goes wrong does, by how it gets its requests (hang_jobs/engines.py).
+_ENGINES = {
+    "pipes_lora": "hang.network", "pipes_killed": "hang.rank_gone", "pipes_slow": "hang.works_alone", "forked_lock": "hang.lock",
+    "forkserver_start": "hang.file", "zmq_lora": "hang.network", "zmq_skip": "hang.queue", "zmq_start": "hang.file",
+    "ring_lock": "hang.lock", "ring_apart": "hang.network", "broadcast_lora": "hang.network", "ray_lora": "hang.network", "ray_start": "hang.file",
+}  # fmt: skip
+ENGINES = tuple(
+    Kind(name, (code,), "" if code == "hang.rank_gone" else name.partition("_")[2], "engines.py")
+    for name, code in _ENGINES.items()
+)
+HEALTHY_ENGINES = tuple(
+    f"{transport}_{what}"
+    for transport in ("pipes", "zmq", "ring", "broadcast", "ray")
+    for what in ("idle", "steady")
+)
+_SETTLES_LONGER = frozenset(("evaluation", "pipes_slow", "ring_apart"))  # told after 10 s
 
 
 @dataclass(frozen=True)
@@ -147,7 +167,7 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     argv = [sys.executable, str(JOBS / script), what, str(folder)]
     if what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
-    elif what not in ("spawn", "process"):
+    elif what not in ("spawn", "process") and script != "engines.py":
         torchrun = str(Path(sys.executable).parent / "torchrun")
         argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
@@ -218,10 +238,13 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         with frozen, job(kind.script, kind.name, folder) as started:
             if not wait_for(folder / "ready", started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
-            time.sleep(SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0))
+            time.sleep(SETTLE_SECONDS + (8.0 if kind.name in _SETTLES_LONGER else 0.0))
             said = look(started.pid)
             record(kind.name, said)
-        return judge(kind, guilty, said), said.seconds
+            answer = judge(kind, guilty, said)
+            if answer == "right" and kind in ENGINES:
+                answer = judge_by_worker(said)
+        return answer, said.seconds
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -267,20 +290,45 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     return "right"
 
 
-def try_healthy(what: str, looks: int) -> list[tuple[str, float]]:
+def judge_by_worker(said: Look) -> str:
+    """`right` where the job is the same whichever of its processes is named."""
+    ranks = said.document["jobs"][0]["job"]["ranks"]
+    again = look(ranks[-1]["pid"])
+    by_worker = (again.document.get("jobs") or [{"job": {"ranks": []}}])[0]
+    pids = [sorted(rank["pid"] for rank in one) for one in (ranks, by_worker["job"]["ranks"])]
+    if pids[0] != pids[1]:
+        return f"by the server, the ranks are {pids[0]}, and by a worker {pids[1]}"
+    same = (
+        by_worker["findings"]
+        and by_worker["findings"][0]["code"] == said.document["jobs"][0]["findings"][0]["code"]
+    )
+    return "right" if same else f"by a worker: {by_worker['headline']}"
+
+
+def is_installed(kind: str) -> bool:
+    """Whether the package that carries the requests of an engine is there."""
+    package = {"zmq": "zmq", "ray": "ray"}.get(kind.partition("_")[0])
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def try_healthy(
+    what: str, looks: int, script: str = "healthy.py", begun: str = "begun.3"
+) -> list[tuple[str, float]]:
     """An answer for each look at one healthy job: `right`, or the accusation."""
     folder = Path(tempfile.mkdtemp(prefix="healthy-"))
     answers: list[tuple[str, float]] = []
     os.environ["SECONDS_TO_RUN"] = "600"
     try:
-        with job("healthy.py", what, folder) as started:
-            if not wait_for(folder / "begun.3", started):
+        with job(script, what, folder) as started:
+            if not wait_for(folder / begun, started):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for _ in range(looks):
                 said = look(started.pid)
                 verdicts = said.document.get("jobs") or [{"findings": [], "headline": said.text[-300:]}]
                 record(f"healthy-{what}-{len(answers)}", said)
                 accused = said.status != 0 or verdicts[0]["findings"]
+                if what.endswith("_idle") and not verdicts[0]["headline"].startswith("idle: "):
+                    accused = True  # an idle server is to be called so
                 answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
                 time.sleep(0.7)
     finally:
@@ -437,6 +485,9 @@ def main() -> None:
     parser.add_argument(
         "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
     )
+    parser.add_argument(
+        "--engines", action="store_true", help="A server and four workers, without a launcher."
+    )
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--at-once", type=int, default=1)
@@ -446,14 +497,24 @@ def main() -> None:
     if options.gpus:
         print_gpu_rows(options)
         return
+    if options.healthy and options.engines:
+        kinds = [one for one in options.kinds or HEALTHY_ENGINES if is_installed(one)]
+        for what in kinds:
+            begun = "ready" if what.endswith("_idle") else "begun"
+            print_row(what, try_healthy(what, -(-options.healthy // len(kinds)), "engines.py", begun))
+        return
     if options.healthy:
         names = options.kinds or HEALTHY
         for what in names:
             print_row(what, try_healthy(what, -(-options.healthy // len(names))))
         return
-    known = SHAPES if options.shapes else GROUPS if options.groups else KINDS
+    known = SHAPES if options.shapes else GROUPS if options.groups else ENGINES if options.engines else KINDS
     guilty = 1 if options.shapes or options.groups else 2
-    wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
+    wanted = [
+        kind
+        for kind in known
+        if (not options.kinds or kind.name in options.kinds) and is_installed(kind.name)
+    ]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:
             answers = list(pool.map(lambda number, kind=kind: try_kind(kind, guilty), range(options.times)))

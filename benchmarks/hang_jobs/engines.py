@@ -7,6 +7,7 @@ does; the line in which it then stays ends in the comment `# BEHAVIOUR`. It know
 
 import asyncio
 import fcntl
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -29,7 +30,7 @@ GUILTY = int(os.environ.get("GUILTY", "2"))
 PORT = os.environ.get("PORT", "29555")
 WORKERS, WRONG_AT, SLOTS, SLOT_BYTES = 4, 20, 4, 256
 # How the workers are started, and which servers are two processes, with titles of their own.
-STARTED_BY = {"pipes": "spawn", "forked": "fork", "forkserver": "forkserver", "zmq": "spawn", "ring": "spawn", "broadcast": "spawn"}
+STARTED_BY = {"pipes": "spawn", "forkserver": "forkserver"}  # the others fork
 IN_LEVELS = ("zmq", "ring", "broadcast")
 
 
@@ -106,7 +107,7 @@ class Ring:
         self.name = f"ring_{PORT}"
         self.memory: shared_memory.SharedMemory | None = None
         self.count = 0
-        self.results = multiprocessing.get_context(STARTED_BY[TRANSPORT]).SimpleQueue()
+        self.results = multiprocessing.get_context("spawn").SimpleQueue()
 
     def send(self, request: int) -> None:
         """Give a request to all workers."""
@@ -261,7 +262,11 @@ def work(worker: int, transport: Any) -> None:
     rename(f"VLLM::Worker_TP{worker}")
     load_weights(worker)
     dist.init_process_group(
-        "gloo", rank=worker, world_size=WORKERS, init_method=f"tcp://127.0.0.1:{PORT}", timeout=timedelta(hours=1)
+        "gloo",
+        rank=worker,
+        world_size=WORKERS,
+        init_method=f"tcp://127.0.0.1:{PORT}",
+        timeout=timedelta(hours=1),
     )
     while True:
         request = transport.next_request(worker)
@@ -278,8 +283,12 @@ def run_engine(transport: Any, requests: "queue.Queue[int] | None" = None) -> No
     """Start the workers and give them requests: 20 and more, without end, or none at all after ten."""
     if requests is not None:
         rename("VLLM::EngineCore")
-    context = multiprocessing.get_context(STARTED_BY[TRANSPORT])
-    workers = [context.Process(target=work, args=(one, transport), name=f"worker {one}") for one in range(WORKERS)]
+    context = multiprocessing.get_context(STARTED_BY.get(TRANSPORT, "fork"))
+    if TRANSPORT not in STARTED_BY:
+        importlib.import_module("torch")  # once, for all of them
+    workers = [
+        context.Process(target=work, args=(one, transport), name=f"worker {one}") for one in range(WORKERS)
+    ]
     for one in workers:
         one.start()
     last = 10 if BEHAVIOUR == "idle" else 10**9
@@ -317,7 +326,12 @@ def run_ray() -> None:
     """The engine as Ray actors, one for each worker."""
     import ray
 
-    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="error", _temp_dir=os.environ.get("RAY_FOLDER"))
+    ray.init(
+        num_cpus=WORKERS,
+        include_dashboard=False,
+        logging_level="error",
+        _temp_dir=os.environ.get("RAY_FOLDER"),
+    )
 
     @ray.remote(num_cpus=0)
     class RayWorker:
@@ -359,8 +373,7 @@ def main() -> None:
     os.environ["ADAPTERS"] = f"127.0.0.1:{silent.getsockname()[1]}"
     if BEHAVIOUR == "start":
         os.mkfifo(FOLDER / "weights")
-    holder = open(FOLDER / "cache.lock", "w")
-    fcntl.flock(holder, fcntl.LOCK_EX)
+    fcntl.flock(os.open(FOLDER / "cache.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), fcntl.LOCK_EX)
     if TRANSPORT == "ray":
         run_ray()
         return
@@ -369,10 +382,7 @@ def main() -> None:
         core = multiprocessing.get_context("spawn").Process(target=run_engine_core, args=(transport,))
         core.start()
         asyncio.run(listen())
-    if TRANSPORT == "forked":
-        import torch
-
-        assert torch
+    multiprocessing.set_forkserver_preload(["torch"])
     run_engine(transport)
 
 

@@ -217,7 +217,9 @@ class Job:
     slurm_job: str = ""
     state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
-    servers: tuple[RankSeen, ...] = ()  # processes that give the ranks their work, and are none: an engine, its HTTP server
+    servers: tuple[
+        RankSeen, ...
+    ] = ()  # processes that give the ranks their work, and are none: an engine, its HTTP server
 
     def host_of(self, rank: int) -> str:
         """The machine that this rank is on, or should be on."""

@@ -88,7 +88,9 @@ def _for_work(one: Position) -> Position:
     between = one.seen.last.at_seconds - one.seen.first.at_seconds
     looks = one.kind in _LOOPS or one.moves or one.busy
     since = max(one.since_seconds or 0.0, between) if looks else one.since_seconds
-    return replace(one, kind=at.WORK, words="waits for work", moves=False, busy=False, since_seconds=since, in_loop="")
+    return replace(
+        one, kind=at.WORK, words="waits for work", moves=False, busy=False, since_seconds=since, in_loop=""
+    )
 
 
 def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) -> Served | None:
@@ -138,7 +140,9 @@ def _judge_other(job: Job, group: Group, work: Sequence[Position], limits: HangL
     return kind.finding(subject_of(group, job), message, *facts_of(group), *facts_of(Group(tuple(work))))
 
 
-def _judge_idle(job: Job, positions: Sequence[Position], work: Sequence[Position], limits: HangLimits) -> Served:
+def _judge_idle(
+    job: Job, positions: Sequence[Position], work: Sequence[Position], limits: HangLimits
+) -> Served:
     """The verdict on a job of which all ranks are ready: its server has no requests, works, or stands still itself."""
     servers = [find_position(one, job) for one in job.servers]
     findings = [found for one in servers if (found := _judge_server(job, one, work, limits)) is not None]

@@ -44,9 +44,11 @@ def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: st
     return Chosen([*known, *(job for job in families if job.ranks)])
 
 
-def _find_served(launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> list[FoundJob]:
+def _find_served(
+    launched: Sequence[FoundJob], processes: Mapping[int, Process], near: Process | None = None
+) -> list[FoundJob]:
     taken = frozenset(one for job in launched for one in job.pids)
-    return find_served_jobs(processes, taken, _read_main, _uses_torch)
+    return find_served_jobs(processes, taken, _read_main, _uses_torch, near)
 
 
 def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> Chosen:
@@ -60,7 +62,9 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
     if not fitting and named.name == "srun":  # its ranks are slurmstepd's children
         slurm_job = (named.environment or {}).get("SLURM_JOB_ID", "")
         fitting = [job for job in launched if slurm_job and job.slurm_job == slurm_job]
-    fitting = fitting or _fitting(followed, _find_served(launched, processes), processes)
+    fitting = fitting or _fitting(
+        followed, _find_served(launched, processes, processes.get(followed, named)), processes
+    )
     if fitting:
         return Chosen(fitting)
     if named.state == "Z":
@@ -72,8 +76,13 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
 
 
 def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process]) -> list[FoundJob]:
-    """The jobs that a process belongs to, or has started."""
-    return [job for job in jobs if pid in job.pids or _is_above(pid, job, processes)]
+    """The jobs that a process belongs to, or has started; to that of a server belongs all that it started."""
+    above = {*processes[pid].ancestors} if pid in processes else set()
+    return [
+        job
+        for job in jobs
+        if pid in job.pids or _is_above(pid, job, processes) or above & {one.pid for one in job.servers}
+    ]
 
 
 def _refuse(process: Process) -> tuple[str, str] | None:

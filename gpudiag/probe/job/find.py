@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from gpudiag.model.job import KnownBy
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
+from gpudiag.reference.waits import is_library
 
 # How launchers name rank, world size, local rank and local world size, and what all ranks of a run have alike; the
 # first that a process shows counts (gpudiag/ranks/launchers.py has the sources).
@@ -122,7 +124,9 @@ def find_known_job(processes: Mapping[int, Process], pids: Mapping[int, int], wo
     """The job of ranks whose processes are known to who asks; `pids` is by rank."""
     missing: Reading[int] = Missing(MissingReason.NOT_ASKED)
     ranks = tuple(
-        FoundRank(processes[pid], rank, missing, KnownBy.LAUNCHER, find_descendants(processes[pid], processes))
+        FoundRank(
+            processes[pid], rank, missing, KnownBy.LAUNCHER, find_descendants(processes[pid], processes)
+        )
         for rank, pid in sorted(pids.items())
         if pid in processes
     )
@@ -165,7 +169,9 @@ def _job_of(members: list[_Candidate], processes: Mapping[int, Process]) -> Foun
                 Missing(MissingReason.NOT_SUPPORTED) if one.local[0] is None else one.local[0]
             )
             known = KnownBy.ENVIRONMENT if one.launcher in ("torchrun", "variables") else KnownBy.LAUNCHER
-            ranks.append(FoundRank(one.process, number, local, known, find_descendants(one.process, processes)))
+            ranks.append(
+                FoundRank(one.process, number, local, known, find_descendants(one.process, processes))
+            )
             firsts.append(one)
     if not ranks:
         return None
@@ -216,9 +222,7 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     children = [
         one
         for one in processes.values()
-        if one.parent_pid == top.pid
-        and (one.python or one.state == "Z")
-        and not is_tracker(one)
+        if one.parent_pid == top.pid and (one.python or one.state == "Z") and not is_tracker(one)
     ]
     frames = read_main(top.pid) if children else ()
     joins = joins_children(frames)
@@ -241,8 +245,12 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
 
 
 def joins_children(frames: Sequence[RawFrame]) -> bool:
-    """Whether a main thread does nothing but wait for the processes that it started to end."""
-    return any(place in frame.file for frame in frames[:4] for place in _JOINS)
+    """Whether a main thread does nothing but wait for the processes that it started to end.
+
+    The same files are in the outermost frames of a process that multiprocessing started itself.
+    """
+    innermost = takewhile(lambda frame: is_library(frame.file), frames[:4])
+    return any(place in frame.file for frame in innermost for place in _JOINS)
 
 
 def is_agent(process: Process) -> bool:

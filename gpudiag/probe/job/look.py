@@ -228,9 +228,7 @@ def _empty_job(found: FoundJob) -> Job:
 def _empty_rank(process: Process, uptime: float) -> RankSeen:
     nothing = Missing(MissingReason.NOT_SUPPORTED, "it is no rank")
     ago = max(0.0, round(uptime - process.started_seconds, 1))
-    return RankSeen(
-        process.pid, nothing, nothing, KnownBy.NOTHING, process.command, ago, str(process.uid)
-    )
+    return RankSeen(process.pid, nothing, nothing, KnownBy.NOTHING, process.command, ago, str(process.uid))
 
 
 def _uptime() -> float:

@@ -53,7 +53,9 @@ class _Worker:
     process: Process
     raw: Sequence[RawFrame] = ()
     frames: Sequence[Frame] = ()  # the same, with what they hold
-    title: str = ""  # what it is called: its command line where that is a title, and its name in multiprocessing
+    title: str = (
+        ""  # what it is called: its command line where that is a title, and its name in multiprocessing
+    )
 
     @property
     def pid(self) -> int:
@@ -65,13 +67,15 @@ def find_served_jobs(
     taken: frozenset[int],
     read_main: ReadMain,
     uses_torch: Callable[[int], bool],
+    near: Process | None = None,
     *,
     connect: Connect = read_connections,
     describe: Describe = describe_frames,
 ) -> list[FoundJob]:
     """The jobs whose ranks share a store or a process group, of processes that belong to no launcher's job.
 
-    Where the process that started them does nothing but join them, it is a family (find.py).
+    Where the process that started them does nothing but join them, it is a family (find.py). With `near` only those whose processes
+    have an ancestor in common with that process, or call it: the stacks of others are not read.
     """
     free = [
         one
@@ -87,15 +91,27 @@ def find_served_jobs(
     jobs: list[FoundJob] = []
     found: set[int] = set()
     for store in _join_stores(connections.find_stores(with_torch)):
+        members = [processes[pid] for pid in store.members]
+        if not (_is_near(near, members) or (near and near.pid in connections.find_callers(store.members))):
+            continue
         job = finder.find_by_store(store)
         if job is not None:
             jobs.append(job)
             found |= job.pids
     for siblings in _siblings(with_torch.values(), found | taken):
+        if not _is_near(near, siblings):
+            continue
         job = finder.find_by_stacks(siblings)
         if job is not None:
             jobs.append(job)
     return jobs
+
+
+def _is_near(near: Process | None, members: Iterable[Process]) -> bool:
+    if near is None:
+        return True
+    own = {near.pid, *near.ancestors}
+    return any(own & {one.pid, *one.ancestors} for one in members)
 
 
 def _parents_first(processes: Iterable[Process]) -> list[Process]:
@@ -175,7 +191,11 @@ class _Finder:
         known = {one.pid for one in workers}
         others = [one for one in self._siblings_of(workers) if one.pid not in known]
         numbers = _number(workers, size)
-        size = max(size or 0, len(workers), *(number + 1 for number in numbers.values())) if size or numbers else None
+        size = (
+            max(size or 0, len(workers), *(number + 1 for number in numbers.values()))
+            if size or numbers
+            else None
+        )
         if size is not None and others:
             workers = [*workers, *_choose(others, size - len(workers), {*range(size)} - {*numbers.values()})]
             numbers = _number(workers, size)
@@ -220,26 +240,34 @@ class _Finder:
         parents = {one.process.parent_pid for one in workers} - {1}
         names = {one.process.name for one in workers}
         started = [one.process.started_seconds for one in workers]
+        earliest, latest = min(started) - _STARTED_TOGETHER_SECONDS, max(started) + _STARTED_TOGETHER_SECONDS
         found = []
         for one in self.processes.values():
             if one.parent_pid not in parents or is_tracker(one):
                 continue
             if one.pid in self.with_torch:
                 found.append(self._read(one))
-            elif one.state == "Z" and (one.name in names or one.python):
-                if min(started) - _STARTED_TOGETHER_SECONDS < one.started_seconds < max(started) + _STARTED_TOGETHER_SECONDS:
-                    found.append(_Worker(one))
+            elif one.state == "Z" and one.name in names and earliest < one.started_seconds < latest:
+                found.append(_Worker(one))
         return found
 
     def _find_servers(self, workers: Sequence[_Worker]) -> tuple[Process, ...]:
         """The Python processes that started the ranks, the nearest first, and those that call them over TCP."""
         known = {one.pid for one in workers}
-        above = [pid for pid in workers[0].process.ancestors if all(pid in one.process.ancestors for one in workers[1:])]
+        above = [
+            pid
+            for pid in workers[0].process.ancestors
+            if all(pid in one.process.ancestors for one in workers[1:])
+        ]
         callers = self.connections.find_callers(frozenset(known))
         pids = dict.fromkeys([*above, *sorted(callers)])
         found = (self.processes[pid] for pid in pids if pid not in known and pid in self.processes)
         return tuple(
-            one for one in found if one.python and not any(mark in word for word in one.words for mark in _OF_RAY)
+            one
+            for one in found
+            if one.python
+            and not is_tracker(one)
+            and not any(mark in word for word in one.words for mark in _OF_RAY)
         )
 
 
@@ -317,11 +345,11 @@ def _number(workers: Sequence[_Worker], size: int | None) -> dict[int, int]:
         *({one.pid: int(told[0]) for one in workers if (told := _values(one.raw, name))} for name in _RANKS),
         _number_by_titles(workers),
     ]
-    for told in sources:
-        joined = {**told, **known}
-        agrees = all(told[pid] == known[pid] for pid in told.keys() & known.keys())
-        fits = size is None or all(number < size for number in told.values())
-        if told and agrees and fits and len(set(joined.values())) == len(joined):
+    for numbers in sources:
+        joined = {**numbers, **known}
+        agrees = all(numbers[pid] == known[pid] for pid in numbers.keys() & known.keys())
+        fits = size is None or all(number < size for number in numbers.values())
+        if numbers and agrees and fits and len(set(joined.values())) == len(joined):
             known = joined
     return known
 
