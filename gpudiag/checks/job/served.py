@@ -3,6 +3,7 @@
 A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at shared memory.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from gpudiag.checks.job.position import Position, find_loop, find_position
 from gpudiag.checks.job.stacks import changed_counters
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.job import Job, Place
+from gpudiag.model.job import Frame, Job, Place
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.reference.waits import RANKS, find_wait
 
@@ -33,7 +34,7 @@ _NOT_FOR_WORK = frozenset((at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER, at.TERMI
 _LOOPS = frozenset((at.SLEEP, at.PYTHON, at.WAITS))  # what a loop that looks for work is seen as
 # How ZMQ and Ray's core wait: for an eventfd, which says nothing of who is at its other end.
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
-_FRAMES = 8  # the innermost, in which a library's wait for work is
+_OF_PYTHON = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<")
 # Collectives by which one rank gives the others what to do, as SGLang's scheduler does with its requests.
 _GIVES = frozenset(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"))
 _NO_WAIT_FOR_REQUESTS = frozenset((at.FILE, at.DATABASE))
@@ -66,12 +67,21 @@ def _may_wait_for_work(one: Position) -> bool:
     main = one.seen.last.main
     if one.kind == at.QUEUE or main is None:
         return one.kind == at.QUEUE
-    library = [(frame.file, frame.function.rpartition(".")[2]) for frame in main.frames[:_FRAMES]]
-    if find_wait(library, at.QUEUE) is not None:
+    if _is_in_a_queue(main.frames):
         return True
     if one.kind == at.WAITS:
         return main.syscall in _POLLS and (main.awaited is None or main.awaited.kind == "other")
     return one.kind in _LOOPS and _looks_in_a_loop(one)
+
+
+def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost frame that is not Python's own waits for a message: in ZMQ, vLLM's ring, Ray's loop of an actor."""
+    for frame in frames:
+        if find_wait([(frame.file, frame.function.rpartition(".")[2])], at.QUEUE) is not None:
+            return True
+        if not _OF_PYTHON.search(frame.file):
+            return False
+    return False
 
 
 def _looks_in_a_loop(one: Position) -> bool:

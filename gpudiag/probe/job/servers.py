@@ -1,13 +1,13 @@
 """Jobs of a server and its workers, without RANK in an environment: inference engines, Ray actors, processes that a program spawns.
 
-Who the ranks are is told by what they share: a torch store (stores.py), or a process group in their stacks. A server that gives them
+Who the ranks are is told by what they share: a torch store or process groups (stores.py), or a group in their stacks. A server that gives them
 requests is no rank, though it started them. A rank's number comes from its process group in memory, else from a variable, its title or its
 name, and only where these numbers differ and contradict nothing; else it is unknown.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpudiag.model.job import Frame, KnownBy
 from gpudiag.model.reading import Missing, MissingReason, Reading
@@ -24,7 +24,13 @@ from gpudiag.probe.job.find import (
 from gpudiag.probe.job.frames import describe_frames
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
-from gpudiag.probe.job.stores import Connections, Store, read_connections
+from gpudiag.probe.job.stores import (
+    Connections,
+    Meeting,
+    join_meetings,
+    read_connections,
+    runs_process_group,
+)
 
 SERVER, RAY, TOGETHER = "server", "ray", "process group"  # how such a job came to be, as a launcher's name
 _MOST_WORKERS = 64  # whose stacks are read; a machine has 8 or 16 GPUs
@@ -70,6 +76,7 @@ def find_served_jobs(
     near: Process | None = None,
     *,
     connect: Connect = read_connections,
+    has_group: Callable[[int], bool] = runs_process_group,
     describe: Describe = describe_frames,
 ) -> list[FoundJob]:
     """The jobs whose ranks share a store or a process group, of processes that belong to no launcher's job.
@@ -90,11 +97,13 @@ def find_served_jobs(
     finder = _Finder(processes, with_torch, connections, read_main, describe)
     jobs: list[FoundJob] = []
     found: set[int] = set()
-    for store in _join_stores(connections.find_stores(with_torch)):
-        members = [processes[pid] for pid in store.members]
-        if not (_is_near(near, members) or (near and near.pid in connections.find_callers(store.members))):
+    in_groups = [pid for pid in with_torch if has_group(pid)]
+    meetings = join_meetings([*connections.find_stores(with_torch), *connections.find_meshes(in_groups)])
+    for meeting in _without_servers(meetings, processes):
+        members = [processes[pid] for pid in meeting.members]
+        if not (_is_near(near, members) or (near and near.pid in connections.find_callers(meeting.members))):
             continue
-        job = finder.find_by_store(store)
+        job = finder.find_by_meeting(meeting)
         if job is not None:
             jobs.append(job)
             found |= job.pids
@@ -107,6 +116,19 @@ def find_served_jobs(
     return jobs
 
 
+def _without_servers(meetings: Sequence[Meeting], processes: Mapping[int, Process]) -> list[Meeting]:
+    """The meetings but those of processes that each started the ranks of another one: engines that share a group of their own."""
+    above = {pid: {*processes[pid].ancestors} for one in meetings for pid in one.members}
+    return [
+        one
+        for one in meetings
+        if not all(
+            any(pid in found for other, found in above.items() if other not in one.members)
+            for pid in one.members
+        )
+    ]
+
+
 def _is_near(near: Process | None, members: Iterable[Process]) -> bool:
     if near is None:
         return True
@@ -116,23 +138,6 @@ def _is_near(near: Process | None, members: Iterable[Process]) -> bool:
 
 def _parents_first(processes: Iterable[Process]) -> list[Process]:
     return sorted(processes, key=lambda one: (len(one.ancestors), one.pid))
-
-
-def _join_stores(stores: Iterable[Store]) -> list[Store]:
-    """The stores, those with a process in common as one: a job may have several."""
-    joined: list[Store] = []
-    for store in stores:
-        whole = store
-        for other in [one for one in joined if one.members & whole.members]:
-            joined.remove(other)
-            larger = max(other, whole, key=lambda one: len(one.members))
-            whole = replace(
-                larger,
-                members=other.members | whole.members,
-                is_local=other.is_local and whole.is_local,
-            )
-        joined.append(whole)
-    return joined
 
 
 def _siblings(with_torch: Iterable[Process], found: set[int] | frozenset[int]) -> list[list[Process]]:
@@ -152,15 +157,15 @@ class _Finder:
     read_main: ReadMain
     describe: Describe
 
-    def find_by_store(self, store: Store) -> FoundJob | None:
-        """The job of the processes that share a store; None where only one is left of them."""
-        members = [self.with_torch[pid] for pid in sorted(store.members)]
+    def find_by_meeting(self, meeting: Meeting) -> FoundJob | None:
+        """The job of the processes that share a store or groups; None where only one is left of them."""
+        members = [self.with_torch[pid] for pid in sorted(meeting.members)]
         top = _top_of(members)
         workers = [self._read(one) for one in members]
         size = _find_size(workers)
         if top is not None and not _is_rank(workers[members.index(top)], size, len(members)):
             workers = [one for one in workers if one.process is not top]
-        return self._build(workers, size, store) if len(workers) > 1 else None
+        return self._build(workers, size, meeting) if len(workers) > 1 else None
 
     def find_by_stacks(self, siblings: Sequence[Process]) -> FoundJob | None:
         """The job of processes that one process started, where some are seen to make or to use a process group."""
@@ -183,7 +188,7 @@ class _Finder:
         raw = self.read_main(process.pid)
         return _Worker(process, raw, self.describe(process.pid, raw), _name_of(process, raw))
 
-    def _build(self, workers: list[_Worker], size: int | None, store: Store | None) -> FoundJob | None:
+    def _build(self, workers: list[_Worker], size: int | None, meeting: Meeting | None) -> FoundJob | None:
         """The job of these ranks, and of those of their siblings that are its other ones."""
         parent = self._common_parent(workers)
         if parent is not None and joins_children(self.read_main(parent.pid)):
@@ -199,7 +204,7 @@ class _Finder:
         if size is not None and others:
             workers = [*workers, *_choose(others, size - len(workers), {*range(size)} - {*numbers.values()})]
             numbers = _number(workers, size)
-        is_here = store is None or store.is_local
+        is_here = meeting is None or meeting.is_local
         ranks = tuple(self._rank(one, numbers.get(one.pid)) for one in workers)
         servers = self._find_servers(workers)
         launcher = next((one for one in servers if one.pid == workers[0].process.parent_pid), None)
@@ -210,7 +215,7 @@ class _Finder:
             Missing(MissingReason.SOURCE_ABSENT) if size is None else size,
             tuple(range(size)) if size is not None and is_here else None,
             ranks,
-            store.address if store is not None else "",
+            meeting.address if meeting is not None else "",
             "",
             (workers[0].process.environment or {}).get("SLURM_JOB_ID", ""),
             servers,

@@ -1,8 +1,9 @@
-"""Processes that share a torch store, by their TCP connections: they are ranks of one job, whatever started them.
+"""Processes that share a torch store or a process group, by their TCP connections: ranks of one job, whatever started them.
 
 `init_process_group` leaves a connection from every rank to one listening port, that of the TCPStore, and the process that serves it is
-connected to itself (torch/distributed/rendezvous.py). No variable, no command line and no stack is needed for that, so that
-ranks are found which were renamed, are at work, or were started by a server without RANK.
+connected to itself (torch/distributed/rendezvous.py). Where the store is a file, as in vLLM, gloo and NCCL leave connections between ranks,
+and threads of theirs that have names. No variable, no command line and no stack is needed for that, so that ranks are
+found which were renamed, are at work, or were started by a server without RANK.
 """
 
 import os
@@ -19,12 +20,16 @@ _LISTEN, _ESTABLISHED = "0A", "01"  # include/net/tcp_states.h
 _LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9  # fields of /proc/net/tcp
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A torch store and who is connected to it on this machine; `is_local`: nobody else is."""
+# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp, gloo's
+# transport/tcp/loop.cc; torch 2.5 to 2.13).
+_GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
 
-    address: str  # `127.0.0.1:29500`
-    owner: int
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Processes of this machine that share a torch store or process groups; `is_local`: nobody on another machine is seen to."""
+
+    address: str  # of the store: `127.0.0.1:29500`; empty without one
     members: frozenset[int]
     is_local: bool
 
@@ -42,8 +47,8 @@ class Connections:
     addresses: Mapping[Port, str]  # an address that clients use
     far: frozenset[Port]  # with a connection from another machine
 
-    def find_stores(self, torch_pids: Iterable[int]) -> list[Store]:
-        """The stores of these processes: a port whose owner is connected to itself, and others are, too."""
+    def find_stores(self, torch_pids: Iterable[int]) -> list[Meeting]:
+        """Those of these processes that share a store: a port whose owner is connected to itself, and others are, too."""
         wanted = frozenset(torch_pids)
         found = []
         for port, owners in self.listeners.items():
@@ -51,8 +56,18 @@ class Connections:
             own = owners & members
             if len(own) == 1 and len(members) > 1:
                 address = f"{self.addresses.get(port, '')}:{port[1]}"
-                found.append(Store(address, next(iter(own)), members, port not in self.far))
+                found.append(Meeting(address, members, port not in self.far))
         return found
+
+    def find_meshes(self, pids: Iterable[int]) -> list[Meeting]:
+        """Those of these processes that are connected to each other, whoever is connected to whom."""
+        wanted = frozenset(pids)
+        meshes: list[Meeting] = []
+        for port, owners in self.listeners.items():
+            members = (owners | self.clients.get(port, frozenset())) & wanted
+            if owners & wanted and len(members) > 1:
+                meshes.append(Meeting("", members, port not in self.far))
+        return join_meetings(meshes)
 
     def find_callers(self, members: frozenset[int]) -> frozenset[int]:
         """The processes outside that are connected to ports of two members or more, as the driver of Ray's actors is."""
@@ -62,6 +77,29 @@ class Connections:
                 for caller in self.clients.get(port, frozenset()) - members:
                     called.setdefault(caller, set()).add(owner)
         return frozenset(caller for caller, owners in called.items() if len(owners) > 1)
+
+
+def join_meetings(meetings: Iterable[Meeting]) -> list[Meeting]:
+    """The meetings, those with a process in common as one; of several stores the one with most processes gives the address."""
+    joined: list[Meeting] = []
+    for meeting in meetings:
+        whole = meeting
+        for other in [one for one in joined if one.members & meeting.members]:
+            joined.remove(other)
+            named = max(other, whole, key=lambda one: (bool(one.address), len(one.members)))
+            whole = Meeting(named.address, other.members | whole.members, other.is_local and whole.is_local)
+        joined.append(whole)
+    return joined
+
+
+def runs_process_group(pid: int, root: Path = Path("/")) -> bool:
+    """Whether a process has threads of a process group."""
+    with suppress(OSError):
+        for task in (root / "proc" / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                if (task / "comm").read_text().startswith(_GROUP_THREADS):
+                    return True
+    return False
 
 
 def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections:

@@ -61,15 +61,17 @@ def find(
     torch: Iterable[int] | None = None,
     near: Process | None = None,
     connections: Connections | None = None,
+    groups: Iterable[int] = (),
 ) -> list[FoundJob]:
     """The jobs, where these processes share a store."""
     clients = frozenset(connected)
     owner = frozenset((min(clients),)) if clients else frozenset()
     told = connections or Connections({PORT: owner}, {PORT: clients}, {PORT: "127.0.0.1"}, frozenset())
     with_torch = frozenset(processes if torch is None else torch)
+    groups = frozenset(groups)
     return find_served_jobs(
         processes, frozenset(), lambda pid: (stacks or {}).get(pid, ()), with_torch.__contains__, near,
-        connect=lambda _: told, describe=describe,
+        connect=lambda _: told, has_group=groups.__contains__, describe=describe,
     )  # fmt: skip
 
 
@@ -81,7 +83,12 @@ def test_the_server_and_its_engine_are_no_ranks_and_the_workers_are_one_job() ->
     (job,) = find(engine(), {21: in_group(1), 20: in_group(0), 23: in_group(3)})
     assert ranks_of(job) == {20: 0, 21: 1, 22: None, 23: 3}
     assert [one.pid for one in job.servers] == [CORE, SERVER]
-    assert (job.launcher, job.world_size, job.expected, job.master) == ("server", 4, (0, 1, 2, 3), "127.0.0.1:29500")
+    assert (job.launcher, job.world_size, job.expected, job.master) == (
+        "server",
+        4,
+        (0, 1, 2, 3),
+        "127.0.0.1:29500",
+    )
     assert job.launcher_process is not None
     assert job.launcher_process.pid == CORE
 
@@ -126,7 +133,12 @@ def test_a_number_counts_where_it_differs_and_contradicts_nothing(name: str) -> 
 
 def test_an_engine_that_multiprocessing_started_does_not_join_its_workers() -> None:
     """The file of a join is in the outermost frames of every process that was started so."""
-    core = (frame("engine.py", "result"), frame("engine.py", "run"), frame(JOIN, "run"), frame(JOIN, "_bootstrap"))
+    core = (
+        frame("engine.py", "result"),
+        frame("engine.py", "run"),
+        frame(JOIN, "run"),
+        frame(JOIN, "_bootstrap"),
+    )
     (job,) = find(engine(), {CORE: core, 20: in_group(0)})
     assert job.launcher == "server"
 
@@ -207,7 +219,10 @@ def test_processes_that_share_nothing_are_no_job(name: str) -> None:
 
 def test_rays_actors_have_no_python_above_them_and_their_driver_calls_them() -> None:
     raylet = process(CORE, 1, python=False)
-    driver, agent = process(SERVER, 1), replace(process(12, CORE), words=("python", "/x/ray/dashboard/agent.py"))
+    driver, agent = (
+        process(SERVER, 1),
+        replace(process(12, CORE), words=("python", "/x/ray/dashboard/agent.py")),
+    )
     actors = [replace(process(pid, CORE), name="ray::RayWorker", words=("ray::RayWorker",)) for pid in RANKS]
     processes = table(raylet, driver, agent, *actors)
     ports = {pid: ("net:[1]", 40000 + pid) for pid in RANKS}
@@ -243,6 +258,32 @@ def test_two_engines_of_one_server_are_two_jobs() -> None:
     )
     jobs = find(engine(*more), {20: in_group(0), 30: in_group(0, 2)}, connections=connections)
     assert sorted(len(job.ranks) for job in jobs) == [2, 4]
+
+
+def connected_in_pairs(*pairs: tuple[int, int]) -> Connections:
+    """Connections from the second to a port of the first, each pair its own."""
+    ports = {pair: ("net:[1]", 41000 + number) for number, pair in enumerate(pairs)}
+    return Connections(
+        {port: frozenset(pair[:1]) for pair, port in ports.items()},
+        {port: frozenset(pair[1:]) for pair, port in ports.items()},
+        {},
+        frozenset(),
+    )
+
+
+def test_where_the_store_is_a_file_the_ranks_are_those_with_groups_that_are_connected_to_each_other() -> None:
+    """As vLLM's workers. The engine talks to them over TCP too, and has no process group."""
+    connections = connected_in_pairs((20, 21), (22, 21), (23, 22), (CORE, 20), (CORE, 21))
+    (job,) = find(engine(), {20: in_group(0)}, connections=connections, groups=RANKS)
+    assert set(ranks_of(job)) == set(RANKS)
+    assert find(engine(), connections=connections, groups=()) == []
+
+
+def test_engines_that_share_a_group_of_their_own_are_servers_of_their_workers() -> None:
+    more = [process(30, 12), process(31, 12), process(12, SERVER)]
+    connections = connected_in_pairs((20, 21), (21, 22), (22, 23), (30, 31), (CORE, 12))
+    jobs = find(engine(*more), connections=connections, groups=(*RANKS, 30, 31, CORE, 12))
+    assert sorted(tuple(ranks_of(job)) for job in jobs) == [RANKS, (30, 31)]
 
 
 def test_a_rank_of_another_machine_is_not_expected_here() -> None:

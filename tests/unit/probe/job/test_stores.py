@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudiag.probe.job.stores import Connections, read_connections
+from gpudiag.probe.job.stores import Connections, read_connections, runs_process_group
 
 RANK0, RANK1, RANK2, SERVER, OTHER = 20, 21, 22, 10, 40
 LISTEN, ESTABLISHED, TIME_WAIT = "0A", "01", "06"
@@ -19,7 +19,9 @@ class Machine:
     namespaces: dict[int, str] = field(default_factory=dict)
     inodes: int = 1000
 
-    def open(self, pid: int, state: str, local: int, remote: int = 0, peer: str = "0100007F", *also: int) -> None:
+    def open(
+        self, pid: int, state: str, local: int, remote: int = 0, peer: str = "0100007F", *also: int
+    ) -> None:
         """A socket of a process, which `also` others have inherited; the address is 127.0.0.1 where no other is named."""
         self.inodes += 1
         words = f" 0: 0100007F:{local:04X} {peer}:{remote:04X} {state} 0:0 0:0 0 0 0 {self.inodes} 1 0"
@@ -61,11 +63,13 @@ def of_three_ranks(root: Path) -> Machine:
     return machine
 
 
-def test_ranks_are_those_connected_to_the_port_of_a_process_that_is_connected_to_itself(tmp_path: Path) -> None:
+def test_ranks_are_those_connected_to_the_port_of_a_process_that_is_connected_to_itself(
+    tmp_path: Path,
+) -> None:
     """So the server that all of them are connected to is none, nor is who has no torch."""
     connections = of_three_ranks(tmp_path).read(SERVER, RANK0, RANK1, RANK2)
     (store,) = connections.find_stores((SERVER, RANK0, RANK1, RANK2))
-    assert (store.members, store.owner, store.address) == ({RANK0, RANK1, RANK2}, RANK0, f"127.0.0.1:{STORE}")
+    assert (store.members, store.address) == ({RANK0, RANK1, RANK2}, f"127.0.0.1:{STORE}")
     assert store.is_local
     (smaller,) = connections.find_stores((RANK0, RANK1))
     assert smaller.members == {RANK0, RANK1}
@@ -104,6 +108,23 @@ def test_who_calls_several_ranks_over_tcp_is_found(tmp_path: Path) -> None:
     machine.connect(OTHER, RANK1, GLOO)
     connections = machine.read(SERVER, RANK0, RANK1, RANK2, OTHER)
     assert connections.find_callers(frozenset((RANK0, RANK1, RANK2))) == {SERVER}
+
+
+def test_processes_that_are_connected_to_each_other_are_a_mesh(tmp_path: Path) -> None:
+    connections = of_three_ranks(tmp_path).read(SERVER, RANK0, RANK1, RANK2)
+    (mesh,) = connections.find_meshes((RANK1, RANK2))
+    assert (mesh.members, mesh.address, mesh.is_local) == ({RANK1, RANK2}, "", True)
+    assert connections.find_meshes((RANK1,)) == []
+
+
+def test_a_process_group_is_told_by_its_threads(tmp_path: Path) -> None:
+    names = {RANK0: "pt_gloo_runloop", RANK1: "pt_nccl_watchdg", RANK2: "gloo_tcp_loop", SERVER: "asyncio_0"}
+    for pid, name in names.items():
+        (tmp_path / f"proc/{pid}/task/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/task/{pid}/comm").write_text("python\n")
+        (tmp_path / f"proc/{pid}/task/{pid + 100}").mkdir()
+        (tmp_path / f"proc/{pid}/task/{pid + 100}/comm").write_text(f"{name}\n")
+    assert [pid for pid in (*names, OTHER) if runs_process_group(pid, tmp_path)] == [RANK0, RANK1, RANK2]
 
 
 def test_processes_that_are_gone_or_hidden_have_no_connections(tmp_path: Path) -> None:
