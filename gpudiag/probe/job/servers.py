@@ -257,23 +257,29 @@ class _Finder:
         return found
 
     def _find_servers(self, workers: Sequence[_Worker]) -> tuple[Process, ...]:
-        """The Python processes that started the ranks, the nearest first, and those that call them over TCP."""
+        """The Python process that started the ranks, those above it that have torch, and those that call the ranks over TCP.
+
+        Whatever else is above them, as a supervisor, gives them no work.
+        """
         known = {one.pid for one in workers}
-        above = [
+        shared = [
             pid
             for pid in workers[0].process.ancestors
             if all(pid in one.process.ancestors for one in workers[1:])
         ]
-        callers = self.connections.find_callers(frozenset(known))
-        pids = dict.fromkeys([*above, *sorted(callers)])
-        found = (self.processes[pid] for pid in pids if pid not in known and pid in self.processes)
-        return tuple(
-            one
-            for one in found
-            if one.python
-            and not is_tracker(one)
-            and not any(mark in word for word in one.words for mark in _OF_RAY)
-        )
+        above = [pid for pid in shared if self._serves(pid)]
+        callers = [
+            pid for pid in sorted(self.connections.find_callers(frozenset(known))) if self._serves(pid)
+        ]
+        with_torch = [pid for pid in above[1:] if pid in self.with_torch]
+        pids = dict.fromkeys([*above[:1], *with_torch, *callers])
+        return tuple(self.processes[pid] for pid in pids if pid not in known)
+
+    def _serves(self, pid: int) -> bool:
+        one = self.processes.get(pid)
+        if one is None or not one.python or is_tracker(one):
+            return False
+        return not any(mark in word for word in one.words for mark in _OF_RAY)
 
 
 def _top_of(members: Sequence[Process]) -> Process | None:

@@ -131,6 +131,11 @@ def test_a_number_counts_where_it_differs_and_contradicts_nothing(name: str) -> 
     assert list(ranks_of(job).values()) == expected
 
 
+def test_a_supervisor_above_is_no_server() -> None:
+    (job,) = find(engine(), {20: in_group(0)}, torch=(CORE, *RANKS))
+    assert [one.pid for one in job.servers] == [CORE]
+
+
 def test_an_engine_that_multiprocessing_started_does_not_join_its_workers() -> None:
     """The file of a join is in the outermost frames of every process that was started so."""
     core = (
