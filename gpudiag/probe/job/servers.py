@@ -204,6 +204,7 @@ class _Finder:
         if size is not None and others:
             workers = [*workers, *_choose(others, size - len(workers), {*range(size)} - {*numbers.values()})]
             numbers = _number(workers, size)
+        numbers = _with_last(numbers, workers, size)
         is_here = meeting is None or meeting.is_local
         ranks = tuple(self._rank(one, numbers.get(one.pid)) for one in workers)
         servers = self._find_servers(workers)
@@ -363,6 +364,13 @@ def _number(workers: Sequence[_Worker], size: int | None) -> dict[int, int]:
         if numbers and agrees and fits and len(set(joined.values())) == len(joined):
             known = joined
     return known
+
+
+def _with_last(numbers: dict[int, int], workers: Sequence[_Worker], size: int | None) -> dict[int, int]:
+    """The numbers, where the only rank without one has the only one that is left."""
+    unknown = [one.pid for one in workers if one.pid not in numbers]
+    left = {*range(size or 0)} - {*numbers.values()}
+    return {**numbers, unknown[0]: left.pop()} if len(unknown) == 1 and len(left) == 1 else numbers
 
 
 def _number_by_titles(workers: Sequence[_Worker]) -> dict[int, int]:

@@ -87,6 +87,7 @@ _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
 _LAST_LOOK_STILL_SECONDS = 1.0  # of two looks that lie 2 s apart: there is no time for a third one
 _KILL_AFTER_SECONDS = 30.0
+_ENDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,9 @@ class Agent:
             self._add_to_burst()
             if time.monotonic() >= self._ticked + pause:
                 self._tick()
-        self._receive_ends()
+        self._receive_ends(_ENDS_SECONDS)
+        if self._kill_at is not None and self.members.living:
+            self._end_left()
         self.measure_slow()
         for child, _, _ in self._children.values():
             child.give_up()
@@ -195,9 +198,17 @@ class Agent:
                 self._children[children[descriptor]][0].receive(descriptor)
         self._finish_children()
 
-    def _receive_ends(self) -> None:
-        """Note the ranks that have ended by now; the command may have ended a moment before them."""
-        until = time.monotonic() + 1.0
+    def _end_left(self) -> None:
+        """End the ranks that the command has left, where the user wants a job that stalls to end: a server's workers have nobody else."""
+        until = max(_ENDS_SECONDS, (self._kill_at or 0.0) - self.seconds)
+        for number, seconds in ((signal.SIGTERM, until), (signal.SIGKILL, _ENDS_SECONDS)):
+            for member in self.members.living:
+                _send(member.pid, number)
+            self._receive_ends(seconds)
+
+    def _receive_ends(self, seconds: float) -> None:
+        """Note the ranks that end within `seconds`; the command may have ended a moment before them."""
+        until = time.monotonic() + seconds
         while self.members.living and time.monotonic() < until:
             watched = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
             ready = select.select(list(watched), [], [], max(0.0, until - time.monotonic()))[0]

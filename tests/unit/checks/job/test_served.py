@@ -33,7 +33,7 @@ HUNG = {
     "ring_apart": Recorded("hang.network", 2, ("in load_lora", "ranks 0, 1 and 3 wait for work", "in Ring.next_request")),
     "broadcast_lora": Recorded("hang.network", 2, ("ranks 0, 1 and 3 wait in", "in load_lora")),
     "ray_lora": Recorded("hang.network", 2, ("ranks 0, 1 and 3 wait in", "in load_lora")),
-    "vllm_fifo": Recorded("hang.file", 1, ("rank 0 waits in", "the FIFO", "in load_lora")),
+    "vllm_fifo": Recorded("hang.file", 1, ("rank 0 waits in", "the FIFO")),
 }  # fmt: skip
 IDLE = ("pipes_idle", "zmq_idle", "ring_idle", "broadcast_idle", "ray_idle", "vllm_idle")
 SERVING = ("pipes_steady", "ring_steady")
