@@ -229,6 +229,9 @@ class Job:
         return next((host for host, ranks in self.machines if rank in ranks), self.host)
 
 
+SERVER = "server"  # the kind of a place that is a server's
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where some ranks are, and what they do there, in words; for people and programs."""
@@ -258,6 +261,11 @@ class JobVerdict:
     ruled_out: tuple[str, ...]
     unseen: tuple[str, ...]  # what could not be looked at, and what to do about it
     job: Job
+
+    @property
+    def places_of_ranks(self) -> tuple[Place, ...]:
+        """The places but those of servers, which are no ranks."""
+        return tuple(place for place in self.places if place.kind != SERVER)
 
 
 @dataclass(frozen=True, slots=True)

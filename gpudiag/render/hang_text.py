@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gpudiag.checks.job.groups import name_ranks
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.job import HangReport, JobVerdict, Place
+from gpudiag.model.job import SERVER, HangReport, JobVerdict, Place
 from gpudiag.model.reading import Missing
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
@@ -124,7 +124,7 @@ def _place(place: Place, style: Style) -> list[str]:
 def _name_place(place: Place) -> str:
     """`ranks 0 and 1`, `rank 0; rank unknown: pid 12`, `server, pid 12`."""
     pids = f"{'pid' if len(place.pids) == 1 else 'pids'} {', '.join(map(str, place.pids[:8]))}"
-    if place.kind == "server":
+    if place.kind == SERVER:
         return f"server, {pids}"
     unknown = [f"rank unknown, {pids}"] if place.pids else []
     known = [name_ranks(place.ranks)] if place.ranks else []

@@ -26,7 +26,7 @@ from gpudiag.checks.job.position import Position, find_loop, find_position
 from gpudiag.checks.job.stacks import changed_counters
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.job import Frame, Job, Place
+from gpudiag.model.job import SERVER, Frame, Job, Place
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.reference.waits import RANKS, find_wait
 
@@ -205,7 +205,7 @@ def places_of_servers(job: Job) -> tuple[Place, ...]:
         places.append(
             Place(
                 (),
-                "server",
+                SERVER,
                 one.words,
                 one.where,
                 since_seconds=NOT_ASKED if since is None else round(since, 1),

@@ -86,9 +86,10 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
         return True
     # That one rank moves does not show that those go on of which only processor time moves: since when, only further looks tell.
     still = (limits or HangLimits()).still
-    spin = [one for one in verdict.places if one.busy and not one.moves]
+    places = verdict.places_of_ranks
+    spin = [one for one in places if one.busy and not one.moves]
     short = any(not isinstance(one.since_seconds, Missing) and one.since_seconds < still for one in spin)
-    return any(place.moves for place in verdict.places) and not short
+    return any(place.moves for place in places) and not short
 
 
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
@@ -101,7 +102,9 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
         return False
     if {thread.state for thread in rank.last.threads} & set("DTt"):
         return False  # py-spy would wait for it without end
-    place = next((one for one in verdict.places if rank.rank in one.ranks or not one.ranks), None)
+    place = next(
+        (one for one in verdict.places_of_ranks if rank.rank in one.ranks or rank.pid in one.pids), None
+    )
     return (
         place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
     )

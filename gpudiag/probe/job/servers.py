@@ -7,6 +7,7 @@ name, and only where these numbers differ and contradict nothing; else it is unk
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpudiag.model.job import Frame, KnownBy
@@ -34,6 +35,8 @@ from gpudiag.probe.job.stores import (
 
 SERVER, RAY, TOGETHER = "server", "ray", "process group"  # how such a job came to be, as a launcher's name
 _MOST_WORKERS = 64  # whose stacks are read; a machine has 8 or 16 GPUs
+_FIRST_WORKERS = 8
+_AT_ONCE = 8
 _STARTED_TOGETHER_SECONDS = 60.0
 _DEFAULT_GROUP = "0"
 _DISTRIBUTED = "/torch/distributed/"
@@ -161,7 +164,7 @@ class _Finder:
         """The job of the processes that share a store or groups; None where only one is left of them."""
         members = [self.with_torch[pid] for pid in sorted(meeting.members)]
         top = _top_of(members)
-        workers = [self._read(one) for one in members]
+        workers = self._read_all(members)
         size = _find_size(workers)
         if top is not None and not _is_rank(workers[members.index(top)], size, len(members)):
             workers = [one for one in workers if one.process is not top]
@@ -169,20 +172,25 @@ class _Finder:
 
     def find_by_stacks(self, siblings: Sequence[Process]) -> FoundJob | None:
         """The job of processes that one process started, where some are seen to make or to use a process group."""
-        first = self._read(siblings[0])
-        if any(_LOADER in frame.file for frame in first.frames):
-            return None
         parent = self.processes.get(siblings[0].parent_pid)
         if parent is not None and parent.python and joins_children(self.read_main(parent.pid)):
             return None
-        workers = [first, *(self._read(one) for one in siblings[1:_MOST_WORKERS])]
-        meeting = [one for one in workers if (_find_size([one]) or 0) > 1 and _is_distributed(one)]
-        if not meeting:
+        first = self._read(siblings[0])
+        if any(_LOADER in frame.file for frame in first.frames):
             return None
+        workers = [first, *self._read_all(siblings[1:_FIRST_WORKERS])]
+        if not any(_is_meeting(one) for one in workers):
+            return None  # a pool of processes that compute, as far as can be seen
+        workers += self._read_all(siblings[_FIRST_WORKERS:_MOST_WORKERS])
+        meeting = [one for one in workers if _is_meeting(one)]
         size = _find_size(meeting)
         if size is not None and size < len(meeting):
             return None  # several jobs of one parent, as of a sweep
         return self._build(meeting, size, None)
+
+    def _read_all(self, processes: Sequence[Process]) -> list[_Worker]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(self._read, processes))
 
     def _read(self, process: Process) -> _Worker:
         raw = self.read_main(process.pid)
@@ -299,8 +307,9 @@ def _is_rank(top: _Worker, size: int | None, members: int) -> bool:
     return _default_group(top.frames) is not None
 
 
-def _is_distributed(worker: _Worker) -> bool:
-    return any(_DISTRIBUTED in frame.file for frame in worker.frames)
+def _is_meeting(worker: _Worker) -> bool:
+    """Whether a process makes or uses a process group of several."""
+    return (_find_size([worker]) or 0) > 1 and any(_DISTRIBUTED in frame.file for frame in worker.frames)
 
 
 def _default_group(frames: Iterable[Frame]) -> tuple[int, int] | None:
