@@ -35,6 +35,9 @@ _LOOPS = frozenset((at.SLEEP, at.PYTHON, at.WAITS))  # what a loop that looks fo
 # How ZMQ and Ray's core wait: for an eventfd, which says nothing of who is at its other end.
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _OF_PYTHON = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<")
+_LOOKS_PER_SECOND = 5.0  # our choice: vLLM's ring sleeps for 0.1 s at most, and most spin
+# What a server waits in that asks another one, as for a model's files; one that is asked itself is in selectors or socketserver.
+_ASKS = re.compile(r"/http/client\.py$|/urllib3/|/requests/|/huggingface_hub/|/botocore/")
 # Collectives by which one rank gives the others what to do, as SGLang's scheduler does with its requests.
 _GIVES = frozenset(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"))
 _NO_WAIT_FOR_REQUESTS = frozenset((at.FILE, at.DATABASE))
@@ -85,12 +88,18 @@ def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
 
 
 def _looks_in_a_loop(one: Position) -> bool:
-    """Whether all looks found a rank in a loop of which no variable moves and which reads nothing: it looks for something to come."""
+    """Whether all looks found a rank in a loop of which no variable moves and which reads nothing: it looks for something to come.
+
+    It does so often, as no request may wait: a loop that sleeps for longer waits for something else.
+    """
     looks = [look for look in one.seen.looks if look.main is not None]
     if len(looks) < 2 or not find_loop(looks[0], looks[-1]):
         return False
-    mains = [look.main.frames for look in looks if look.main is not None]
-    return not changed_counters(mains[0], mains[-1]) and not uses_files(looks[0], looks[-1])
+    mains = [look.main for look in looks if look.main is not None]
+    if changed_counters(mains[0].frames, mains[-1].frames) or uses_files(looks[0], looks[-1]):
+        return False
+    times = (mains[-1].switches - mains[0].switches) / max(0.1, looks[-1].at_seconds - looks[0].at_seconds)
+    return one.busy or times >= _LOOKS_PER_SECOND
 
 
 def _for_work(one: Position) -> Position:
@@ -168,10 +177,11 @@ def _judge_idle(
 
 
 def _judge_server(job: Job, one: Position, work: Sequence[Position], limits: HangLimits) -> Finding | None:
-    """The finding for a server that is held, or stands still at a file, while all ranks wait for work."""
+    """The finding for a server that is held, or stands still at a file or a request of its own, while all ranks wait for work."""
     on_file = one.kind == at.LOCK and one.call.own is not None and "the file" in one.words
     held = one.kind in (at.STOPPED, at.DEBUGGER)
-    if one.moves or one.busy or not (held or on_file or one.kind in _NO_WAIT_FOR_REQUESTS):
+    asks = one.kind == at.NETWORK and any(_ASKS.search(frame.file) for frame in one.call.library)
+    if one.moves or one.busy or not (held or on_file or asks or one.kind in _NO_WAIT_FOR_REQUESTS):
         return None
     still = one.since_seconds or 0.0
     long = held or still >= limits.idle

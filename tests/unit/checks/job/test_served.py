@@ -115,10 +115,42 @@ def _at_a_file(thread: ThreadLook) -> ThreadLook:
     )  # fmt: skip
 
 
+def _asks_a_hub(thread: ThreadLook) -> ThreadLook:
+    frames = (
+        Frame("/usr/lib/python3.11/ssl.py", "read", 9),
+        Frame("/usr/lib/python3.11/http/client.py", "begin", 8),
+        Frame("/srv/engine.py", "load", 7),
+    )
+    return replace(
+        thread,
+        frames=frames,
+        syscall="read",
+        awaited=Awaited("socket", "10.0.0.9:443"),
+        last_ran_seconds_ago=90.0,
+    )
+
+
+def _is_asked(thread: ThreadLook) -> ThreadLook:
+    """A client of the server's holds a connection open."""
+    frames = (
+        Frame("/usr/lib/python3.11/selectors.py", "select", 9),
+        Frame("/usr/lib/python3.11/socketserver.py", "serve_forever", 8),
+        Frame("/srv/engine.py", "serve", 7),
+    )
+    return replace(
+        thread,
+        frames=frames,
+        syscall="poll",
+        awaited=Awaited("socket", "10.0.0.9:50000"),
+        last_ran_seconds_ago=90.0,
+    )
+
+
 HELD_SERVERS: dict[str, tuple[Callable[[RankSeen], RankSeen], str, Outcome]] = {
     "stopped": (lambda one: _main(one, lambda thread: replace(thread, state="T")), "hang.stopped", Outcome.FAIL),
     "traced": (lambda one: _main(one, lambda thread: thread, traced_by="pid 3 (gdb)"), "hang.stopped", Outcome.FAIL),
     "at a file for 90 s": (lambda one: _main(one, _at_a_file), "hang.file", Outcome.FAIL),
+    "asks a hub for 90 s": (lambda one: _main(one, _asks_a_hub), "hang.network", Outcome.FAIL),
     "at a file for 9 s": (
         lambda one: _main(one, lambda thread: replace(_at_a_file(thread), last_ran_seconds_ago=9.0)), "hang.still", Outcome.WARN,
     ),
@@ -134,7 +166,33 @@ def test_a_server_that_is_held_is_the_cause_while_all_ranks_wait_for_work(name: 
     assert f"the server, pid {job.servers[0].pid}," in verdict.headline
 
 
-def test_a_rank_that_stands_still_for_less_than_ten_seconds_while_others_wait_for_work_is_no_hang_yet() -> None:
+def test_a_server_that_is_asked_itself_is_idle() -> None:
+    job = engine("pipes_idle")
+    verdict = judge_job(replace(job, servers=tuple(_main(one, _is_asked) for one in job.servers)))
+    assert verdict.headline.startswith("idle: ")
+
+
+def test_ranks_that_look_once_a_second_wait_for_something_else_than_work() -> None:
+    """As for a lock file: a request would wait for them."""
+    job = engine("ring_idle")
+    ranks = []
+    for rank in job.ranks:
+        looks = [_at_switches(look, 100 + number) for number, look in enumerate(rank.looks)]
+        ranks.append(replace(rank, looks=tuple(looks)))
+    verdict = judge_job(replace(job, ranks=tuple(ranks)))
+    assert not verdict.headline.startswith("idle")
+
+
+def _at_switches(look: ProcessLook, switches: int) -> ProcessLook:
+    return replace(
+        look,
+        threads=tuple(replace(one, switches=switches, cpu_seconds=1.0, state="S") for one in look.threads),
+    )
+
+
+def test_a_rank_that_stands_still_for_less_than_ten_seconds_while_others_wait_for_work_is_no_hang_yet() -> (
+    None
+):
     job = engine("ring_apart")
     ranks = tuple(_main(one, lambda thread: replace(thread, last_ran_seconds_ago=4.0)) for one in job.ranks)
     verdict = judge_job(replace(job, ranks=ranks), HangLimits())
@@ -143,9 +201,13 @@ def test_a_rank_that_stands_still_for_less_than_ten_seconds_while_others_wait_fo
 
 def test_a_dead_worker_of_an_idle_engine_is_told_and_the_others_are_not_blamed() -> None:
     job = engine("pipes_idle")
-    gone = replace(job, ranks=tuple(one for one in job.ranks if one.rank != 2), world_size=4, expected=(0, 1, 2, 3))
+    gone = replace(
+        job, ranks=tuple(one for one in job.ranks if one.rank != 2), world_size=4, expected=(0, 1, 2, 3)
+    )
     dead = (ProcessLook(0.0, 1, "Z", 0.0),)
-    zombie = replace(job, ranks=tuple(replace(one, looks=dead * 2) if one.rank == 2 else one for one in job.ranks))
+    zombie = replace(
+        job, ranks=tuple(replace(one, looks=dead * 2) if one.rank == 2 else one for one in job.ranks)
+    )
     for changed in (gone, zombie):
         verdict = judge_job(changed)
         assert [one.code for one in verdict.findings] == ["hang.rank_gone"]
