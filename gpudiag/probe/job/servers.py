@@ -215,9 +215,12 @@ class _Finder:
         numbers = _with_last(numbers, workers, size)
         is_here = meeting is None or meeting.is_local
         ranks = tuple(self._rank(one, numbers.get(one.pid)) for one in workers)
-        servers = self._find_servers(workers)
-        launcher = next((one for one in servers if one.pid == workers[0].process.parent_pid), None)
-        above = launcher or next(iter(servers), None)
+        above_all = [self.processes[pid] for pid in self._find_shared(workers) if pid in self.processes]
+        agent = next((one for one in above_all if is_agent(one)), None)
+        servers = (
+            self._find_servers(workers) if agent is None else ()
+        )  # whoever started torchrun gives its ranks no work
+        above = agent or next(iter(servers), None)
         return FoundJob(
             self._launcher_of(workers, above),
             above,
@@ -271,12 +274,7 @@ class _Finder:
         Whatever else is above them, as a supervisor, gives them no work.
         """
         known = {one.pid for one in workers}
-        shared = [
-            pid
-            for pid in workers[0].process.ancestors
-            if all(pid in one.process.ancestors for one in workers[1:])
-        ]
-        above = [pid for pid in shared if self._serves(pid)]
+        above = [pid for pid in self._find_shared(workers) if self._serves(pid)]
         callers = [
             pid for pid in sorted(self.connections.find_callers(frozenset(known))) if self._serves(pid)
         ]
@@ -284,9 +282,14 @@ class _Finder:
         pids = dict.fromkeys([*above[:1], *with_torch, *callers])
         return tuple(self.processes[pid] for pid in pids if pid not in known)
 
+    def _find_shared(self, workers: Sequence[_Worker]) -> list[int]:
+        """The processes above all of them, the nearest first."""
+        first, *others = [one.process.ancestors for one in workers]
+        return [pid for pid in first if all(pid in above for above in others)]
+
     def _serves(self, pid: int) -> bool:
         one = self.processes.get(pid)
-        if one is None or not one.python or is_tracker(one):
+        if one is None or not one.python or is_tracker(one) or is_agent(one):
             return False
         return not any(mark in word for word in one.words for mark in _OF_RAY)
 

@@ -193,7 +193,8 @@ def test_torchrun_that_serves_the_store_is_no_rank_though_its_ranks_lost_their_e
     agent = replace(process(CORE, SERVER), words=("python", "-m", "torch.distributed.run"))
     (job,) = find(engine(agent), {20: in_group(0)}, connected=(CORE, *RANKS))
     assert set(ranks_of(job)) == set(RANKS)
-    assert job.launcher == "torchrun"
+    assert (job.launcher, CORE in job.pids) == ("torchrun", True)
+    assert job.servers == ()
 
 
 def test_without_a_store_the_ranks_are_those_that_make_a_process_group() -> None:
