@@ -47,8 +47,9 @@ def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: st
 def _find_served(
     launched: Sequence[FoundJob], processes: Mapping[int, Process], near: Process | None = None
 ) -> list[FoundJob]:
-    taken = frozenset(one for job in launched for one in job.pids)
-    return find_served_jobs(processes, taken, _read_main, _uses_torch, near)
+    # Not what started the ranks: a shell may have started an engine too.
+    ranks = frozenset(rank.process.pid for job in launched for rank in job.ranks)
+    return find_served_jobs(processes, ranks, _read_main, _uses_torch, near)
 
 
 def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> Chosen:

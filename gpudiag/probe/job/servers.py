@@ -147,7 +147,7 @@ def _siblings(with_torch: Iterable[Process], found: set[int] | frozenset[int]) -
     """Processes with torch that one process started, of no job yet."""
     by_parent: dict[int, list[Process]] = {}
     for one in with_torch:
-        if one.pid not in found and not found & set(one.ancestors) and not is_tracker(one):
+        if one.pid not in found and not found & set(one.ancestors) and not (is_tracker(one) or is_agent(one)):
             by_parent.setdefault(one.parent_pid, []).append(one)
     return [members for parent, members in by_parent.items() if len(members) > 1 and parent > 1]
 
@@ -260,7 +260,7 @@ class _Finder:
         earliest, latest = min(started) - _STARTED_TOGETHER_SECONDS, max(started) + _STARTED_TOGETHER_SECONDS
         found = []
         for one in self.processes.values():
-            if one.parent_pid not in parents or is_tracker(one):
+            if one.parent_pid not in parents or is_tracker(one) or is_agent(one):
                 continue
             if one.pid in self.with_torch:
                 found.append(self._read(one))
