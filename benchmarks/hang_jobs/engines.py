@@ -37,7 +37,7 @@ IN_LEVELS = ("zmq", "ring", "broadcast")
 def rename(title: str) -> None:
     """Give this process a title, as vLLM and SGLang do, which overwrites its command line."""
     with suppress(ImportError):
-        import setproctitle
+        setproctitle = importlib.import_module("setproctitle")
 
         setproctitle.setproctitle(title)
 
@@ -73,7 +73,7 @@ class Zmq:
         self.sockets: dict[str, Any] = {}
 
     def _open(self, name: str, kind: str, *, binds: bool) -> Any:
-        import zmq
+        zmq = importlib.import_module("zmq")
 
         if name not in self.sockets:
             self.sockets[name] = zmq.Context.instance().socket(getattr(zmq, kind))
@@ -283,7 +283,7 @@ def run_engine(transport: Any, requests: "queue.Queue[int] | None" = None) -> No
     """Start the workers and give them requests: 20 and more, without end, or none at all after ten."""
     if requests is not None:
         rename("VLLM::EngineCore")
-    context = multiprocessing.get_context(STARTED_BY.get(TRANSPORT, "fork"))
+    context: Any = multiprocessing.get_context(STARTED_BY.get(TRANSPORT, "fork"))
     if TRANSPORT not in STARTED_BY:
         importlib.import_module("torch")  # once, for all of them
     workers = [
@@ -324,7 +324,7 @@ def run_engine_core(transport: Any) -> None:
 
 def run_ray() -> None:
     """The engine as Ray actors, one for each worker."""
-    import ray
+    ray = importlib.import_module("ray")
 
     ray.init(
         num_cpus=WORKERS,
@@ -333,7 +333,7 @@ def run_ray() -> None:
         _temp_dir=os.environ.get("RAY_FOLDER"),
     )
 
-    @ray.remote(num_cpus=0)
+    # Ray makes an actor of it
     class RayWorker:
         def __init__(self, worker: int) -> None:
             self.worker = worker
@@ -356,7 +356,7 @@ def run_ray() -> None:
             execute(self.worker, request)
             return request
 
-    actors = [RayWorker.remote(one) for one in range(WORKERS)]
+    actors = [ray.remote(num_cpus=0)(RayWorker).remote(one) for one in range(WORKERS)]
     ray.get([one.start.remote() for one in actors])
     for request in range(10 if BEHAVIOUR == "idle" else 10**9):
         ray.get([one.execute.remote(request) for one in actors])
