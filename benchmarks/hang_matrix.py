@@ -5,17 +5,21 @@
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
     python benchmarks/hang_matrix.py --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
+    python benchmarks/hang_matrix.py --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
+    python benchmarks/hang_matrix.py --engines --healthy 30  looks at such servers that are idle or serve
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
 Prints a row for each kind: in how many runs rank, kind and line were right, and how long the command took. The jobs know nothing
-of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file.
+of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a file. Rows of ZMQ and Ray are left out where the packages
+pyzmq and ray are not installed; with setproctitle the workers of engines are renamed.
 """
 
 import argparse
 import fcntl
 import gzip
+import importlib.util
 import json
 import os
 import re
@@ -91,6 +95,21 @@ GROUPS = (
     Kind("extra_call", ("hang.other_collective",), script="groups.py"),
     Kind("apart", ("hang.sleep",), script="groups.py"),
 )
+# What the worker that goes wrong does, by how it gets its requests (hang_jobs/engines.py).
+_ENGINES = {
+    "pipes_lora": "hang.network", "pipes_killed": "hang.rank_gone", "pipes_slow": "hang.works_alone", "forked_lock": "hang.lock",
+    "forkserver_start": "hang.file", "zmq_lora": "hang.network", "zmq_skip": "hang.queue", "zmq_start": "hang.file",
+    "ring_lock": "hang.lock", "ring_apart": "hang.network", "broadcast_lora": "hang.network", "ray_lora": "hang.network", "ray_start": "hang.file",
+}  # fmt: skip
+ENGINES = tuple(
+    Kind(name, (code,), "" if code == "hang.rank_gone" else name.partition("_")[2], "engines.py")
+    for name, code in _ENGINES.items()
+)
+HEALTHY_ENGINES = tuple(
+    f"{transport}_{what}"
+    for transport in ("pipes", "zmq", "ring", "broadcast", "ray")
+    for what in ("idle", "steady")
+)
 
 
 # Waits that poll, and ranks that never came (hang_jobs/polls.py).
@@ -103,6 +122,7 @@ _POLLS = {
 POLLS = tuple(Kind(name, tuple(codes.split()), script="polls.py") for name, codes in _POLLS.items())
 _OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))  # no rank is to blame alone
 _SETTLES = {
+    **dict.fromkeys(("evaluation", "pipes_slow", "ring_apart"), 12.0),  # told after 10 s
     "all_loaders": 24.0,
     "missing_rank": 60.0,
     "missing_node": 45.0,
@@ -187,7 +207,7 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
         argv = [torchrun, "--nnodes", "2", "--nproc-per-node", "2", *meets, *argv[1:]]
     elif what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
-    elif what not in ("spawn", "process"):
+    elif what not in ("spawn", "process") and script != "engines.py":
         torchrun = str(Path(sys.executable).parent / "torchrun")
         argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
@@ -269,10 +289,13 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         with frozen, lock_files(folder), job(kind.script, kind.name, folder) as started:
             if not kind.name.startswith(("missing", "static")) and not wait_for(folder / "ready", started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
-            time.sleep(_SETTLES.get(kind.name, SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0)))
+            time.sleep(_SETTLES.get(kind.name, SETTLE_SECONDS))
             said = look(started.pid)
             record(kind.name, said)
-        return judge(kind, guilty, said), said.seconds
+            answer = judge(kind, guilty, said)
+            if answer == "right" and kind in ENGINES:
+                answer = judge_by_worker(said)
+        return answer, said.seconds
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -324,13 +347,37 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
 
 
 def try_healthy(what: str, looks: int, script: str = "healthy.py") -> list[tuple[str, float]]:
+def judge_by_worker(said: Look) -> str:
+    """`right` where the job is the same whichever of its processes is named."""
+    ranks = said.document["jobs"][0]["job"]["ranks"]
+    again = look(ranks[-1]["pid"])
+    by_worker = (again.document.get("jobs") or [{"job": {"ranks": []}}])[0]
+    pids = [sorted(rank["pid"] for rank in one) for one in (ranks, by_worker["job"]["ranks"])]
+    if pids[0] != pids[1]:
+        return f"by the server, the ranks are {pids[0]}, and by a worker {pids[1]}"
+    same = (
+        by_worker["findings"]
+        and by_worker["findings"][0]["code"] == said.document["jobs"][0]["findings"][0]["code"]
+    )
+    return "right" if same else f"by a worker: {by_worker['headline']}"
+
+
+def is_installed(kind: str) -> bool:
+    """Whether the package that carries the requests of an engine is there."""
+    package = {"zmq": "zmq", "ray": "ray"}.get(kind.partition("_")[0])
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+def try_healthy(
+    what: str, looks: int, script: str = "healthy.py", begun: str = "begun.3"
+) -> list[tuple[str, float]]:
     """An answer for each look at one healthy job: `right`, or the accusation."""
     folder = Path(tempfile.mkdtemp(prefix="healthy-"))
     answers: list[tuple[str, float]] = []
     os.environ["SECONDS_TO_RUN"] = "600"
     try:
         with job(script, what, folder) as started:
-            if not wait_for(folder / "begun.3", started):
+            if not wait_for(folder / begun, started):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for _ in range(looks):
                 said = look(started.pid)
@@ -503,6 +550,9 @@ def main() -> None:
         "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
     )
     parser.add_argument("--polls", action="store_true", help="Waits that poll, and ranks that never came.")
+    parser.add_argument(
+        "--engines", action="store_true", help="A server and four workers, without a launcher."
+    )
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--looks", type=int, default=1, help="At each job on the stand-in.")
@@ -513,15 +563,26 @@ def main() -> None:
     if options.gpus:
         print_gpu_rows(options)
         return
+    if options.healthy and options.engines:
+        kinds = [one for one in options.kinds or HEALTHY_ENGINES if is_installed(one)]
+        for what in kinds:
+            begun = "ready" if what.endswith("_idle") else "begun"
+            print_row(what, try_healthy(what, -(-options.healthy // len(kinds)), "engines.py", begun))
+        return
     if options.healthy:
         names = options.kinds or (HEALTHY_POLLS if options.polls else HEALTHY)
         script = "polls.py" if options.polls else "healthy.py"
         for what in names:
             print_row(what, try_healthy(what, -(-options.healthy // len(names)), script))
         return
-    known = SHAPES if options.shapes else GROUPS if options.groups else POLLS if options.polls else KINDS
-    guilty = 1 if options.shapes or options.groups or options.polls else 2
-    wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
+    sets = (options.shapes, SHAPES), (options.groups, GROUPS), (options.polls, POLLS), (options.engines, ENGINES)
+    known = next((kinds for chosen, kinds in sets if chosen), KINDS)
+    guilty = 2 if known in (KINDS, ENGINES) else 1
+    wanted = [
+        kind
+        for kind in known
+        if (not options.kinds or kind.name in options.kinds) and is_installed(kind.name)
+    ]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:
             answers = list(pool.map(lambda number, kind=kind: try_kind(kind, guilty), range(options.times)))

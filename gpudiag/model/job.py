@@ -214,7 +214,7 @@ class Job:
 
     name: str  # `torchrun 18076: train.py`, for people
     host: str
-    launcher: str  # torchrun, mpirun, srun, spawn, variables
+    launcher: str  # torchrun, mpirun, srun, spawn, variables, server, ray
     launcher_pid: int | None
     world_size: Reading[int]
     expected: tuple[int, ...] | None
@@ -225,6 +225,9 @@ class Job:
     state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
     agent: AgentSeen | None = None  # torchrun, where it has no rank
+    servers: tuple[
+        RankSeen, ...
+    ] = ()  # processes that give the ranks their work, and are none: an engine, its HTTP server
 
     def host_of(self, rank: int) -> str:
         """The machine that this rank is on, or should be on."""
@@ -234,12 +237,15 @@ class Job:
         return next((host for host, ranks in self.machines if rank in ranks), self.host)
 
 
+SERVER = "server"  # the kind of a place that is a server's
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where some ranks are, and what they do there, in words; for people and programs."""
 
     ranks: tuple[int, ...]
-    kind: str  # ranks, loader, file, lock, network, sleep, python, stopped, gone ...
+    kind: str  # ranks, loader, file, lock, network, sleep, python, stopped, gone, work, server ...
     words: str
     where: str  # `data.py:6 in load_batch`
     stack: tuple[str, ...] = ()  # the user's frames, innermost first
@@ -248,6 +254,7 @@ class Place:
     busy: bool = (
         False  # it takes processor time, and nothing else of it moves: it computes, or waits for a GPU
     )
+    pids: tuple[int, ...] = ()  # of those processes whose rank is unknown, or that are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +269,11 @@ class JobVerdict:
     ruled_out: tuple[str, ...]
     unseen: tuple[str, ...]  # what could not be looked at, and what to do about it
     job: Job
+
+    @property
+    def places_of_ranks(self) -> tuple[Place, ...]:
+        """The places but those of servers, which are no ranks."""
+        return tuple(place for place in self.places if place.kind != SERVER)
 
 
 @dataclass(frozen=True, slots=True)

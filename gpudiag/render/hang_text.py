@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gpudiag.checks.job.groups import name_ranks
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.job import HangReport, JobVerdict, Place
+from gpudiag.model.job import SERVER, HangReport, JobVerdict, Place
 from gpudiag.model.reading import Missing
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
@@ -110,7 +110,7 @@ def _counted(verdict: JobVerdict, style: Style) -> str:
 
 
 def _place(place: Place, style: Style) -> list[str]:
-    name = name_ranks(place.ranks) if place.ranks else "a process without a known rank"
+    name = _name_place(place)
     state = "moves" if place.moves else "takes a processor, still" if place.busy else "still"
     since = (
         "" if isinstance(place.since_seconds, Missing) or place.moves else f" for {place.since_seconds:.0f} s"
@@ -119,6 +119,16 @@ def _place(place: Place, style: Style) -> list[str]:
     for frame in place.stack[: style.most(_MOST_FRAMES)]:
         lines += wrapped(one_line(frame, 200), first="      ", indent="        ")
     return lines
+
+
+def _name_place(place: Place) -> str:
+    """`ranks 0 and 1`, `rank 0; rank unknown: pid 12`, `server, pid 12`."""
+    pids = f"{'pid' if len(place.pids) == 1 else 'pids'} {', '.join(map(str, place.pids[:8]))}"
+    if place.kind == SERVER:
+        return f"server, {pids}"
+    unknown = [f"rank unknown, {pids}"] if place.pids else []
+    known = [name_ranks(place.ranks)] if place.ranks else []
+    return "; ".join([*known, *unknown]) or "a process without a known rank"
 
 
 def _evidence(finding: Finding, style: Style) -> list[str]:

@@ -197,7 +197,9 @@ def _judge(job: Job, limits: HangLimits | None, started: float, watch_seconds: f
 
 def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
     """Whether a look after that limit may decide: the longer one is that of loops alone."""
-    return until <= limits.still or any(place.kind == PYTHON and place.moves for place in verdict.places)
+    return until <= limits.still or any(
+        place.kind == PYTHON and place.moves for place in verdict.places_of_ranks
+    )
 
 
 def _look_again(

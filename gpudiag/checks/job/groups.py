@@ -144,6 +144,7 @@ def place_of(group: Group) -> Place:
         NOT_ASKED if since is None else round(since, 1),
         any(one.moves for one in group.positions),
         any(one.busy for one in group.positions),
+        tuple(one.seen.pid for one in group.positions if one.rank is None),
     )
 
 

@@ -250,6 +250,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.NETWORK: NETWORK,
         at.PROGRAM: PROGRAM,
         at.QUEUE: QUEUE,
+        at.WORK: QUEUE,
         at.SLEEP: SLEEP,
         at.POLL: LOOP,
         at.CHECKPOINT: CHECKPOINT,

@@ -47,6 +47,7 @@ SLEEP, PYTHON, COMPILER, CHECKPOINT, DEBUGGER, TERMINAL = (
 )
 STOPPED, GONE, EXITING, STARTING, UNSEEN, WAITS = "stopped", "gone", "exiting", "starting", "unseen", "waits"
 EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
+WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
 
 _SLEEPS = ("nanosleep", "clock_nanosleep")
@@ -162,7 +163,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     if kind == LOADER and inner.since_seconds is not None:
         since = inner.since_seconds  # the main thread wakes up every 5 s to see whether its workers live
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = _loop(first, last) if kind == PYTHON else poll.polls if poll is not None else ""
+    in_loop = find_loop(first, last) if kind == PYTHON else poll.polls if poll is not None else ""
     return Position(
         seen,
         kind,
@@ -353,7 +354,7 @@ def _is_on_disk(main: ThreadLook) -> bool:
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
-def _loop(first: ProcessLook, last: ProcessLook) -> str:
+def find_loop(first: ProcessLook, last: ProcessLook) -> str:
     """The endless loop of Python in which all looks found the rank; empty where there is none.
 
     The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a

@@ -25,6 +25,7 @@ from gpudiag.checks.job.missing_ranks import is_first_meeting, judge_missing
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.rendezvous import judge_agent
+from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
@@ -45,13 +46,17 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+    found_at = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+    positions = mark_work_waits(found_at, job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
-    findings, used = _judge(job, positions, alive, limits, told)
+    served = judge_served(job, positions, limits) if not _absent(job) else None
+    findings, used = (
+        _judge(job, positions, alive, limits, told) if served is None else (worst_first(served.findings), ())
+    )
     findings = findings or judge_agent(job, limits)
     unseen = _describe_unseen(positions)
-    if not findings and not unseen and alive and not _anything_moves(positions, told):
+    if served is None and not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
@@ -60,9 +65,11 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     verdict = JobVerdict(
         job.name,
         outcome,
-        _headline(job, positions, findings, unseen, outcome, told),
+        served.headline
+        if served is not None and outcome is Outcome.PASS
+        else _headline(job, positions, findings, unseen, outcome, told),
         findings,
-        tuple(place_of(group) for group in groups),
+        (*(place_of(group) for group in groups), *places_of_servers(job)),
         _ruled_out(job, positions, findings),
         unseen,
         job,
@@ -85,9 +92,10 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
         return True
     # That one rank moves does not show that those go on of which only processor time moves: since when, only further looks tell.
     still = (limits or HangLimits()).still
-    spin = [one for one in verdict.places if one.busy and not one.moves]
+    places = verdict.places_of_ranks
+    spin = [one for one in places if one.busy and not one.moves]
     short = any(not isinstance(one.since_seconds, Missing) and one.since_seconds < still for one in spin)
-    return any(place.moves for place in verdict.places) and not short
+    return any(place.moves for place in places) and not short
 
 
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
@@ -100,7 +108,9 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
         return False
     if {thread.state for thread in rank.last.threads} & set("DTt"):
         return False  # py-spy would wait for it without end
-    place = next((one for one in verdict.places if rank.rank in one.ranks or not one.ranks), None)
+    place = next(
+        (one for one in verdict.places_of_ranks if rank.rank in one.ranks or rank.pid in one.pids), None
+    )
     return (
         place is not None and place.busy and not place.moves and place.kind in (GPU, at.PYTHON, at.COMPILER)
     )
@@ -178,7 +188,7 @@ def _needs_gpus(waiters: Waiters) -> bool:
 def _has_ranks_elsewhere(job: Job) -> bool:
     if isinstance(job.world_size, Missing):
         return True
-    return job.world_size > len(job.ranks) and job.expected is not None and job.world_size > len(job.expected)
+    return job.world_size > len(job.ranks) and (job.expected is None or job.world_size > len(job.expected))
 
 
 def _absent(job: Job) -> tuple[int, ...]:
@@ -334,7 +344,7 @@ def _judge_without_waiters(
         return found
     if found := judge_pollers(job, alive, limits):
         return found
-    for group in group_alike(alive):
+    for group in group_alike(one for one in alive if one.kind != at.WORK):
         known = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
         since = group.since_seconds
         idle = min(limits.idle, max(_idle_limit(one, limits) for one in group.positions))

@@ -11,7 +11,7 @@ from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.awaited import read_address
-from gpudiag.probe.job.find import AGENTS, FoundJob
+from gpudiag.probe.job.find import FoundJob, after_launcher, is_agent
 from gpudiag.probe.job.proc import CLOCK_TICKS, Process, read_stat, read_text
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
 
@@ -77,7 +77,7 @@ def look_at_agent(
         agents_here=tuple(
             (one.pid, _ago(one, uptime_seconds))
             for one in processes.values()
-            if _is_agent(one) and _same(read_options(one.words, one.environment or {}), options)
+            if is_agent(one) and _same(read_options(one.words, one.environment or {}), options)
         ),
         nodes_elsewhere=tuple(sorted(elsewhere)),
         hosts_endpoint=any(state == _LISTENS for _, _, state in at_port),
@@ -94,13 +94,13 @@ def waits_for_nodes(job: FoundJob) -> bool:
 
 def is_of_nodes(process: Process) -> bool:
     """Whether a process is torchrun with several nodes by its command line."""
-    return _is_agent(process) and read_options(process.words, process.environment or {}) is not None
+    return is_agent(process) and read_options(process.words, process.environment or {}) is not None
 
 
 def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options | None:
     """What torchrun's command line says of its rendezvous; None where it is of one node alone."""
     given = {name: variables.get(f"PET_{name.upper()}", default) for name, default in _DEFAULTS.items()}
-    start = _after_launcher(words)
+    start = after_launcher(words)
     rest = iter(words[start:] if start is not None else ())
     for word in rest:
         if not word.startswith("--"):
@@ -137,20 +137,6 @@ def _same(one: _Options | None, other: _Options) -> bool:
         return False
     hosts = {found.endpoint.rpartition(":")[0] for found in (one, other)}
     return len(hosts) == 1 or hosts <= _LOOPBACK
-
-
-def _is_agent(process: Process) -> bool:
-    return process.python and _after_launcher(process.words) is not None
-
-
-def _after_launcher(words: Sequence[str]) -> int | None:
-    """Where torchrun's own options begin; None for another program, such as one that was given torchrun as its command."""
-    for place, word in enumerate(words[1:], start=1):
-        if word.endswith(AGENTS):
-            return place + 1
-        if not word.startswith("-") and words[place - 1] not in ("-X", "-W"):
-            return None
-    return None
 
 
 def _ago(process: Process, uptime_seconds: float) -> float:

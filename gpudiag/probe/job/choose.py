@@ -10,6 +10,7 @@ from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_la
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, read_text
 from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
+from gpudiag.probe.job.servers import find_served_jobs
 
 _STACK_SECONDS = 5.0  # as for a look
 _TRIES = 3
@@ -38,9 +39,18 @@ def choose_jobs(processes: Mapping[int, Process], pid: int | None, slurm_job: st
         return Chosen([job for job in launched if job.slurm_job == slurm_job])
     if pid is not None:
         return _choose_by_pid(pid, launched, processes)
-    taken = frozenset(one for job in launched for one in job.pids)
+    known = [*launched, *_find_served(launched, processes)]
+    taken = frozenset(one for job in known for one in job.pids)
     families = find_families(processes, taken, _read_main, _uses_torch)
-    return Chosen([*launched, *(job for job in families if job.ranks or waits_for_nodes(job))])
+    return Chosen([*known, *(job for job in families if job.ranks or waits_for_nodes(job))])
+
+
+def _find_served(
+    launched: Sequence[FoundJob], processes: Mapping[int, Process], near: Process | None = None
+) -> list[FoundJob]:
+    # Not what started the ranks: a shell may have started an engine too.
+    ranks = frozenset(rank.process.pid for job in launched for rank in job.ranks)
+    return find_served_jobs(processes, ranks, _read_main, _uses_torch, near)
 
 
 def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[int, Process]) -> Chosen:
@@ -50,10 +60,13 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
         own = f"process {pid} is gpudiag's own"
         return Chosen((), (own if os.path.exists(f"/proc/{pid}") else words, _OTHER_PID))
     followed = named.parent_pid if named.state == "Z" else pid  # a dead rank's launcher may have others
-    fitting = [job for job in launched if followed in job.pids or _is_above(followed, job, processes)]
+    fitting = _fitting(followed, launched, processes)
     if not fitting and named.name == "srun":  # its ranks are slurmstepd's children
         slurm_job = (named.environment or {}).get("SLURM_JOB_ID", "")
         fitting = [job for job in launched if slurm_job and job.slurm_job == slurm_job]
+    fitting = fitting or _fitting(
+        followed, _find_served(launched, processes, processes.get(followed, named)), processes
+    )
     if fitting:
         return Chosen(fitting)
     if named.state == "Z":
@@ -62,6 +75,16 @@ def _choose_by_pid(pid: int, launched: Sequence[FoundJob], processes: Mapping[in
     top = _top_python(named, processes)
     refusal = None if top.python else _refuse(top)
     return Chosen((), refusal) if refusal else Chosen([find_family(top, processes, _read_main)])
+
+
+def _fitting(pid: int, jobs: Sequence[FoundJob], processes: Mapping[int, Process]) -> list[FoundJob]:
+    """The jobs that a process belongs to, or has started; to that of a server belongs all that it started."""
+    above = {*processes[pid].ancestors} if pid in processes else set()
+    return [
+        job
+        for job in jobs
+        if pid in job.pids or _is_above(pid, job, processes) or above & {one.pid for one in job.servers}
+    ]
 
 
 def _refuse(process: Process) -> tuple[str, str] | None:

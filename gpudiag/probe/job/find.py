@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from gpudiag.model.job import KnownBy
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
+from gpudiag.reference.waits import is_library
 
 # How launchers name rank, world size, local rank and local world size, and what all ranks of a run have alike; the
 # first that a process shows counts (gpudiag/ranks/launchers.py has the sources).
@@ -22,7 +24,7 @@ _MOST_RANKS = 512  # of one machine
 _MOST_DESCENDANTS = 48  # of one rank
 _JOINS = ("/torch/multiprocessing/spawn.py", "/multiprocessing/process.py", "/multiprocessing/popen_")
 # torchrun by its command line: a process that is one and has no ranks is between two attempts, or at its end.
-AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
+_AGENTS = ("/torchrun", "torch.distributed.run", "torch.distributed.launch", "torch/distributed/run.py")
 _TRACKERS = ("resource_tracker", "semaphore_tracker", "forkserver")
 
 
@@ -49,11 +51,12 @@ class FoundJob:
     master: str
     run: str
     slurm_job: str
+    servers: tuple[Process, ...] = ()  # that give the ranks work, and are none
 
     @property
     def pids(self) -> frozenset[int]:
         """Every process that belongs to the job, its launcher and those above it that start nothing else included."""
-        own = {rank.process.pid for rank in self.ranks}
+        own = {rank.process.pid for rank in self.ranks} | {one.pid for one in self.servers}
         below = {one.pid for rank in self.ranks for one in rank.descendants}
         return frozenset(own | below | ({self.launcher_process.pid} if self.launcher_process else set()))
 
@@ -121,7 +124,9 @@ def find_known_job(processes: Mapping[int, Process], pids: Mapping[int, int], wo
     """The job of ranks whose processes are known to who asks; `pids` is by rank."""
     missing: Reading[int] = Missing(MissingReason.NOT_ASKED)
     ranks = tuple(
-        FoundRank(processes[pid], rank, missing, KnownBy.LAUNCHER, _descendants(processes[pid], processes))
+        FoundRank(
+            processes[pid], rank, missing, KnownBy.LAUNCHER, find_descendants(processes[pid], processes)
+        )
         for rank, pid in sorted(pids.items())
         if pid in processes
     )
@@ -164,7 +169,9 @@ def _job_of(members: list[_Candidate], processes: Mapping[int, Process]) -> Foun
                 Missing(MissingReason.NOT_SUPPORTED) if one.local[0] is None else one.local[0]
             )
             known = KnownBy.ENVIRONMENT if one.launcher in ("torchrun", "variables") else KnownBy.LAUNCHER
-            ranks.append(FoundRank(one.process, number, local, known, _descendants(one.process, processes)))
+            ranks.append(
+                FoundRank(one.process, number, local, known, find_descendants(one.process, processes))
+            )
             firsts.append(one)
     if not ranks:
         return None
@@ -200,7 +207,8 @@ def _common_ancestor(members: Sequence[Process], processes: Mapping[int, Process
     return None
 
 
-def _descendants(process: Process, processes: Mapping[int, Process]) -> tuple[Process, ...]:
+def find_descendants(process: Process, processes: Mapping[int, Process]) -> tuple[Process, ...]:
+    """What a process started, and what that started, the nearest first."""
     found = [one for one in processes.values() if process.pid in one.ancestors]
     return tuple(sorted(found, key=lambda one: (len(one.ancestors), one.pid))[:_MOST_DESCENDANTS])
 
@@ -214,16 +222,14 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     children = [
         one
         for one in processes.values()
-        if one.parent_pid == top.pid
-        and (one.python or one.state == "Z")
-        and not any(tracker in word for tracker in _TRACKERS for word in one.words)
+        if one.parent_pid == top.pid and (one.python or one.state == "Z") and not is_tracker(one)
     ]
     frames = read_main(top.pid) if children else ()
-    joins = any(place in frame.file for frame in frames[:4] for place in _JOINS)
-    if not joins and any(word.endswith(AGENTS) for word in top.words):
+    joins = joins_children(frames)
+    if not joins and is_agent(top):
         return FoundJob("torchrun", top, Missing(MissingReason.SOURCE_ABSENT), None, (), "", "", "")
     if not joins:
-        alone = FoundRank(top, 0, 0, KnownBy.NOTHING, _descendants(top, processes))
+        alone = FoundRank(top, 0, 0, KnownBy.NOTHING, find_descendants(top, processes))
         return FoundJob("python", None, 1, None, (alone,), "", "", "")
     ranks = [_spawned_rank(child, processes, read_main) for child in children]
     counts = [
@@ -238,9 +244,38 @@ def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadM
     return FoundJob(launcher, top, size, expected, tuple(ranks), "", "", "")
 
 
+def joins_children(frames: Sequence[RawFrame]) -> bool:
+    """Whether a main thread does nothing but wait for the processes that it started to end.
+
+    The same files are in the outermost frames of a process that multiprocessing started itself.
+    """
+    innermost = takewhile(lambda frame: is_library(frame.file), frames[:4])
+    return any(place in frame.file for frame in innermost for place in _JOINS)
+
+
+def is_agent(process: Process) -> bool:
+    """Whether a process is torchrun."""
+    return process.python and after_launcher(process.words) is not None
+
+
+def after_launcher(words: Sequence[str]) -> int | None:
+    """Where torchrun's own options begin; None for another program, such as one that was given torchrun as its command."""
+    for place, word in enumerate(words[1:], start=1):
+        if word.endswith(_AGENTS):
+            return place + 1
+        if not word.startswith("-") and words[place - 1] not in ("-X", "-W"):
+            return None
+    return None
+
+
+def is_tracker(process: Process) -> bool:
+    """Whether a process is one that multiprocessing starts for itself."""
+    return any(tracker in word for tracker in _TRACKERS for word in process.words)
+
+
 def _spawned_rank(child: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundRank:
     missing: Reading[int] = Missing(MissingReason.NOT_SUPPORTED, "its rank is unknown")
-    found = FoundRank(child, missing, missing, KnownBy.NOTHING, _descendants(child, processes))
+    found = FoundRank(child, missing, missing, KnownBy.NOTHING, find_descendants(child, processes))
     frames = read_main(child.pid) if child.state != "Z" else ()
     for frame in frames:
         if frame.file.endswith("/torch/multiprocessing/spawn.py") and frame.function == "_wrap":

@@ -77,30 +77,30 @@ def read_looks_at(child: GuardedChild) -> Job | None:
 
 def join_looks(job: Job, again: Job, at_seconds: float) -> Job:
     """The job with the looks of another gathering of it added to each rank, the last to each child; `at_seconds` is when that began."""
-    later = {rank.pid: rank for rank in again.ranks}
-    ranks = []
-    for rank in job.ranks:
-        seen = later.get(rank.pid)
-        looks = seen.looks if seen is not None else (ProcessLook(0.0, rank.pid, "X", 0.0),)
-        began = looks[0].at_seconds
-        added = [
-            replace(
-                _with_native_of(rank.last, look), at_seconds=round(at_seconds + look.at_seconds - began, 3)
-            )
-            for look in looks
-        ]
-        children = {child.pid: child for child in seen.children} if seen is not None else {}
-        joined = tuple(
-            replace(
-                child,
-                looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=added[-1].at_seconds)),
-            )
-            if child.pid in children and children[child.pid].looks
-            else child
-            for child in rank.children
+    later = {one.pid: one for one in (*again.ranks, *again.servers)}
+    ranks = tuple(_join_rank(one, later.get(one.pid), at_seconds) for one in job.ranks)
+    servers = tuple(_join_rank(one, later.get(one.pid), at_seconds) for one in job.servers)
+    return replace(job, ranks=ranks, servers=servers)
+
+
+def _join_rank(rank: RankSeen, seen: RankSeen | None, at_seconds: float) -> RankSeen:
+    looks = seen.looks if seen is not None else (ProcessLook(0.0, rank.pid, "X", 0.0),)
+    began = looks[0].at_seconds
+    added = [
+        replace(_with_native_of(rank.last, look), at_seconds=round(at_seconds + look.at_seconds - began, 3))
+        for look in looks
+    ]
+    children = {child.pid: child for child in seen.children} if seen is not None else {}
+    joined = tuple(
+        replace(
+            child,
+            looks=(*child.looks, replace(children[child.pid].looks[-1], at_seconds=added[-1].at_seconds)),
         )
-        ranks.append(replace(rank, looks=(*rank.looks, *added), children=joined))
-    return replace(job, ranks=tuple(ranks))
+        if child.pid in children and children[child.pid].looks
+        else child
+        for child in rank.children
+    )
+    return replace(rank, looks=(*rank.looks, *added), children=joined)
 
 
 def _with_native_of(earlier: ProcessLook, later: ProcessLook) -> ProcessLook:
@@ -143,7 +143,9 @@ def _join(job: Job, sent: _Sent, count: int) -> Job:
     ]
     numbered = [_with_rank(rank) for rank in ranks]
     size = _world_size(job, numbered)
-    return replace(job, ranks=tuple(sorted(_with_last_number(numbered, size), key=_order)), world_size=size)
+    servers = tuple(replace(one, looks=_looks_of(one.pid, sent, count)) for one in job.servers)
+    ordered = tuple(sorted(_with_last_number(numbered, size), key=_order))
+    return replace(job, ranks=ordered, world_size=size, servers=servers)
 
 
 def _with_last_number(ranks: Sequence[RankSeen], size: Reading[int]) -> list[RankSeen]:

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.model.codec import encode
-from gpudiag.model.job import ChildSeen, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
@@ -85,14 +85,16 @@ def _stream(
     for number in range(looks):
         sleep(max(0.0, number * between_seconds - (monotonic() - started)))
         tasks = []
-        for rank in (rank for job in found for rank in job.ranks):
+        ranks = [(rank.process, rank.descendants) for job in found for rank in job.ranks]
+        servers = {server.pid: server for job in found for server in job.servers}
+        for process, descendants in (*ranks, *((server, ()) for server in servers.values())):
             tasks.append(
                 pool.submit(
                     _look_at_rank,
                     emit,
                     number,
-                    rank.process,
-                    rank.descendants,
+                    process,
+                    descendants,
                     started,
                     kept,
                     stacks_of_children,
@@ -197,7 +199,9 @@ def _with_agent(job: Job, found: FoundJob) -> Job:
 def name_job(found: FoundJob) -> str:
     """`torchrun 18076: train.py`, for people."""
     launcher = found.launcher_process
-    named = [one for one in (found.ranks[0].process if found.ranks else None, launcher) if one is not None]
+    first = found.ranks[0].process if found.ranks else None
+    # A server's script is in the command line of the topmost: its workers may be renamed.
+    named = [one for one in (*found.servers[::-1], first, launcher) if one is not None]
     words = [word for one in named for word in one.words]
     script = next(
         (os.path.basename(word) for word in words if word.endswith(".py")),
@@ -221,14 +225,11 @@ def _empty_job(found: FoundJob) -> Job:
         found.world_size,
         found.expected,
         tuple(
-            RankSeen(
-                rank.process.pid,
-                rank.rank,
-                rank.local_rank,
-                rank.known_by,
-                rank.process.command,
-                max(0.0, round(uptime - rank.process.started_seconds, 1)),
-                str(rank.process.uid),
+            replace(
+                _empty_rank(rank.process, uptime),
+                rank=rank.rank,
+                local_rank=rank.local_rank,
+                known_by=rank.known_by,
                 gpus=_gpus(rank.process.pid),
                 driver=_driver(rank.process.pid),
                 children=tuple(ChildSeen(one.pid, one.parent_pid, one.command) for one in rank.descendants),
@@ -238,7 +239,14 @@ def _empty_job(found: FoundJob) -> Job:
         found.master,
         found.run,
         found.slurm_job,
+        servers=tuple(_empty_rank(one, uptime) for one in found.servers),
     )
+
+
+def _empty_rank(process: Process, uptime: float) -> RankSeen:
+    nothing = Missing(MissingReason.NOT_SUPPORTED, "it is no rank")
+    ago = max(0.0, round(uptime - process.started_seconds, 1))
+    return RankSeen(process.pid, nothing, nothing, KnownBy.NOTHING, process.command, ago, str(process.uid))
 
 
 def _uptime() -> float:

@@ -94,7 +94,7 @@ _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was
 _STILL_SECONDS, _STILL_STEPS = 3.0, 3.0
 _LAST_LOOK_STILL_SECONDS = 1.0  # of two looks that lie 2 s apart: there is no time for a third one
 _KILL_AFTER_SECONDS = 30.0
-_LEFT_SECONDS = 5.0  # for ranks that are left when the command has ended
+_ENDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Agent:
             self._add_to_burst()
             if time.monotonic() >= self._ticked + pause:
                 self._tick()
-        self._receive_ends()
-        if self.killed is not None:
+        self._receive_ends(_ENDS_SECONDS)
+        if self.killed is not None and self.members.living:
             self._end_left()
         self.measure_slow()
         for child, _, _ in self._children.values():
@@ -208,8 +208,16 @@ class Agent:
                 self._children[children[descriptor]][0].receive(descriptor)
         self._finish_children()
 
-    def _receive_ends(self, seconds: float = 1.0) -> None:
-        """Note the ranks that have ended by now; the command may have ended a moment before them."""
+    def _end_left(self) -> None:
+        """End the ranks that outlive a command which gpudiag ended: a server's workers, or those that a shell started by hand."""
+        until = max(_ENDS_SECONDS, (self._kill_at or 0.0) - self.seconds)
+        for number, seconds in ((signal.SIGTERM, until), (signal.SIGKILL, _ENDS_SECONDS)):
+            for member in self.members.living:
+                _send(member.pid, number)
+            self._receive_ends(seconds)
+
+    def _receive_ends(self, seconds: float) -> None:
+        """Note the ranks that end within `seconds`; the command may have ended a moment before them."""
         until = time.monotonic() + seconds
         while self.members.living and time.monotonic() < until:
             watched = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
@@ -218,13 +226,6 @@ class Agent:
                 self.members.note_end(watched[descriptor], datetime.now(UTC))
             if not watched:
                 return
-
-    def _end_left(self) -> None:
-        """End the ranks that outlive a command which gpudiag ended: a shell that started them by hand does not pass signals on."""
-        for number, seconds in ((signal.SIGTERM, _LEFT_SECONDS), (signal.SIGKILL, 1.0)):
-            for member in self.members.living:
-                _send(member.pid, number)
-            self._receive_ends(seconds)
 
     def _take_commands(self) -> None:
         data = os.read(self._commands, 65536)

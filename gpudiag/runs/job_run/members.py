@@ -187,9 +187,11 @@ class Members:
         self.world_size = found.world_size or self.world_size
         self.expected = found.expected or self.expected
         self.agent_pid = None if self.all or found.ranks else found.agent
-        known = {one.pid for one in self.all if one.lives}
+        known = {one.pid: one for one in self.all if one.lives}
         for own in found.ranks:
-            if own.pid not in known and (member := self._open(own, now)):
+            if own.pid in known:  # a server's worker is seen before its rank is
+                known[own.pid].rank = own.rank if known[own.pid].rank is None else known[own.pid].rank
+            elif member := self._open(own, now):
                 self.all.append(member)
         listed = {own.pid for own in found.ranks}
         # A process that was taken for a rank before its launcher had started any.

@@ -1,6 +1,8 @@
 """When a standstill is told: at the limit of the job's own rhythm, or at once where nothing could make it go on."""
 
 import os
+import signal
+import subprocess
 from datetime import datetime
 
 import pytest
@@ -14,6 +16,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Job, JobVerdict, Place
 from gpudiag.model.job_run import Glance, StepTime
 from gpudiag.probe.job.own_run import OwnRank, OwnRanks
+from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.members import Members
 from gpudiag.runs.job_run.stalls import Stalls
 
@@ -98,3 +101,40 @@ def test_ranks_were_last_where_the_last_look_saw_them() -> None:
     member.glances.append(Glance(12.0, False, "train.py:30 in save", ""))
     assert (member.record().last_place, member.record().last_wait) == ("train.py:30 in save", None)
     members._drop(member)
+
+
+def test_the_rank_of_a_servers_worker_is_learned_once_something_tells_it() -> None:
+    members = Members()
+    for rank in (None, 3, None):
+        members.update(
+            OwnRanks((OwnRank(os.getpid(), rank, "", certain=False),), None, None), datetime.now(UTC)
+        )
+    (member,) = members.all
+    assert member.rank == 3
+    members._drop(member)
+
+
+def test_workers_that_a_killed_server_has_left_are_ended_those_that_ignore_sigterm_too() -> None:
+    """`--on-stall kill` sends SIGTERM to the command, and nobody else would end what it leaves."""
+    started = [
+        subprocess.Popen(["sh", "-c", f"{trap} echo; exec sleep 300"], stdout=subprocess.PIPE)
+        for trap in ("", "trap '' TERM;")
+    ]
+    for one in started:
+        assert one.stdout is not None
+        one.stdout.readline()
+    descriptors = os.pipe()
+    agent = Agent(
+        WatchPlan("run", StallRule(), kill_on_stall=True), started[0].pid, descriptors, lambda *_: None
+    )
+    found = tuple(OwnRank(one.pid, rank, "", certain=False) for rank, one in enumerate(started))
+    agent.members.update(OwnRanks(found, 2, 2), datetime.now(UTC))
+    agent._kill_at = 0.0
+    agent._end_left()
+    assert agent.members.living == []
+    assert [one.wait() for one in started] == [-signal.SIGTERM, -signal.SIGKILL]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for one in started:
+        assert one.stdout is not None
+        one.stdout.close()

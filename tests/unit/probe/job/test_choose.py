@@ -8,6 +8,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job import choose
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.proc import Process
+from gpudiag.probe.job.stores import Connections, Meeting
 from tests.walking import walk
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
@@ -80,3 +81,24 @@ def test_a_program_with_a_python_in_it_and_another_users_python_are_looked_at() 
             patch.setattr(choose, "read_stacks", lambda *_, answer=stacks, **__: answer)
             chosen = choose_jobs(machine("systemd", hidden), pid, None)
         assert [rank.process.pid for rank in chosen.jobs[0].ranks] == [pid]
+
+
+def test_an_engine_beside_a_job_of_the_same_shell_is_found_by_each_of_its_processes() -> None:
+    """Two ranks that were started by hand have that shell for their launcher."""
+    by_hand = [
+        process(pid, 10, above=(10,), environment={"RANK": str(pid - 30), "WORLD_SIZE": "2"})
+        for pid in (30, 31)
+    ]
+    engine = [process(40, 10, above=(10,)), *(process(pid, 40, above=(40, 10)) for pid in (41, 42))]
+    processes = machine("systemd", *by_hand, *engine)
+    meeting = Meeting("127.0.0.1:29500", frozenset((41, 42)), is_local=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose, "_uses_torch", lambda _: True)
+        patch.setattr(choose, "_read_main", lambda _: ())
+        patch.setattr(Connections, "find_stores", lambda *_: [meeting])
+        for pid in (40, 41, 42):
+            (job,) = choose_jobs(processes, pid, None).jobs
+            assert [rank.process.pid for rank in job.ranks] == [41, 42]
+            assert [one.pid for one in job.servers] == [40]
+        every = choose_jobs(processes, None, None).jobs
+    assert [[rank.process.pid for rank in job.ranks] for job in every] == [[12], [30, 31], [41, 42]]

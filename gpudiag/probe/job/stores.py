@@ -1,0 +1,177 @@
+"""Processes that share a torch store or a process group, by their TCP connections: ranks of one job, whatever started them.
+
+`init_process_group` leaves a connection from every rank to one listening port, that of the TCPStore, and the process that serves it is
+connected to itself (torch/distributed/rendezvous.py). Where the store is a file, as in vLLM, gloo and NCCL leave connections between ranks,
+and threads of theirs that have names. No variable, no command line and no stack is needed for that, so that ranks are
+found which were renamed, are at work, or were started by a server without RANK.
+"""
+
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpudiag.probe.job.debug_server import socket_inodes
+
+_LISTEN, _ESTABLISHED = "0A", "01"  # include/net/tcp_states.h
+_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9  # fields of /proc/net/tcp
+
+
+# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp, gloo's
+# transport/tcp/loop.cc; torch 2.5 to 2.13).
+_GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Processes of this machine that share a torch store or process groups; `is_local`: nobody on another machine is seen to."""
+
+    address: str  # of the store: `127.0.0.1:29500`; empty without one
+    members: frozenset[int]
+    is_local: bool
+
+
+# A port in a network namespace: containers may use one number each.
+Port = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """TCP between the processes that were asked for: who listens, who is connected to whose port."""
+
+    listeners: Mapping[Port, frozenset[int]]  # the processes that listen there
+    clients: Mapping[Port, frozenset[int]]  # the processes with a connection to it
+    addresses: Mapping[Port, str]  # an address that clients use
+    far: frozenset[Port]  # with a connection from another machine
+
+    def find_stores(self, torch_pids: Iterable[int]) -> list[Meeting]:
+        """Those of these processes that share a store: a port whose owner is connected to itself, and others are, too."""
+        wanted = frozenset(torch_pids)
+        found = []
+        for port, owners in self.listeners.items():
+            members = self.clients.get(port, frozenset()) & wanted
+            own = owners & members
+            if len(own) == 1 and len(members) > 1:
+                address = f"{self.addresses.get(port, '')}:{port[1]}"
+                found.append(Meeting(address, members, port not in self.far))
+        return found
+
+    def find_meshes(self, pids: Iterable[int]) -> list[Meeting]:
+        """Those of these processes that are connected to each other, whoever is connected to whom."""
+        wanted = frozenset(pids)
+        meshes: list[Meeting] = []
+        for port, owners in self.listeners.items():
+            members = (owners | self.clients.get(port, frozenset())) & wanted
+            if owners & wanted and len(members) > 1:
+                meshes.append(Meeting("", members, port not in self.far))
+        return join_meetings(meshes)
+
+    def find_callers(self, members: frozenset[int]) -> frozenset[int]:
+        """The processes outside that are connected to ports of two members or more, as the driver of Ray's actors is."""
+        called: dict[int, set[int]] = {}
+        for port, owners in self.listeners.items():
+            for owner in owners & members:
+                for caller in self.clients.get(port, frozenset()) - members:
+                    called.setdefault(caller, set()).add(owner)
+        return frozenset(caller for caller, owners in called.items() if len(owners) > 1)
+
+
+def join_meetings(meetings: Iterable[Meeting]) -> list[Meeting]:
+    """The meetings, those with a process in common as one; of several stores the one with most processes gives the address."""
+    joined: list[Meeting] = []
+    for meeting in meetings:
+        whole = meeting
+        for other in [one for one in joined if one.members & meeting.members]:
+            joined.remove(other)
+            named = max(other, whole, key=lambda one: (bool(one.address), len(one.members)))
+            whole = Meeting(named.address, other.members | whole.members, other.is_local and whole.is_local)
+        joined.append(whole)
+    return joined
+
+
+def runs_process_group(pid: int, root: Path = Path("/")) -> bool:
+    """Whether a process has threads of a process group."""
+    with suppress(OSError):
+        for task in (root / "proc" / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                if (task / "comm").read_text().startswith(_GROUP_THREADS):
+                    return True
+    return False
+
+
+def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections:
+    """The TCP connections between these processes. A socket that a child inherited is its parent's: name parents first."""
+    listeners: dict[Port, set[int]] = {}
+    clients: dict[Port, set[int]] = {}
+    addresses: dict[Port, str] = {}
+    tables: dict[str, dict[str, _Row]] = {}
+    seen: set[str] = set()
+    for pid in pids:
+        folder = root / "proc" / str(pid)
+        inodes = socket_inodes(folder / "fd") - seen
+        namespace = _namespace_of(folder)
+        if inodes and namespace not in tables:
+            tables[namespace] = {row.inode: row for row in _read_rows(folder / "net")}
+        seen |= inodes
+        for row in (tables[namespace][inode] for inode in inodes if inode in tables[namespace]):
+            if row.state == _LISTEN:
+                listeners.setdefault((namespace, row.local[1]), set()).add(pid)
+            else:
+                port = (namespace, row.remote[1])
+                clients.setdefault(port, set()).add(pid)
+                addresses.setdefault(port, row.remote[0])
+    far = (port for namespace, rows in tables.items() for port in _find_far(namespace, rows.values()))
+    return Connections(
+        {port: frozenset(found) for port, found in listeners.items()},
+        {port: frozenset(found) for port, found in clients.items()},
+        addresses,
+        frozenset(far) & listeners.keys(),
+    )
+
+
+def _find_far(namespace: str, rows: Iterable["_Row"]) -> Iterator[Port]:
+    """The local ports that another machine is connected to."""
+    listed = list(rows)
+    own = {row.local[0] for row in listed}
+    for row in listed:
+        if row.state == _ESTABLISHED and row.remote[0] not in own:
+            yield namespace, row.local[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of /proc/net/tcp."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    state: str
+    inode: str
+
+
+def _namespace_of(folder: Path) -> str:
+    with suppress(OSError):
+        return os.readlink(folder / "ns/net")
+    return ""
+
+
+def _read_rows(net: Path) -> Iterator[_Row]:
+    """The sockets of TCP that listen or are connected, in the network namespace of a process."""
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (net / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[_STATE] in (_LISTEN, _ESTABLISHED):
+                    local, remote = _parse_address(fields[_LOCAL]), _parse_address(fields[_REMOTE])
+                    yield _Row(local, remote, fields[_STATE], fields[_INODE])
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """Address and port of the kernel's words in hexadecimal, each in the machine's byte order."""
+    number, _, port = text.partition(":")
+    words = [int(number[place : place + 8], 16) for place in range(0, len(number), 8)]
+    data = b"".join(struct.pack("=I", word) for word in words)
+    address = socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, data)
+    return address.removeprefix("::ffff:"), int(port, 16)
