@@ -346,7 +346,6 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     return "right"
 
 
-def try_healthy(what: str, looks: int, script: str = "healthy.py") -> list[tuple[str, float]]:
 def judge_by_worker(said: Look) -> str:
     """`right` where the job is the same whichever of its processes is named."""
     ranks = said.document["jobs"][0]["job"]["ranks"]
@@ -386,7 +385,9 @@ def try_healthy(
                 found = [one["code"] for one in verdicts[0]["findings"]]
                 # A rank that works while others wait, and ranks that are still to come, are told and not accused.
                 told = script == "polls.py" and set(found) <= {"hang.works_alone", "hang.still"}
-                accused = said.status != 0 or (found and not told)
+                # An idle server is to be called so.
+                idle = what.endswith("_idle") and not verdicts[0]["headline"].startswith("idle: ")
+                accused = said.status != 0 or (found and not told) or idle
                 answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
                 time.sleep(0.7)
     finally:
@@ -575,7 +576,12 @@ def main() -> None:
         for what in names:
             print_row(what, try_healthy(what, -(-options.healthy // len(names)), script))
         return
-    sets = (options.shapes, SHAPES), (options.groups, GROUPS), (options.polls, POLLS), (options.engines, ENGINES)
+    sets = (
+        (options.shapes, SHAPES),
+        (options.groups, GROUPS),
+        (options.polls, POLLS),
+        (options.engines, ENGINES),
+    )
     known = next((kinds for chosen, kinds in sets if chosen), KINDS)
     guilty = 2 if known in (KINDS, ENGINES) else 1
     wanted = [
