@@ -12,7 +12,7 @@ from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import PYTHON
+from gpudiag.checks.job.position import EXITING, LOCK, PYTHON
 from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
@@ -197,7 +197,8 @@ def _judge(job: Job, limits: HangLimits | None, started: float, watch_seconds: f
 
 def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
     """Whether a look after that limit may decide: the longer one is that of loops alone."""
-    return until <= limits.still or any(place.kind == PYTHON and place.moves for place in verdict.places)
+    computes = (PYTHON, LOCK, EXITING)  # by itself, or in a thread whose end it waits for
+    return until <= limits.still or any(place.kind in computes and place.moves for place in verdict.places)
 
 
 def _look_again(

@@ -9,7 +9,7 @@ class HangLimits:
 
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
-    for a disk, which may be busy; `compiles`: a rank that compiles is told.
+    for a disk, which may be busy.
     """
 
     news: float = 0.9  # two looks are a second apart, less what a look takes
@@ -19,4 +19,3 @@ class HangLimits:
     work: float = 300.0
     loop: float = 5.0
     disk: float = 30.0
-    compiles: float = 60.0

@@ -40,10 +40,11 @@ def is_busy(looks: Sequence[ProcessLook]) -> bool:
     seen = [look.main for look in looks if look.main is not None]
     if len(seen) < 2:
         return False
-    return _took_processor(seen[0], seen[-1])
+    return took_processor(seen[0], seen[-1])
 
 
-def _took_processor(one: ThreadLook, other: ThreadLook) -> bool:
+def took_processor(one: ThreadLook, other: ThreadLook) -> bool:
+    """Whether a thread took processor time between two looks, or takes it now."""
     return other.state == "R" or other.cpu_seconds - one.cpu_seconds > _STILL_CPU_SECONDS
 
 
@@ -133,7 +134,7 @@ def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
         return False
     if shape_of(one.frames) != shape_of(other.frames):
         return True
-    if _took_processor(one, other):
+    if took_processor(one, other):
         return one.mark != other.mark or bool(changed_counters(one.frames, other.frames))
     return bool(_steps_between(one.frames, other.frames))
 
