@@ -3,6 +3,8 @@
     python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
+    python benchmarks/hang_matrix.py --threads               threads, process groups and compilers beside the main thread, ranks started by hand
+    python benchmarks/hang_matrix.py --threads --healthy 12  the same, of jobs that go on
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
     python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
@@ -13,6 +15,7 @@ of gpudiag. `frozen_disk` needs root: it freezes a file system of its own, in a 
 """
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
@@ -34,6 +37,7 @@ from typing import Any
 JOBS = Path(__file__).parent / "hang_jobs"
 PORTS = iter(range(int(os.environ.get("FIRST_PORT", "29801")), 32000))
 SETTLE_SECONDS = 4.0
+_SETTLES_LATE = frozenset(("evaluation", "saves", "compiler_fifo", "compiler_lock"))
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Kind:
     codes: tuple[str, ...]
     line: str = ""  # the comment at the line; the name, where it is empty
     script: str = "kinds.py"
+    of_one_rank: bool = True  # else no rank may be named
 
 
 KINDS = (
@@ -89,6 +94,27 @@ GROUPS = (
     Kind("extra_call", ("hang.other_collective",), script="groups.py"),
     Kind("apart", ("hang.sleep",), script="groups.py"),
 )
+_SHARED, _MADE = ("hang.threads_share_group",), ("hang.group_made_by_some",)
+THREADS = (
+    Kind("saves", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("metrics", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("prefetch", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("joined_loop", ("hang.loop",), script="threads.py"),
+    Kind("made_by_some", _MADE, script="threads.py", of_one_rank=False),
+    Kind("mesh_of_members", _MADE, script="threads.py", of_one_rank=False),
+    Kind("compiler_fifo", ("hang.compiler",), script="threads.py"),
+    Kind("compiler_lock", ("hang.compiler",), script="threads.py"),
+    Kind("killed", ("hang.rank_gone",), script="threads.py"),
+    Kind("never_came", ("hang.rank_gone",), "by_hand", script="threads.py"),
+)
+# `prepares` is told while others wait (WARN), and is no hang.
+HEALTHY_THREADS = ("saves_apart", "metrics_apart", "groups_of_all", "prepares", "joins_worker", "compiles")
+_BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
+# What the compiler of a rank that asks for it does first, by the kind of job.
+_COMPILERS = {
+    "compiler_fifo": "exec 3< {folder}/cache.fifo",
+    "compiler_lock": "exec 3> {folder}/cache.lock; exec flock 3 c++",
+}
 
 
 @dataclass(frozen=True)
@@ -147,17 +173,36 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
     argv = [sys.executable, str(JOBS / script), what, str(folder)]
     if what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
-    elif what not in ("spawn", "process"):
+    elif what not in _BY_HAND:
         torchrun = str(Path(sys.executable).parent / "torchrun")
         argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
-    with open(folder / "log", "wb") as log:
-        started = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
-        yield started
-    finally:
-        end(started.pid)
-        started.wait()
+    with compiler_of(what, folder) as compiler:
+        with open(folder / "log", "wb") as log:
+            started = subprocess.Popen(
+                argv, stdout=log, stderr=log, env={**environment, **compiler}, start_new_session=True
+            )
+        try:
+            yield started
+        finally:
+            end(started.pid)
+            started.wait()
+
+
+@contextmanager
+def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a job whose compiler waits for a FIFO, or for a lock that somebody holds; an empty one for other jobs."""
+    if what not in _COMPILERS:
+        yield {}
+        return
+    os.mkfifo(folder / "cache.fifo")
+    # At one place, whatever the job: what it compiled before stays in the compiler's cache.
+    program = Path(tempfile.gettempdir()) / "hang-matrix-c++"
+    program.write_text('#!/bin/sh\n[ -z "$COMPILER_WAITS" ] || eval "$COMPILER_WAITS"\nexec c++ "$@"\n')
+    program.chmod(0o755)
+    with open(folder / "cache.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield {"CXX": str(program), "WAITS": _COMPILERS[what].format(folder=folder)}
 
 
 def end(pid: int) -> None:
@@ -218,10 +263,10 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         with frozen, job(kind.script, kind.name, folder) as started:
             if not wait_for(folder / "ready", started):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
-            time.sleep(SETTLE_SECONDS + (8.0 if kind.name == "evaluation" else 0.0))
+            time.sleep(SETTLE_SECONDS + (8.0 if kind.name in _SETTLES_LATE else 0.0))
             said = look(started.pid)
             record(kind.name, said)
-        return judge(kind, guilty, said), said.seconds
+        return judge(kind, guilty if kind.of_one_rank else None, said), said.seconds
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -242,7 +287,7 @@ def record(name: str, said: Look) -> None:
         file.write(document)
 
 
-def judge(kind: Kind, guilty: int, said: Look) -> str:
+def judge(kind: Kind, guilty: int | None, said: Look) -> str:
     """`right`, or what was wrong with an answer."""
     if not said.document.get("jobs"):
         return f"no answer: {said.text[-300:]}"
@@ -256,7 +301,13 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     if first["subject"].get("rank") != guilty:
         return f"another rank: {first['message']}"
     lines = lines_of(kind)
-    if lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
+    if guilty is None and lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
+        return f"another line, not one of {sorted(lines)}: {first['message']}"
+    if (
+        guilty is not None
+        and lines
+        and not any(f"{kind.script}:{line}" in first["message"] for line in lines)
+    ):
         places = [place["where"] for place in said.document["jobs"][0]["places"] if guilty in place["ranks"]]
         if not any(
             place.startswith(f"{kind.script}:{line} ") or place == f"{kind.script}:{line}"
@@ -267,20 +318,23 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     return "right"
 
 
-def try_healthy(what: str, looks: int) -> list[tuple[str, float]]:
+def try_healthy(what: str, looks: int, script: str = "healthy.py") -> list[tuple[str, float]]:
     """An answer for each look at one healthy job: `right`, or the accusation."""
     folder = Path(tempfile.mkdtemp(prefix="healthy-"))
     answers: list[tuple[str, float]] = []
     os.environ["SECONDS_TO_RUN"] = "600"
     try:
-        with job("healthy.py", what, folder) as started:
-            if not wait_for(folder / "begun.3", started):
+        with job(script, what, folder) as started:
+            if not wait_for(folder / ("begun.3" if what != "prepares" else "ready"), started):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for _ in range(looks):
                 said = look(started.pid)
                 verdicts = said.document.get("jobs") or [{"findings": [], "headline": said.text[-300:]}]
                 record(f"healthy-{what}-{len(answers)}", said)
-                accused = said.status != 0 or verdicts[0]["findings"]
+                codes = {one["code"] for one in verdicts[0]["findings"]}
+                accused = said.status != 0 or codes - {
+                    "hang.works_alone"
+                }  # who works while others wait is told
                 answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
                 time.sleep(0.7)
     finally:
@@ -437,6 +491,9 @@ def main() -> None:
     parser.add_argument(
         "--groups", action="store_true", help="Jobs with process groups of a part of the ranks."
     )
+    parser.add_argument(
+        "--threads", action="store_true", help="Threads, process groups and compilers beside the main thread."
+    )
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--at-once", type=int, default=1)
@@ -447,12 +504,13 @@ def main() -> None:
         print_gpu_rows(options)
         return
     if options.healthy:
-        names = options.kinds or HEALTHY
+        names = options.kinds or (HEALTHY_THREADS if options.threads else HEALTHY)
+        script = "threads.py" if options.threads else "healthy.py"
         for what in names:
-            print_row(what, try_healthy(what, -(-options.healthy // len(names))))
+            print_row(what, try_healthy(what, -(-options.healthy // len(names)), script))
         return
-    known = SHAPES if options.shapes else GROUPS if options.groups else KINDS
-    guilty = 1 if options.shapes or options.groups else 2
+    known = SHAPES if options.shapes else GROUPS if options.groups else THREADS if options.threads else KINDS
+    guilty = 2 if known is KINDS else 1
     wanted = [kind for kind in known if not options.kinds or kind.name in options.kinds]
     with ThreadPoolExecutor(options.at_once) as pool:
         for kind in wanted:

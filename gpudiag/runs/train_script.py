@@ -24,7 +24,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.option import require_between
-from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.plan import LOOK_SECONDS, NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import RunEvent
 from gpudiag.model.script import ScriptFacts, ScriptPlace
@@ -227,6 +227,7 @@ class ScriptPlan:
     inject: tuple[str, ...] = ()
     timeout_seconds: float | None = None
     hang_seconds: float = 60.0
+    deadline_seconds: float = LOOK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,8 @@ def run_script(
         LaunchError: the ranks could not be started.
     """
     require_between(plan.hang_seconds, 1, _MAX_HANG_SECONDS, "--hang-after")
-    placement = place_ranks(NcclTestPlan(backend=plan.backend, nproc=plan.nproc), environment, python=python)
+    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc, deadline_seconds=plan.deadline_seconds)
+    placement = place_ranks(wanted, environment, python=python)
     world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)

@@ -153,8 +153,8 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         words = "waits for a compiler that does not run"
     kind, words = _by_activity(kind, words, main.frames, moves)
     loop, loop_frame = (find_loop((first, last), seen.pid) if kind == PYTHON else None) or ("", None)
-    if kind in (LOCK, EXITING) and moves and (joined := find_joined_loop((first, last))) is not None:
-        loop, loop_frame, name = joined
+    if kind in (LOCK, EXITING) and (joined := find_joined_loop((first, last))) is not None:
+        moves, (loop, loop_frame, name) = True, joined
         words, inner = f"waits for its thread {name}", f"the thread computes at {describe_line(loop_frame)}"
     return Position(
         seen,
