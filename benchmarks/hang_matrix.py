@@ -261,7 +261,7 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         os.environ["GUILTY"] = str(guilty)
         frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
         with frozen, job(kind.script, kind.name, folder) as started:
-            if not wait_for(folder / "ready", started):
+            if not wait_for(folder / "ready", started, 600 if kind.name in _COMPILERS else 180):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
             time.sleep(SETTLE_SECONDS + (8.0 if kind.name in _SETTLES_LATE else 0.0))
             said = look(started.pid)
@@ -278,6 +278,7 @@ def record(name: str, said: Look) -> None:
     document = json.dumps(said.document["jobs"][0]["job"], separators=(",", ":"))
     places = (
         (sys.prefix, "/opt/venv"),
+        (sys.base_prefix, "/opt/python"),
         (str(JOBS.resolve()), "/home/ann/jobs"),
         (said.document["host"], "node7"),
     )

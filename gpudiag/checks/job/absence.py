@@ -8,11 +8,8 @@ from gpudiag.model.job import Job
 from gpudiag.model.reading import Missing
 
 _LOOPBACK = ("localhost", "ip6-localhost", "::1", "127.")
-# Where torch waits until every rank of the job has come to the store for the first time; what it does later shows that all came.
-_FIRST_MEETING = frozenset(
-    ("rendezvous", "_create_c10d_store", "_env_rendezvous_handler", "_tcp_rendezvous_handler")
-)
-_LATER = frozenset(("_new_process_group_helper", "_store_based_barrier"))
+# Where rank 0, which serves the store, waits until every rank has come to it (TCPStore's wait_for_workers); later it shows that all came.
+_STORE = "_create_c10d_store"
 
 
 def expected_ranks(job: Job) -> tuple[int, ...] | None:
@@ -22,8 +19,9 @@ def expected_ranks(job: Job) -> tuple[int, ...] | None:
     """
     if job.expected is not None:
         return job.expected
-    alone = job.master.startswith(_LOOPBACK) and not job.machines and not isinstance(job.world_size, Missing)
-    return tuple(range(job.world_size)) if alone and isinstance(job.world_size, int) else None
+    if isinstance(job.world_size, Missing) or job.machines:
+        return None
+    return tuple(range(job.world_size)) if job.master.startswith(_LOOPBACK) else None
 
 
 def absent_ranks(job: Job) -> tuple[int, ...]:
@@ -42,10 +40,11 @@ def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position
     belong = f"of {len(absent) + len(job.ranks)} ranks that belong here"
     if job.expected is None:
         belong += f" (WORLD_SIZE {job.world_size}, MASTER_ADDR {job.master.rpartition(':')[0]})"
-        inside = [{frame.function for frame in one.call.library} for one in waiting]
-        if inside and all(one & _FIRST_MEETING for one in inside):
+        server = next((one for one in waiting if one.rank == 0), None)
+        inside = {frame.function for frame in server.call.library} if server is not None else set()
+        if _STORE in inside:
             was = "was" if len(absent) == 1 else "were"
             return f"{name_ranks(absent)} {have} no process, {belong}: {they} {was} never started, or ended before the rendezvous"
-        if any(one & _LATER for one in inside):
+        if inside:
             return f"{name_ranks(absent)} no longer {have} a process, {belong}: {they} came to the rendezvous, and {have} ended since"
     return f"{name_ranks(absent)} no longer {have} a process, {belong}"

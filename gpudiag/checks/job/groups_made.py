@@ -86,7 +86,7 @@ def _describe_rest(rest: Sequence[Position], making: Sequence[Position], waiters
         awaited = _waits_for(group.head, making, waiters)
         for_whom = f" for {name_ranks(awaited)}" if awaited else ""
         said.append(
-            f"{group.name} {is_are(group.positions, 'is')} not in it: {pronoun} {is_are(group.positions, 'waits')} in "
+            f"{group.name} {is_are(group.positions, 'has')} left it out, or {is_are(group.positions, 'is')} past it: {pronoun} {is_are(group.positions, 'waits')} in "
             f"{describe_call(group)}{for_whom}"
             if making
             else f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)}"
@@ -123,14 +123,13 @@ def _describe_numbers(positions: Sequence[Position]) -> str:
 
 
 def _by_members(numbered: Mapping[Position, "_Numbered"]) -> dict[str, list[Position]]:
-    """The ranks by who belongs to the group that has one number on all of them; by its size where members are not all known."""
-    whole = all(seen.ranks for seen in numbered.values())
-    sizes = {seen.size for seen in numbered.values()}
+    """The ranks by who belongs to the group that has one number on all of them; by its size where members are not known."""
     apart: dict[str, list[Position]] = {}
     for one, seen in numbered.items():
-        key = name_ranks(seen.ranks) if seen.ranks and (whole or len(sizes) > 1) else f"{seen.size} ranks"
-        apart.setdefault(key, []).append(one)
-    return apart if whole or len(sizes) > 1 else {}
+        known = {other.ranks for other in numbered.values() if other.size == seen.size and other.ranks}
+        members = seen.ranks or (known.pop() if len(known) == 1 else ())
+        apart.setdefault(name_ranks(members) if members else f"{seen.size} ranks", []).append(one)
+    return apart
 
 
 @dataclass(frozen=True, slots=True)

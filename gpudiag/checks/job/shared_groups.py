@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job import kinds
+from gpudiag.checks.job import position as at
 from gpudiag.checks.job.groups import Group, describe_seconds, name_positions, name_ranks
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, describe_line
@@ -27,6 +28,8 @@ _BETWEEN_TWO = frozenset(
 _STARTS_THREADS = ("/threading.py", "/concurrent/futures/thread.py")
 _WAITS_FOR_END = frozenset(("join", "_wait_for_tstate_lock", "result", "Thread.join", "Future.result"))
 _MAIN = ("", "main thread")
+# How a main thread waits for another one: for what it puts into a queue, a lock that it holds, its end.
+_FOR_THREADS = frozenset((at.QUEUE, at.LOCK, at.EXITING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,9 @@ def _only_waits(one: Position, calls: Sequence[ThreadCall]) -> bool:
     """Whether a rank waits for others, or for nothing else than its own thread in one of the calls."""
     if one.waits_for_ranks or one.waits_for_gpu:
         return True
-    return not (one.moves or one.busy) and any(call.position is one for call in calls)
+    main = one.seen.last.main
+    for_thread = one.kind in _FOR_THREADS and main is not None and main.syscall == "futex"
+    return for_thread and not (one.moves or one.busy) and any(call.position is one for call in calls)
 
 
 def _in_one_rank(calls: Sequence[ThreadCall]) -> bool:

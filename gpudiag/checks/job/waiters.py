@@ -64,7 +64,7 @@ class Waiters:
 
     def describe_call(self) -> str:
         """`the all_reduce (train.py:10)`."""
-        return " and ".join(describe_call(group) for group in self.groups[::-1][:2])
+        return " and ".join(dict.fromkeys(describe_call(group) for group in self.groups[::-1][:2]))
 
     def describe_for_gpu(self) -> str:
         """`ranks 0 and 2 wait for their GPUs at train.py:90 in main`."""
