@@ -52,5 +52,6 @@ def _name_members(living: Sequence[Member]) -> str:
     if len(living) > 1:
         return f"{named} have"
     seen = living[0].last_seen
-    where = f", last seen at {seen.place}" if seen is not None and seen.place else ""
-    return f"{named} (pid {living[0].pid}{where}) has"
+    known = [f"pid {living[0].pid}"] if numbers else []
+    known += [f"last seen at {seen.place}"] if seen is not None and seen.place else []
+    return f"{named} ({', '.join(known)}) has" if known else f"{named} has"

@@ -185,4 +185,5 @@ def test_further_looks_get_what_is_left_of_the_deadline(
     monkeypatch.setattr(hang, "gather_looks", gather)
     assert hang.run_hang(every=True, with_machine=False, deadline_seconds=600.0).outcome is Outcome.FAIL
     assert given[0] == 600.0
-    assert given[1] is not None and 0 < given[1] <= 600.0
+    assert given[1] is not None
+    assert 0 < given[1] <= 600.0
