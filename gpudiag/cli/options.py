@@ -12,7 +12,6 @@ import click
 
 from gpudiag.cli.failures import nearest
 from gpudiag.errors import UsageError
-from gpudiag.model.option import MAX_DEADLINE_SECONDS, MIN_DEADLINE_SECONDS
 
 _LOCAL_RANK_FLAG = "gpudiag.local_rank_flag"  # in the meta of a context, which nested ones share
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -83,6 +82,11 @@ def deadline_option(
 
     `default` says in words what holds where there is no number.
     """
+    from gpudiag.model.option import (
+        MAX_DEADLINE_SECONDS,
+        MIN_DEADLINE_SECONDS,
+    )  # `gpudiag --help` loads no model
+
     return click.option(
         "--deadline",
         type=SecondsRange(min=MIN_DEADLINE_SECONDS, max=MAX_DEADLINE_SECONDS),
