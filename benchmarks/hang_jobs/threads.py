@@ -74,8 +74,8 @@ def share_metrics(group: dist.ProcessGroup | None) -> None:
             values = torch.zeros(3)
             if KIND == "metrics" and number == 3 and dist.get_rank() == GUILTY:
                 time.sleep(0.7)
-            every = [torch.zeros(3) for _ in range(dist.get_world_size())]
-            dist.gather(values, every if dist.get_rank() == 0 else None, group=group)  # metrics_thread
+            every: list[Any] = [None] * dist.get_world_size()
+            dist.gather_object(values, every if dist.get_rank() == 0 else None, group=group)  # metrics_thread
             ends = torch.tensor([float(ended.is_set())])
             dist.all_reduce(ends, group=group)
             if ends.item() >= dist.get_world_size():
