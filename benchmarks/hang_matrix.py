@@ -113,7 +113,7 @@ _BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
 # What the compiler of a rank that asks for it does first, by the kind of job.
 _COMPILERS = {
     "compiler_fifo": "exec 3< {folder}/cache.fifo",
-    "compiler_lock": "exec 3> {folder}/cache.lock; exec flock 3 c++",
+    "compiler_lock": 'exec flock {folder}/cache.lock c++ "$@"',
 }
 
 

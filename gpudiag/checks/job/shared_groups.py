@@ -17,7 +17,7 @@ from gpudiag.checks.job.stacks import Call, own_frames, read_call, shape_of
 from gpudiag.checks.job.subgroups import JOINS, members_of
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.job import Job, ProcessLook, ThreadLook
+from gpudiag.model.job import GroupSeen, Job, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import RANKS
 
@@ -27,6 +27,7 @@ _BETWEEN_TWO = frozenset(
 )
 _STARTS_THREADS = ("/threading.py", "/concurrent/futures/thread.py")
 _WAITS_FOR_END = frozenset(("join", "_wait_for_tstate_lock", "result", "Thread.join", "Future.result"))
+_DEFAULT_GROUP = "0"
 _MAIN = ("", "main thread")
 # How a main thread waits for another one: for what it puts into a queue, a lock that it holds, its end.
 _FOR_THREADS = frozenset((at.QUEUE, at.LOCK, at.EXITING))
@@ -57,13 +58,15 @@ def judge_shared_groups(job: Job, positions: Sequence[Position], limits: HangLim
     """The findings for process groups in which several threads stand; none where a rank does anything else than wait."""
     calls = [call for one in positions for call in _find_calls(one)]
     found = []
-    for same in _by_group(calls, job):
+    for same in _by_group(calls):
         between = {call.began for call in same}
         if len(between) < 2 or not all(_only_waits(one, same) for one in positions):
             continue
         if not _in_one_rank(same) and any(_waits_for_its_end(call) for call in same):
             continue  # on no rank two threads at once, and who joins a thread fixes the order
-        found.append(_describe(job, same, limits))
+        # A kernel before the call may be long, and a wait for a GPU spins all the while.
+        spin = any(one.busy or one.waits_for_gpu for one in positions)
+        found.append(_describe(job, same, limits.idle if spin else limits.still))
     return tuple(found)
 
 
@@ -73,12 +76,11 @@ def _find_calls(position: Position) -> list[ThreadCall]:
     found = []
     for thread in looks[-1].threads if looks else ():
         call = read_call(thread.frames)
-        frame = call.frame
-        if call.awaited != RANKS or frame is None or frame.group is None or not frame.group.name:
+        is_main = thread.tid == position.seen.pid
+        if call.awaited != RANKS or (_group_of(call) is None and not is_main):
             continue
         if call.operation in JOINS | _BETWEEN_TWO or (since := _stood_seconds(thread, looks)) is None:
             continue
-        is_main = thread.tid == position.seen.pid
         found.append(ThreadCall(position, thread, call, _MAIN if is_main else _began(thread), since))
     return found
 
@@ -100,18 +102,33 @@ def _began(thread: ThreadLook) -> tuple[str, str]:
     return next(((frame.file, frame.function) for frame in outer), ("", thread.name))
 
 
-def _by_group(calls: Sequence[ThreadCall], job: Job) -> list[list[ThreadCall]]:
-    """The calls of each process group; those of a name that stands for other members on another rank are left out."""
+def _group_of(call: Call) -> GroupSeen | None:
+    """The process group of a call; None where it is not known, as of a backward pass in which DDP shares gradients."""
+    group = call.frame.group if call.frame is not None else None
+    return group if group is not None and group.name else None
+
+
+def _by_group(calls: Sequence[ThreadCall]) -> list[list[ThreadCall]]:
+    """The calls of each process group; those of a name that stands for other members on another rank are left out.
+
+    A main thread that waits for ranks in a group that is not known is put to the default one: DDP takes it, unless it is given another.
+    """
     groups: dict[tuple[str, int], list[ThreadCall]] = {}
+    unknown = []
     for call in calls:
-        frame = call.call.frame
-        if frame is not None and frame.group is not None:
-            groups.setdefault((frame.group.name, frame.group.size), []).append(call)
+        group = _group_of(call.call)
+        if group is None:
+            unknown.append(call)
+        else:
+            groups.setdefault((group.name, group.size), []).append(call)
+    for (name, _), same in groups.items():
+        if name == _DEFAULT_GROUP:
+            same += unknown
     return [same for same in groups.values() if len(_members(same)) < 2]
 
 
 def _members(calls: Sequence[ThreadCall]) -> set[tuple[int, ...]]:
-    groups = (one.call.frame.group for one in calls if one.call.frame is not None)
+    groups = (_group_of(one.call) for one in calls)
     return {group.ranks for group in groups if group is not None and group.ranks}
 
 
@@ -137,7 +154,7 @@ def _waits_for_its_end(call: ThreadCall) -> bool:
     return any(frame.function in _WAITS_FOR_END for frame in library)
 
 
-def _describe(job: Job, calls: Sequence[ThreadCall], limits: HangLimits) -> Finding:
+def _describe(job: Job, calls: Sequence[ThreadCall], hang_seconds: float) -> Finding:
     """`the thread AsyncCheckpointExecutor_0 of ranks 0 and 1 waits in the gather_object ..., while their main threads ...`."""
     beside = [call for call in calls if not call.is_main]
     others = [call for call in calls if call.is_main]
@@ -145,13 +162,14 @@ def _describe(job: Job, calls: Sequence[ThreadCall], limits: HangLimits) -> Find
         others = [call for call in beside if call.began != beside[0].began]
         beside = [call for call in beside if call.began == beside[0].began]
     since = min(call.since_seconds for call in calls)
-    group = _name_group(calls[0], job)
+    group = _name_group(beside[0], job)
+    unknown = "" if _group_of(others[0].call) is not None else " (DDP takes it, unless it is given another)"
     message = (
         f"{_name_threads(beside)} {_wait(beside)} in {_name_call(beside[0])} of {group}, while {_name_threads(others)} {_wait(others)} in "
-        f"{_name_call(others[0])} of the same group, {describe_seconds(since)} so far: the order of the calls of two threads differs between ranks"
+        f"{_name_call(others[0])} of the same group{unknown}, {describe_seconds(since)} so far: the order of the calls of two threads differs between ranks"
     )
     facts = tuple(fact for call in (*beside[:2], *others[:2]) for fact in _facts(call))
-    if since < limits.still:
+    if since < hang_seconds:
         return kinds.NOT_YET.finding(
             HostSubject(job.host), f"{message}; for {since:.1f} s, too short to call it a hang", *facts
         )
@@ -182,9 +200,8 @@ def _name_call(call: ThreadCall) -> str:
 
 
 def _name_group(call: ThreadCall, job: Job) -> str:
-    frame = call.call.frame
-    group = frame.group if frame is not None else None
-    if group is None or group.name == "0":
+    group = _group_of(call.call)
+    if group is None or group.name == _DEFAULT_GROUP:
         return "the default process group"
     members = group.ranks or tuple(members_of(call.position, job))
     return f"the process group of {name_ranks(members)}" if members else f"process group {group.name}"

@@ -47,7 +47,9 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     positions = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
-    findings, used = (shared, ()) if shared else _judge(job, positions, alive, limits, told)
+    findings, used = (
+        (shared, ()) if shared and told.moves is not True else _judge(job, positions, alive, limits, told)
+    )
     unseen = _describe_unseen(positions)
     if not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)

@@ -60,6 +60,29 @@ def test_a_thread_with_a_group_of_its_own_is_not_accused() -> None:
         assert "hang.threads_share_group" not in codes(judge_job(with_frames(recorded(name), own, beside)))
 
 
+def test_a_backward_pass_shares_its_gradients_in_the_default_group() -> None:
+    """Which group DDP has is not in the stack: a thread in the default one is told, one in a group of its own is not."""
+
+    def backward(rank: RankSeen, thread: ThreadLook) -> ThreadLook:
+        if thread.name != _MAIN:
+            return thread
+        own = [frame for frame in thread.frames if frame.file.endswith("threads.py")]
+        engine = Frame(
+            "/opt/venv/lib/python3.11/site-packages/torch/autograd/graph.py", "_engine_run_backward", 872
+        )
+        return replace(thread, frames=(engine, *own))
+
+    job = changed(recorded("saves"), backward)
+    (finding,) = judge_job(job).findings
+    assert finding.code == "hang.threads_share_group"
+    assert "wait in the backward (threads.py:59 in saves) of the same group (DDP takes it" in finding.message
+
+    def own(frame: Frame) -> Frame:
+        return frame if frame.group is None else replace(frame, group=replace(frame.group, name="1"))
+
+    assert "hang.threads_share_group" not in codes(judge_job(with_frames(job, own, beside)))
+
+
 def test_a_thread_that_waits_to_receive_is_not_accused() -> None:
     def receive(frame: Frame) -> Frame:
         return replace(frame, function="recv") if frame.function == "broadcast" else frame
@@ -87,6 +110,17 @@ def test_two_threads_that_have_not_stood_for_long_are_no_hang_yet() -> None:
     early = replace(job, ranks=tuple(replace(rank, looks=rank.looks[:2]) for rank in job.ranks))
     early = changed(early, lambda _, thread: replace(thread, last_ran_seconds_ago=0.9))
     assert codes(judge_job(early)) == ["hang.still"]
+
+
+def test_ranks_that_spin_may_wait_for_a_long_kernel_and_get_more_time() -> None:
+    """As with NCCL: a thread that waits takes a processor, and since when is known by the looks alone."""
+
+    def spin(_: RankSeen, thread: ThreadLook) -> ThreadLook:
+        return replace(thread, state="R", syscall="", last_ran_seconds_ago=0.0) if thread.frames else thread
+
+    job = changed(recorded("saves"), spin)
+    assert codes(judge_job(job)) == ["hang.still"]
+    assert codes(judge_job(job, HangLimits(idle=0.5))) == ["hang.threads_share_group"]
 
 
 def test_a_thread_that_is_in_the_call_on_one_rank_alone_is_told_with_it() -> None:
