@@ -37,7 +37,7 @@ from typing import Any
 JOBS = Path(__file__).parent / "hang_jobs"
 PORTS = iter(range(int(os.environ.get("FIRST_PORT", "29801")), 32000))
 SETTLE_SECONDS = 4.0
-_SETTLES_LATE = frozenset(("evaluation", "saves", "compiler_fifo", "compiler_lock"))
+_SETTLES_LATE = frozenset(("evaluation", "saves", "saves_ddp", "compiler_fifo", "compiler_lock"))
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ GROUPS = (
 _SHARED, _MADE = ("hang.threads_share_group",), ("hang.group_made_by_some",)
 THREADS = (
     Kind("saves", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("saves_ddp", _SHARED, script="threads.py", of_one_rank=False),
     Kind("metrics", _SHARED, script="threads.py", of_one_rank=False),
     Kind("prefetch", _SHARED, script="threads.py", of_one_rank=False),
     Kind("joined_loop", ("hang.loop",), script="threads.py"),

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict_saver as dcp
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
 GUILTY = 1
@@ -42,23 +43,25 @@ def model() -> torch.nn.Module:
 def saves(group: dist.ProcessGroup | None) -> None:
     """Checkpoints in the background, in a group of their own or in that of all."""
     net, until = model(), time.monotonic() + SECONDS
+    trained = DistributedDataParallel(net) if KIND == "saves_ddp" else net
     pending: Any = None
     is_ready()
     for _ in range(10**6):
-        net(torch.randn(8, 128)).sum().backward()
+        trained(torch.randn(8, 128)).sum().backward()  # saves_ddp
         for one in net.parameters():
-            dist.all_reduce(one.grad)  # saves
+            if trained is net:
+                dist.all_reduce(one.grad)  # saves
             one.grad = None
         if pending is not None and group is not None:
             pending.result()
         place = tempfile.mkdtemp(dir=FOLDER) if dist.get_rank() == 0 else None
         name = [place]
-        dist.broadcast_object_list(name, 0)
+        dist.broadcast_object_list(name, 0)  # saves_ddp
         pending = dcp.async_save({"model": net.state_dict()}, checkpoint_id=name[0], process_group=group)
-        if group is None:
+        if group is None and trained is net:
             dist.barrier()  # saves
         ends = torch.tensor([float(time.monotonic() > until)])
-        dist.broadcast(ends, 0)
+        dist.broadcast(ends, 0)  # saves_ddp
         if ends.item():
             break
     if pending is not None:
@@ -266,6 +269,7 @@ def by_hand() -> None:
 
 WAYS = {
     "saves": lambda: saves(None),
+    "saves_ddp": lambda: saves(None),
     "saves_apart": lambda: saves(dist.new_group(backend="gloo")),
     "metrics": lambda: share_metrics(None),
     "metrics_apart": lambda: share_metrics(dist.new_group()),
