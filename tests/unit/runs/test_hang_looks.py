@@ -156,19 +156,26 @@ def test_c_functions_that_cannot_be_read_are_said_and_not_asked_for_again(
     assert "C functions could not be read: py-spy did not answer within 30 s" in report.jobs[0].unseen
 
 
+class TimedMachine(Machine):
+    """It keeps how long each look may take."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.given: list[float | None] = []
+
+    def gather(self, wanted: Wanted, within_seconds: float | None = None) -> Gathered:
+        self.given.append(within_seconds)
+        return super().gather(wanted)
+
+
 def test_no_look_is_begun_that_could_not_end_by_the_deadline(
     monkeypatch: pytest.MonkeyPatch, slept: list[float]
 ) -> None:
     """What stands still for too short a time is told so, and the time limit reaches the looks themselves."""
-    machine, given = Machine("sleep"), []
-
-    def gather(wanted: Wanted, within_seconds: float | None = None) -> Gathered:
-        given.append(within_seconds)
-        return machine.gather(wanted)
-
-    monkeypatch.setattr(hang, "gather_looks", gather)
+    machine = TimedMachine("sleep")
+    monkeypatch.setattr(hang, "gather_looks", machine.gather)
     report = hang.run_hang(every=True, with_machine=False, deadline_seconds=2.0)
-    assert given == [2.0]
+    assert machine.given == [2.0]
     assert machine.further == [] == slept
     assert report.jobs[0].findings[0].code == "hang.still"
 
@@ -176,14 +183,10 @@ def test_no_look_is_begun_that_could_not_end_by_the_deadline(
 def test_further_looks_get_what_is_left_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch, slept: list[float]
 ) -> None:
-    machine, given = Machine("sleep"), []
-
-    def gather(wanted: Wanted, within_seconds: float | None = None) -> Gathered:
-        given.append(within_seconds)
-        return machine.gather(wanted)
-
-    monkeypatch.setattr(hang, "gather_looks", gather)
+    machine = TimedMachine("sleep")
+    monkeypatch.setattr(hang, "gather_looks", machine.gather)
     assert hang.run_hang(every=True, with_machine=False, deadline_seconds=600.0).outcome is Outcome.FAIL
-    assert given[0] == 600.0
-    assert given[1] is not None
-    assert 0 < given[1] <= 600.0
+    first, later = machine.given
+    assert first == 600.0
+    assert later is not None
+    assert 0 < later <= 600.0
