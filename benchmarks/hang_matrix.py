@@ -3,6 +3,8 @@
     python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
     python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
     python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
+    python benchmarks/hang_matrix.py --threads               threads, process groups and compilers beside the main thread, ranks started by hand
+    python benchmarks/hang_matrix.py --threads --healthy 12  the same, of jobs that go on
     python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
     python benchmarks/hang_matrix.py --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
     python benchmarks/hang_matrix.py --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
@@ -50,6 +52,7 @@ class Kind:
     codes: tuple[str, ...]
     line: str = ""  # the comment at the line; the name, where it is empty
     script: str = "kinds.py"
+    of_one_rank: bool = True  # else no rank may be named
 
 
 KINDS = (
@@ -119,10 +122,17 @@ _POLLS = {
     "poll_flag": "hang.loop hang.sleep", "answer": "hang.network", "stream_loader": "hang.loader", "flag_ring": "hang.file",
     "all_loaders": "hang.loader", "missing_rank": "hang.never_joined", "missing_node": "hang.never_joined", "static_node": "hang.never_joined",
 }  # fmt: skip
-POLLS = tuple(Kind(name, tuple(codes.split()), script="polls.py") for name, codes in _POLLS.items())
-_OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))  # no rank is to blame alone
+_OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))
+POLLS = tuple(
+    Kind(name, tuple(codes.split()), script="polls.py", of_one_rank=name not in _OF_ALL)
+    for name, codes in _POLLS.items()
+)
 _SETTLES = {
-    **dict.fromkeys(("evaluation", "pipes_slow", "ring_apart"), 12.0),  # told after 10 s
+    **dict.fromkeys(
+        ("evaluation", "pipes_slow", "ring_apart", "saves", "saves_ddp", "compiler_fifo", "compiler_lock"),
+        12.0,
+    ),
+    "never_came": 45.0,
     "all_loaders": 24.0,
     "missing_rank": 60.0,
     "missing_node": 45.0,
@@ -138,6 +148,28 @@ HEALTHY_POLLS = (
     *("healthy_slow_loader", "healthy_slow_rank", "healthy_download", "healthy_program", "healthy_consumer"),
     *("healthy_ring", "healthy_filling"),
 )
+_SHARED, _MADE = ("hang.threads_share_group",), ("hang.group_made_by_some",)
+THREADS = (
+    Kind("saves", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("saves_ddp", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("metrics", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("prefetch", _SHARED, script="threads.py", of_one_rank=False),
+    Kind("joined_loop", ("hang.loop",), script="threads.py"),
+    Kind("made_by_some", _MADE, script="threads.py", of_one_rank=False),
+    Kind("mesh_of_members", _MADE, script="threads.py", of_one_rank=False),
+    Kind("compiler_fifo", ("hang.compiler",), script="threads.py"),
+    Kind("compiler_lock", ("hang.compiler",), script="threads.py"),
+    Kind("killed", ("hang.rank_gone",), script="threads.py"),
+    Kind("never_came", ("hang.never_joined",), "by_hand", script="threads.py"),
+)
+# `prepares` is told while others wait (WARN), and is no hang.
+HEALTHY_THREADS = ("saves_apart", "metrics_apart", "groups_of_all", "prepares", "joins_worker", "compiles")
+_BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
+# What the compiler of a rank that asks for it does first, by the kind of job.
+_COMPILERS = {
+    "compiler_fifo": "exec 3< {folder}/cache.fifo",
+    "compiler_lock": 'exec flock {folder}/cache.lock c++ "$@"',
+}
 
 
 @dataclass(frozen=True)
@@ -207,17 +239,36 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
         argv = [torchrun, "--nnodes", "2", "--nproc-per-node", "2", *meets, *argv[1:]]
     elif what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
-    elif what not in ("spawn", "process") and script != "engines.py":
+    elif what not in _BY_HAND and script != "engines.py":
         torchrun = str(Path(sys.executable).parent / "torchrun")
         argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
-    with open(folder / "log", "wb") as log:
-        started = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
-        yield started
-    finally:
-        end(started.pid)
-        started.wait()
+    with compiler_of(what, folder) as compiler:
+        with open(folder / "log", "wb") as log:
+            started = subprocess.Popen(
+                argv, stdout=log, stderr=log, env={**environment, **compiler}, start_new_session=True
+            )
+        try:
+            yield started
+        finally:
+            end(started.pid)
+            started.wait()
+
+
+@contextmanager
+def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a job whose compiler waits for a FIFO, or for a lock that somebody holds; an empty one for other jobs."""
+    if what not in _COMPILERS:
+        yield {}
+        return
+    os.mkfifo(folder / "cache.fifo")
+    # At one place, whatever the job: what it compiled before stays in the compiler's cache.
+    program = Path(tempfile.gettempdir()) / "hang-matrix-c++"
+    program.write_text('#!/bin/sh\n[ -z "$COMPILER_WAITS" ] || eval "$COMPILER_WAITS"\nexec c++ "$@"\n')
+    program.chmod(0o755)
+    with open(folder / "cache.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield {"CXX": str(program), "WAITS": _COMPILERS[what].format(folder=folder)}
 
 
 def end(pid: int) -> None:
@@ -287,12 +338,15 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         os.environ["GUILTY"] = str(guilty)
         frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
         with frozen, lock_files(folder), job(kind.script, kind.name, folder) as started:
-            if not kind.name.startswith(("missing", "static")) and not wait_for(folder / "ready", started):
+            patience = 600 if kind.name in _COMPILERS else 180
+            if not kind.name.startswith(("missing", "static")) and not wait_for(
+                folder / "ready", started, patience
+            ):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
             time.sleep(_SETTLES.get(kind.name, SETTLE_SECONDS))
             said = look(started.pid)
             record(kind.name, said)
-            answer = judge(kind, guilty, said)
+            answer = judge(kind, guilty if kind.of_one_rank else None, said)
             if answer == "right" and kind in ENGINES:
                 answer = judge_by_worker(said)
         return answer, said.seconds
@@ -307,6 +361,7 @@ def record(name: str, said: Look) -> None:
     document = json.dumps(said.document["jobs"][0]["job"], separators=(",", ":"))
     places = (
         (sys.prefix, "/opt/venv"),
+        (sys.base_prefix, "/opt/python"),
         (str(JOBS.resolve()), "/home/ann/jobs"),
         (said.document["host"], "node7"),
     )
@@ -316,7 +371,7 @@ def record(name: str, said: Look) -> None:
         file.write(document)
 
 
-def judge(kind: Kind, guilty: int, said: Look) -> str:
+def judge(kind: Kind, guilty: int | None, said: Look) -> str:
     """`right`, or what was wrong with an answer."""
     if not said.document.get("jobs"):
         return f"no answer: {said.text[-300:]}"
@@ -327,7 +382,7 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     first = findings[0]
     if first["code"] not in kind.codes:
         return f"{first['code']}: {first['message']}"
-    if first["subject"].get("rank") != (None if kind.name in _OF_ALL else guilty):
+    if first["subject"].get("rank") != guilty:
         return f"another rank: {first['message']}"
     lacking = [words for words in _NEEDED_WORDS.get(kind.name, ()) if words not in first["message"]]
     if lacking:
@@ -335,7 +390,13 @@ def judge(kind: Kind, guilty: int, said: Look) -> str:
     if kind.name.startswith(("missing", "static", "all_")):
         return "right" if first["outcome"] == "fail" else f"not a hang: {first['message']}"
     lines = lines_of(kind)
-    if lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
+    if guilty is None and lines and not any(f"{kind.script}:{line}" in first["message"] for line in lines):
+        return f"another line, not one of {sorted(lines)}: {first['message']}"
+    if (
+        guilty is not None
+        and lines
+        and not any(f"{kind.script}:{line}" in first["message"] for line in lines)
+    ):
         places = [place["where"] for place in said.document["jobs"][0]["places"] if guilty in place["ranks"]]
         if not any(
             place.startswith(f"{kind.script}:{line} ") or place == f"{kind.script}:{line}"
@@ -384,7 +445,8 @@ def try_healthy(
                 record(f"healthy-{what}-{len(answers)}", said)
                 found = [one["code"] for one in verdicts[0]["findings"]]
                 # A rank that works while others wait, and ranks that are still to come, are told and not accused.
-                told = script == "polls.py" and set(found) <= {"hang.works_alone", "hang.still"}
+                allowed = {"polls.py": {"hang.works_alone", "hang.still"}, "threads.py": {"hang.works_alone"}}
+                told = set(found) <= allowed.get(script, set())
                 # An idle server is to be called so.
                 idle = what.endswith("_idle") and not verdicts[0]["headline"].startswith("idle: ")
                 accused = said.status != 0 or (found and not told) or idle
@@ -554,6 +616,9 @@ def main() -> None:
     parser.add_argument(
         "--engines", action="store_true", help="A server and four workers, without a launcher."
     )
+    parser.add_argument(
+        "--threads", action="store_true", help="Threads, process groups and compilers beside the main thread."
+    )
     parser.add_argument("--gpus", action="store_true", help="Jobs on the stand-in for CUDA: waits spin.")
     parser.add_argument("--ranks", type=int, default=2, help="Of each job on the stand-in.")
     parser.add_argument("--looks", type=int, default=1, help="At each job on the stand-in.")
@@ -571,16 +636,22 @@ def main() -> None:
             print_row(what, try_healthy(what, -(-options.healthy // len(kinds)), "engines.py", begun))
         return
     if options.healthy:
-        names = options.kinds or (HEALTHY_POLLS if options.polls else HEALTHY)
-        script = "polls.py" if options.polls else "healthy.py"
+        sets_of_healthy = (
+            (options.polls, HEALTHY_POLLS, "polls.py"),
+            (options.threads, HEALTHY_THREADS, "threads.py"),
+        )
+        usual, script = next(((k, s) for chosen, k, s in sets_of_healthy if chosen), (HEALTHY, "healthy.py"))
+        names = options.kinds or usual
         for what in names:
-            print_row(what, try_healthy(what, -(-options.healthy // len(names)), script))
+            begun = "ready" if what == "prepares" else "begun.3"
+            print_row(what, try_healthy(what, -(-options.healthy // len(names)), script, begun))
         return
     sets = (
         (options.shapes, SHAPES),
         (options.groups, GROUPS),
         (options.polls, POLLS),
         (options.engines, ENGINES),
+        (options.threads, THREADS),
     )
     known = next((kinds for chosen, kinds in sets if chosen), KINDS)
     guilty = 2 if known in (KINDS, ENGINES) else 1

@@ -26,8 +26,8 @@ def recorded(name: str) -> Job:
 
 
 def seen_early(job: Job) -> Job:
-    """The job as it was seen when its threads had stood there for 0.9 s."""
-    ranks = (replace(rank, looks=tuple(map(_ran_lately, rank.looks))) for rank in job.ranks)
+    """The job as its first two looks saw it, when its threads had stood there for 0.9 s."""
+    ranks = (replace(rank, looks=tuple(map(_ran_lately, rank.looks[:2]))) for rank in job.ranks)
     return replace(job, ranks=tuple(ranks))
 
 

@@ -61,6 +61,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
                 job_of=plan.job_of,
                 native=native,
                 watch_seconds=plan.watch,
+                deadline_seconds=plan.deadline_seconds,
             )
             _tell(report, events)
         return print_hang(report, wanted)
@@ -114,7 +115,12 @@ def _hang_together(
         if not launch.looks:
             return await_status(launch)
         report = look_here(
-            plan.slurm_job, every=plan.every, limits=limits, native=native, watch_seconds=plan.watch
+            plan.slurm_job,
+            every=plan.every,
+            limits=limits,
+            native=native,
+            watch_seconds=plan.watch,
+            deadline_seconds=plan.deadline_seconds,
         )
         own = EXIT_STATUSES[report.outcome]
         if launch.tells:

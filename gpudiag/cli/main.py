@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from gpudiag.cli.fast_path import leave_at_once, list_unparsed, load_without_collecting, start_early
 from gpudiag.cli.signals import INTERRUPTED, TERMINATED, TerminatedError, end_quietly
@@ -113,12 +113,28 @@ def _report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         raise error
     failure = describe_failure(error)
+    if failure.status in (INTERRUPTED, TERMINATED) and not _is_read(sys.stderr):
+        return int(
+            failure.status
+        )  # a terminal that is stopped, a pipe that is full: an interrupt ends us all the same
     try:
         for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
             print(line, file=sys.stderr)
     except OSError:  # the terminal was closed: only the status can be reported
         pass
     return int(failure.status)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether a line can be written to it without waiting for its reader."""
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(stream, select.POLLOUT)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):  # it is no file: a test took its place
+        return True
 
 
 def _flush() -> None:

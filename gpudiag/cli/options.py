@@ -13,7 +13,6 @@ import click
 from gpudiag.cli.failures import nearest
 from gpudiag.errors import UsageError
 
-_MIN_DEADLINE_SECONDS, _MAX_DEADLINE_SECONDS = 0.1, 600.0
 _LOCAL_RANK_FLAG = "gpudiag.local_rank_flag"  # in the meta of a context, which nested ones share
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -83,9 +82,14 @@ def deadline_option(
 
     `default` says in words what holds where there is no number.
     """
+    from gpudiag.model.option import (
+        MAX_DEADLINE_SECONDS,
+        MIN_DEADLINE_SECONDS,
+    )  # `gpudiag --help` loads no model
+
     return click.option(
         "--deadline",
-        type=SecondsRange(min=_MIN_DEADLINE_SECONDS, max=_MAX_DEADLINE_SECONDS),
+        type=SecondsRange(min=MIN_DEADLINE_SECONDS, max=MAX_DEADLINE_SECONDS),
         default=default_seconds,
         metavar="SECONDS",
         help=f"Longest wait for an answer{more}.  [default: {default or format(default_seconds, 'g')}]",

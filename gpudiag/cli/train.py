@@ -116,6 +116,7 @@ def _run_script(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any]) -> 
         inject=plan.inject,
         timeout_seconds=plan.timeout_seconds,
         hang_seconds=options["hang_after"],
+        deadline_seconds=plan.deadline_seconds,
     )
     place = read_place(options)
     python = parse_pythons(options["python"]).get("")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpudiag.errors import UsageError
-from gpudiag.model.option import Plan, option
+from gpudiag.model.option import MAX_DEADLINE_SECONDS, Plan, option
 
 MAX_PID = 1 << 22  # the kernel's limit on 64-bit machines
 
@@ -50,6 +50,14 @@ class HangPlan(Plan):
         between=(0, 86400),
         default_words="until the limits have passed, about 5",
     )
+    deadline_seconds: float | None = option(
+        None,
+        "--deadline",
+        "Longest wait for an answer; it is then made from what was seen.",
+        "SECONDS",
+        between=(1, MAX_DEADLINE_SECONDS),
+        default_words="as long as the looks take, about 5",
+    )
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""
@@ -57,4 +65,9 @@ class HangPlan(Plan):
         if sum((self.job_of is not None, self.slurm_job is not None, self.every)) > 1:
             raise UsageError(
                 "--job-of, --slurm-job and --all exclude each other", hint="see `gpudiag hang --help`"
+            )
+        if self.deadline_seconds is not None and self.watch > self.deadline_seconds:
+            raise UsageError(
+                f"--watch {self.watch:g} is longer than --deadline {self.deadline_seconds:g}",
+                hint="leave one of them out",
             )

@@ -105,6 +105,7 @@ class ThreadLook:
     switches: int = 0  # how often it was given a processor
     holds_gil: bool | None = None  # None where that was not read
     mark: str = ""  # of all variables' addresses: another one where the frames ran between two looks; empty where it was not read
+    started_by: str = ""  # of one without a line of the user's: `async_save at job.py:14 in Keeper.save`
 
 
 @dataclass(frozen=True, slots=True)

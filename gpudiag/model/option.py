@@ -11,6 +11,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.nearest import find_nearest
 
 ALL = "all"
+MIN_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS = 0.1, 600.0  # of --deadline, wherever it stands
 
 
 @dataclass(frozen=True, slots=True)

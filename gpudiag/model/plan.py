@@ -7,7 +7,7 @@ from gpudiag.errors import UsageError
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MATMUL, MEMORY_COPY, PEER_COPY
 from gpudiag.model.finding import Finding, Outcome, Owner
 from gpudiag.model.operation import OPERATIONS
-from gpudiag.model.option import ALL, Plan, option
+from gpudiag.model.option import ALL, MAX_DEADLINE_SECONDS, MIN_DEADLINE_SECONDS, Plan, option
 from gpudiag.units import format_size, parse_size_bytes
 
 # --- nccl-test
@@ -20,6 +20,7 @@ REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 
 DEFAULT_CPU_RANKS = 4  # the default of every command
+LOOK_SECONDS = 20.0  # for NVML and the host to answer, beside an import of torch
 
 # What the fields may be at most: wide enough for every machine, narrow enough that a slip of the
 # finger (or a request to the service) cannot ask for a week of work.
@@ -40,6 +41,17 @@ def nproc_option() -> Any:
 def timeout_option(text: str) -> Any:
     """The field for how long a run may take; `text` is its help."""
     return option(None, "--timeout", text, "SECONDS", between=(1, MAX_TIMEOUT_SECONDS), default_words="none")
+
+
+def deadline_option(default_seconds: float) -> Any:
+    """The field for how long NVML and the host may take to answer, before ranks start."""
+    return option(
+        default_seconds,
+        "--deadline",
+        "Longest wait for an answer of NVML and the host.",
+        "SECONDS",
+        between=(MIN_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS),
+    )
 
 
 def rendezvous_option() -> Any:
@@ -153,6 +165,7 @@ class NcclTestPlan(Plan):
         "Limit of the whole run; a stop that ends within it is a warning."
     )
     rendezvous_timeout_seconds: float = rendezvous_option()
+    deadline_seconds: float = deadline_option(LOOK_SECONDS)
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""
@@ -205,6 +218,7 @@ class BandwidthPlan(Plan):
         default_words="all that this machine can run",
     )
     force: bool = option(False, "--force", "Test also GPUs that others use.")
+    deadline_seconds: float = deadline_option(5.0)
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""

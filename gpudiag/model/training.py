@@ -6,7 +6,14 @@ from typing import ClassVar
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.option import Plan, option
-from gpudiag.model.plan import BACKENDS, nproc_option, rendezvous_option, timeout_option
+from gpudiag.model.plan import (
+    BACKENDS,
+    LOOK_SECONDS,
+    deadline_option,
+    nproc_option,
+    rendezvous_option,
+    timeout_option,
+)
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 STRATEGIES = (
@@ -137,6 +144,7 @@ class TrainingPlan(Plan):
     )
     timeout_seconds: float | None = timeout_option("For each strategy.")
     rendezvous_timeout_seconds: float = rendezvous_option()
+    deadline_seconds: float = deadline_option(LOOK_SECONDS)
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run, in one sentence."""

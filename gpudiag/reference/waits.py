@@ -13,8 +13,10 @@ NETWORK = "network"
 # To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
-# Installed code, Python's own, and what torch.compile wrote.
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|/torchinductor_[^/]*/|^<")
+# Installed code, Python's own, and what torch.compile wrote: in its usual folder, or named by a hash in another one.
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python\d|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from gpudiag.store.state_folder import own_machine_key
 
 Say = Callable[[str], None]
 
-_LOOK_SECONDS = 5.0
 _READ_SECONDS = 6.0  # for the history, from the start of the run
 _ON_CPU = (MEMORY_COPY, MATMUL)
 _LEVEL = "standard"  # whose time limit and telemetry the tests keep to
@@ -88,7 +87,7 @@ class BandwidthRun:
         self._emitter.enter(LOOK)
         snapshot = take_snapshot(
             ("nvml", "torch"),
-            _LOOK_SECONDS,
+            self._plan.deadline_seconds,
             python=self._python,
             kernel_log=True,
             ask_torch=self._servers.ask_torch,
@@ -101,7 +100,7 @@ class BandwidthRun:
         finally:
             self._servers.close()
         if not isinstance(measures.active, Missing) and measures.active.device_kind == "cuda":
-            behind = take_snapshot(("nvml",), _LOOK_SECONDS)
+            behind = take_snapshot(("nvml",), self._plan.deadline_seconds)
             active = with_neighbours(measures.active, behind, own_pids(measures))
             measures = replace(measures, active=active)
         self._emitter.enter(JUDGE)

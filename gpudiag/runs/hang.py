@@ -12,7 +12,7 @@ from datetime import datetime
 from time import monotonic, sleep
 
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.position import PYTHON
+from gpudiag.checks.job.position import EXITING, LOCK, PYTHON
 from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
@@ -39,6 +39,8 @@ _FURTHER_APART_SECONDS = 0.3
 _WATCH_SECONDS = 5.0  # between two looks at a job that is watched
 _NOT_READ = "C functions could not be read"
 _MOST_STOPPED = 16  # ranks whose C functions are read
+_FURTHER_SECONDS = 1.0  # that further looks take at least
+_STOP_SECONDS = 1.5  # that C functions of a rank take at least
 _NATIVE_SECONDS = 30.0  # it takes 1 s, and many times that where processes wait for processors
 # Launchers that can start a process beside a job that runs already, on each of its machines.
 _STARTS_US = frozenset((Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX))
@@ -54,10 +56,12 @@ def run_hang(
     job_of: int | None = None,
     native: bool = False,
     watch_seconds: float = 0.0,
+    deadline_seconds: float | None = None,
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
-    A job of which it cannot be told whether it hangs is looked at again for `watch_seconds`.
+    A job of which it cannot be told whether it hangs is looked at again for `watch_seconds`. After `deadline_seconds` the verdict is made
+    from the looks that there are.
 
     With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
     looked at.
@@ -75,14 +79,15 @@ def run_hang(
         )
     wanted = Wanted(pid=pid, slurm_job=slurm_job)
     gpus = start_gpu_use()
-    gathered = gather_looks(wanted)
+    until = None if deadline_seconds is None else started + deadline_seconds
+    gathered = gather_looks(wanted, deadline_seconds)
     _refuse(gathered, wanted, every=every or job_of is not None)
     jobs = gathered.jobs if job_of is None else _only_that_of(gathered.jobs, job_of)
     jobs = add_gpu_looks(_with_state(jobs), gpus)
-    verdicts = _judge_all(jobs, limits, started, watch_seconds)
-    if native:
+    verdicts = _judge_all(jobs, limits, started, watch_seconds, until)
+    if native and _is_left(until, _STOP_SECONDS):
         verdicts = [_with_native(verdict, limits) for verdict in verdicts]
-    machine = _look_at_machine(jobs) if with_machine else ()
+    machine = _look_at_machine(jobs) if with_machine and _is_left(until, 3.0) else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
     return HangReport(
         outcome,
@@ -125,12 +130,19 @@ def look_here(
     limits: HangLimits | None,
     native: bool = False,
     watch_seconds: float = 0.0,
+    deadline_seconds: float | None = None,
 ) -> HangReport:
     """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
     started = monotonic()
     try:
         return run_hang(
-            None, slurm_job, every=every, limits=limits, native=native, watch_seconds=watch_seconds
+            None,
+            slurm_job,
+            every=every,
+            limits=limits,
+            native=native,
+            watch_seconds=watch_seconds,
+            deadline_seconds=deadline_seconds,
         )
     except GpudiagError as error:
         why = (
@@ -171,24 +183,41 @@ def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def _judge_all(
-    jobs: Sequence[Job], limits: HangLimits | None, started: float, watch_seconds: float = 0.0
+    jobs: Sequence[Job],
+    limits: HangLimits | None,
+    started: float,
+    watch_seconds: float = 0.0,
+    until: float | None = None,
 ) -> list[JobVerdict]:
     """The verdicts; what is not decided by the first looks is looked at again, when the limits have passed."""
-    return [_judge(job, limits, started, watch_seconds) for job in jobs]
+    return [_judge(job, limits, started, watch_seconds, until) for job in jobs]
 
 
-def _judge(job: Job, limits: HangLimits | None, started: float, watch_seconds: float) -> JobVerdict:
-    """The verdict, after as many looks as it takes: once more after each limit, then for as long as the job is watched."""
+def _is_left(until: float | None, seconds: float) -> bool:
+    """Whether so much time is left until then (`time.monotonic`); always where nobody set an end."""
+    return until is None or monotonic() + seconds < until
+
+
+def _judge(
+    job: Job, limits: HangLimits | None, started: float, watch_seconds: float, until: float | None = None
+) -> JobVerdict:
+    """The verdict, after as many looks as it takes: once more after each limit, then for as long as the job is watched.
+
+    None is begun that could not end by `until` (`time.monotonic`).
+    """
     limits = limits or HangLimits()
     verdict = judge_job(job, limits)
-    for until in (limits.still, *([limits.loop] if limits.loop > limits.still else [])):
-        if is_decided(verdict, limits) or not _may_change(verdict, until, limits):
+    for limit in (limits.still, *([limits.loop] if limits.loop > limits.still else [])):
+        wait = max(0.0, started + limit + _MARGIN_SECONDS - monotonic())
+        if is_decided(verdict, limits) or not _may_change(verdict, limit, limits):
             break
-        verdict = _look_again(verdict, limits, started, until + _MARGIN_SECONDS)
+        if not _is_left(until, wait + _FURTHER_SECONDS):
+            return verdict
+        verdict = _look_again(verdict, limits, started, limit + _MARGIN_SECONDS, until)
         # Only now: it stops the ranks for a moment, and a job that goes on has shown so by its lines.
-        verdict = _with_c_functions(verdict, limits)
+        verdict = _with_c_functions(verdict, limits, until)
     if verdict.outcome is not Outcome.PASS:
-        verdict = _with_c_functions(verdict, limits)
+        verdict = _with_c_functions(verdict, limits, until)
     while not is_decided(verdict, limits) and monotonic() - started < watch_seconds:
         wait = min(_WATCH_SECONDS, watch_seconds + started - monotonic())
         verdict = _look_again(verdict, limits, started, monotonic() - started + wait)
@@ -197,34 +226,49 @@ def _judge(job: Job, limits: HangLimits | None, started: float, watch_seconds: f
 
 def _may_change(verdict: JobVerdict, until: float, limits: HangLimits) -> bool:
     """Whether a look after that limit may decide: the longer one is that of loops alone."""
+    computes = (PYTHON, LOCK, EXITING)  # by itself, or in a thread whose end it waits for
     return until <= limits.still or any(
-        place.kind == PYTHON and place.moves for place in verdict.places_of_ranks
+        place.kind in computes and place.moves for place in verdict.places_of_ranks
     )
 
 
 def _look_again(
-    verdict: JobVerdict, limits: HangLimits, started: float, at_least_seconds: float
+    verdict: JobVerdict,
+    limits: HangLimits,
+    started: float,
+    at_least_seconds: float,
+    until: float | None = None,
 ) -> JobVerdict:
-    """The verdict with further looks, that long after the start or later; the same where the job has ended."""
+    """The verdict with further looks, that long after the start or later; the same where the job has ended, or no time is left."""
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started
     # Several, soon after each other: a loop of short waits is seen at another line now and then.
     wanted = Wanted(pid=job.ranks[0].pid, looks=_FURTHER_LOOKS, between_seconds=_FURTHER_APART_SECONDS)
-    again = gather_looks(wanted).jobs
-    return judge_job(join_looks(job, again[0], at_seconds), limits) if again else verdict
+    try:
+        again = gather_looks(wanted, None if until is None else until - monotonic()).jobs
+    except SourceFailedError:
+        if until is None:
+            raise
+        return verdict
+    if not again or (
+        until is not None and any(look.state == "?" for rank in again[0].ranks for look in rank.looks)
+    ):
+        return verdict
+    return judge_job(join_looks(job, again[0], at_seconds), limits)
 
 
-def _with_c_functions(verdict: JobVerdict, limits: HangLimits) -> JobVerdict:
+def _with_c_functions(verdict: JobVerdict, limits: HangLimits, until: float | None = None) -> JobVerdict:
     """The verdict with the C functions of ranks of which only processor time moves: whether they compute, or wait for a GPU."""
     job = verdict.job
     state = job.state or JobState()
-    if any(_NOT_READ in note for note in state.notes):
+    if any(_NOT_READ in note for note in state.notes) or not _is_left(until, _STOP_SECONDS):
         return verdict  # once is enough
+    seconds = _NATIVE_SECONDS if until is None else min(_NATIVE_SECONDS, until - monotonic())
     doubtful = [rank for rank in job.ranks if needs_c_functions(rank, verdict)][:_MOST_STOPPED]
     if not doubtful:
         return verdict
     with ThreadPoolExecutor(len(doubtful)) as pool:
-        answers = list(pool.map(_read_c_functions, doubtful))
+        answers = list(pool.map(lambda rank: _read_c_functions(rank, seconds), doubtful))
     read = {one.pid: one for one in answers if isinstance(one, RankSeen)}
     notes = tuple(dict.fromkeys(f"{_NOT_READ}: {one.detail}" for one in answers if isinstance(one, Missing)))
     ranks = tuple(read.get(rank.pid, rank) for rank in job.ranks)
@@ -232,10 +276,10 @@ def _with_c_functions(verdict: JobVerdict, limits: HangLimits) -> JobVerdict:
     return judge_job(replace(job, ranks=ranks, state=state if job.state or notes else None), limits)
 
 
-def _read_c_functions(rank: RankSeen) -> RankSeen | Missing:
+def _read_c_functions(rank: RankSeen, timeout_seconds: float) -> RankSeen | Missing:
     look = rank.last
     with StopWatch(rank.pid) as stop:
-        functions = read_c_functions(rank.pid, timeout_seconds=_NATIVE_SECONDS)
+        functions = read_c_functions(rank.pid, timeout_seconds=timeout_seconds)
     if isinstance(functions, Missing):
         return functions
     threads = tuple(replace(one, native=functions) if one.tid == look.pid else one for one in look.threads)

@@ -282,9 +282,6 @@ _BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
 # context of each rank but the first, whose own existed when torch read the free memory.
 _CONNECTION_BYTES, _CONTEXT_BYTES = GIB, CONTEXT_BYTES
 
-# torch's answer takes a process, an import and a CUDA context.
-_SNAPSHOT_SECONDS = 20.0
-
 SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
 
 
@@ -407,8 +404,8 @@ def place_ranks(
     wanted = _wanted_ranks(plan, environment)
     take = take or partial(_probe_machine, python, ask_torch)
     if plan.backend == "gloo":
-        return _on_cpu(plan, environment, wanted, take((), _SNAPSHOT_SECONDS))
-    snapshot = take(("nvml",), _SNAPSHOT_SECONDS)
+        return _on_cpu(plan, environment, wanted, take((), plan.deadline_seconds))
+    snapshot = take(("nvml",), plan.deadline_seconds)
     if not gpu_traces(snapshot):
         if plan.backend == "nccl":
             raise SourceAbsentError(
@@ -417,7 +414,7 @@ def place_ranks(
             )
         return replace(_on_cpu(plan, environment, wanted, snapshot), without_gpu=True)
     if snapshot.simulated is None:
-        snapshot = take(("nvml", "torch"), _SNAPSHOT_SECONDS)
+        snapshot = take(("nvml", "torch"), plan.deadline_seconds)
     return _on_gpus(plan, environment, wanted, snapshot)
 
 

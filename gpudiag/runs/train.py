@@ -322,7 +322,7 @@ def run_training(
     pythons = pythons or {}
     if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
         require_torch("train")
-    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc)
+    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc, deadline_seconds=plan.deadline_seconds)
     with ForkServers() as servers:
         placement = here or place_ranks(
             wanted, environment, python=pythons.get(""), ask_torch=servers.ask_torch

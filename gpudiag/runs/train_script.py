@@ -1,17 +1,11 @@
 """The recipe of `gpudiag train --script`: run the user's script on ranks, watch it, report what they did."""
 
-import fcntl
 import os
-import re
 import socket
 import sys
-import termios
-import threading
 import time
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,12 +18,11 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.option import require_between
-from gpudiag.model.plan import NcclTestPlan
+from gpudiag.model.plan import LOOK_SECONDS, NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import RunEvent
 from gpudiag.model.script import ScriptFacts, ScriptPlace
 from gpudiag.model.training import ScriptResult, TrainingReport
-from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
@@ -40,22 +33,10 @@ from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.placement import Placement, place_ranks
 from gpudiag.runs.script_look import OutsideLook
+from gpudiag.runs.script_output import show_output
 from gpudiag.runs.train import describe_machine
 from gpudiag.training.script_main import ScriptJob
 from gpudiag.training.stack_watch import PATIENCE, users_place
-
-# What gloo, NCCL, CUDA and glibc print about their own failure before the process ends, or with no exception.
-_EXPLAINS = re.compile(
-    r"enforce fail|Received data size|^what\(\): |NCCL WARN|ncclInternalError|ncclSystemError"
-    r"|Watchdog caught collective|CUDA error|device-side assert|free\(\): |malloc\(\): |double free"
-    r"|corrupted size|stack smashing|Bus error|out of shared memory|No space left on device|symbol lookup error"
-)
-# What a rank prints because another one is gone.
-_ECHO = re.compile(r"Connection (closed|reset)|Broken pipe|remote worker crashing", re.IGNORECASE)
-_LINES_AT_MOST = 4
-_CHARACTERS_AT_MOST = 400
-_TAIL_BYTES = 256 * 1024
-_REST_SECONDS = 1.0  # a thread of this process reads it; only a starved machine needs as long
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
@@ -66,71 +47,6 @@ _ENTRY = "gpudiag.training.script_main:run"
 _NO_LIMIT_SECONDS = 365 * 24 * 3600.0
 _MAX_HANG_SECONDS = 24 * 3600.0
 _FAULTS = (FaultKind.KILL, FaultKind.STOP)
-
-
-@dataclass
-class ScriptOutput:
-    """The ranks' output: `descriptor` is what they write to."""
-
-    descriptor: int
-    _chunks: deque[bytes] = field(default_factory=deque)
-    _kept: int = 0
-
-    def add(self, chunk: bytes) -> None:
-        """Add a chunk of output; only the end of all output is kept."""
-        self._chunks.append(chunk)
-        self._kept += len(chunk)
-        while self._kept > _TAIL_BYTES and len(self._chunks) > 1:
-            self._kept -= len(self._chunks.popleft())
-
-    def explanations(self) -> tuple[str, ...]:
-        """The lines in which a library says what went wrong, each once, the first few."""
-        self._await_rest()
-        return find_explanations(b"".join(self._chunks).decode(errors="replace"))
-
-    def _await_rest(self) -> None:
-        """Wait until what ranks wrote before they ended is read: it is in the pipe by then."""
-        deadline = time.monotonic() + _REST_SECONDS
-        while self._unread() and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def _unread(self) -> bool:
-        unread = array("i", [0])
-        try:
-            fcntl.ioctl(self.descriptor, termios.FIONREAD, unread)
-        except OSError:  # closed: all has been read
-            return False
-        return unread[0] > 0
-
-
-def find_explanations(text: str) -> tuple[str, ...]:
-    """The lines of an output in which a library says what went wrong."""
-    lines = (shorten_text(line.strip(), _CHARACTERS_AT_MOST) for line in text.splitlines())
-    telling = (line for line in lines if _EXPLAINS.search(line) and not _ECHO.search(line))
-    return tuple(dict.fromkeys(line.removeprefix("what():").strip() for line in telling))[:_LINES_AT_MOST]
-
-
-@contextmanager
-def show_output() -> Iterator[ScriptOutput]:
-    """A descriptor for ranks to write to; what comes is shown on standard error as it comes."""
-    reading, writing = os.pipe()
-    output = ScriptOutput(writing)
-
-    def show() -> None:
-        while chunk := os.read(reading, 65536):
-            output.add(chunk)
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.flush()
-
-    shower = threading.Thread(target=show, name="gpudiag-script-output", daemon=True)
-    shower.start()
-    try:
-        yield output
-    finally:
-        os.close(writing)
-        shower.join(5.0)  # a process that the script left behind may still hold the pipe
-        if not shower.is_alive():
-            os.close(reading)
 
 
 def print_on_standard_error(sentence: str) -> None:
@@ -227,6 +143,7 @@ class ScriptPlan:
     inject: tuple[str, ...] = ()
     timeout_seconds: float | None = None
     hang_seconds: float = 60.0
+    deadline_seconds: float = LOOK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +173,8 @@ def run_script(
         LaunchError: the ranks could not be started.
     """
     require_between(plan.hang_seconds, 1, _MAX_HANG_SECONDS, "--hang-after")
-    placement = place_ranks(NcclTestPlan(backend=plan.backend, nproc=plan.nproc), environment, python=python)
+    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc, deadline_seconds=plan.deadline_seconds)
+    placement = place_ranks(wanted, environment, python=python)
     world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)

@@ -7,6 +7,7 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
+from gpudiag.checks.job.groups_made import judge_groups_made
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
@@ -25,6 +26,9 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
     groups = waiters.groups
     waited = waiters.since_seconds
     long = waited is None or waited >= _APART_SECONDS
+    made = judge_groups_made(waiters)
+    if made is not None:
+        return [made] if long else _not_yet(waiters, made)
     joining = [group for group in groups if group.head.kind == at.STORE or group.head.call.operation in JOINS]
     if len(groups) > 1 and not _are_whole(groups):
         found = _judge_apart(waiters, groups)

@@ -9,7 +9,7 @@ class HangLimits:
 
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
-    for a disk, or for a loader's worker that sleeps or downloads, which may be busy; `compiles`: a rank that compiles is told.
+    for a disk, or for a loader's worker that sleeps or downloads, which may be busy.
     `locked`: ranks wait for loader workers that all stand at a lock. `absent`: a rank or a node that did not come.
     """
 
@@ -20,6 +20,5 @@ class HangLimits:
     work: float = 300.0
     loop: float = 5.0
     disk: float = 30.0
-    compiles: float = 60.0
     locked: float = 20.0
     absent: float = 30.0

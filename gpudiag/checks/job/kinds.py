@@ -94,6 +94,12 @@ PROGRAM = _kind(
     "A rank waits for a program that it started.",
     "Look at that program; give it a time limit (`timeout=` of subprocess).",
 )
+COMPILER = _kind(
+    "hang.compiler",
+    "A rank waits for a compiler that it started, and no process of the compiler runs.",
+    "Look at what the compiler's process waits for, and end it (`kill PID`): the rank then gets an error. Keep the compiler's cache on a"
+    " local disk: `TORCHINDUCTOR_CACHE_DIR`, `TRITON_CACHE_DIR`.",
+)
 QUEUE = _kind(
     "hang.queue",
     "A rank waits for a queue or a pipe that nothing fills.",
@@ -169,6 +175,18 @@ CALLS_APART = _kind(
     "hang.calls_apart",
     "Ranks are in the same collective, and some of them in another step: they skipped calls or made more.",
     "Find what differs in that step: an exception that was swallowed, a `continue`, fewer batches.",
+)
+SHARED_GROUP = _kind(
+    "hang.threads_share_group",
+    "Two threads of a rank call collectives of one process group, and each waits for the other ranks: the order of their calls differs between ranks.",
+    "Give each thread a process group of its own: `own = dist.new_group()` on all ranks, once, before the thread starts;"
+    " `dcp.async_save(..., process_group=own)` for a checkpoint, `group=own` in the thread's calls.",
+)
+GROUP_MADE_BY_SOME = _kind(
+    "hang.group_made_by_some",
+    "A process group was made by some ranks and not by others: `new_group` and `DeviceMesh` must be called by all ranks of the job, in the same order.",
+    "Call `dist.new_group` and `DeviceMesh` on all ranks, members or not, in the same order, outside of any condition on the rank:"
+    " `group = dist.new_group(members)`, and only then `if rank in members:`; or make all meshes by one `init_device_mesh`.",
 )
 NEVER_JOINED = _kind(
     "hang.never_joined",
@@ -249,6 +267,7 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.DATABASE: DATABASE,
         at.NETWORK: NETWORK,
         at.PROGRAM: PROGRAM,
+        at.COMPILER: COMPILER,
         at.QUEUE: QUEUE,
         at.WORK: QUEUE,
         at.SLEEP: SLEEP,
@@ -272,6 +291,7 @@ HANG_FINDINGS = (
         DATABASE,
         NETWORK,
         PROGRAM,
+        COMPILER,
         QUEUE,
         SLEEP,
         LOOP,
@@ -288,6 +308,8 @@ HANG_FINDINGS = (
         OTHER_SIZE,
         OTHER_PEER,
         CALLS_APART,
+        SHARED_GROUP,
+        GROUP_MADE_BY_SOME,
         NEVER_JOINED,
     ),
     *(ALL_WAIT, GPU_WAITS, WAITS, UNKNOWN),

@@ -7,6 +7,7 @@ many there are, and a master at the loopback address that all of them are on thi
 from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
+from gpudiag.checks.job.absence import came_to_rendezvous, expected_ranks
 from gpudiag.checks.job.facts import facts_of
 from gpudiag.checks.job.groups import Group, describe_seconds, is_are, name_ranks
 from gpudiag.checks.job.hang_limits import HangLimits
@@ -22,7 +23,6 @@ _FIRST_MEETINGS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper")
 )
 _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has come to where it waits
-_LOOPBACK = ("127.", "localhost", "ip6-localhost", "[::1]", "::1")
 
 
 def missing_ranks(job: Job) -> tuple[int, ...]:
@@ -42,14 +42,14 @@ def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits:
     """The finding for ranks that never joined, where all that are here wait for them to join; empty for everything else."""
     missing = missing_ranks(job)
     joining = [one for one in waiters.positions if one.call.operation in _FIRST_MEETINGS]
-    if not missing or len(joining) < len(alive):
+    here = job.expected is None and expected_ranks(job) is not None
+    if not missing or len(joining) < len(alive) or (here and came_to_rendezvous(joining)):
         return []
     waited = max((one.since_seconds or 0.0 for one in joining), default=0.0)
     if waited < limits.news:
         return []
     youngest = min(one.seen.started_seconds_ago for one in joining)
     long = min(youngest, max(waited, youngest - _STARTS_SECONDS)) >= limits.absent
-    here = job.expected is None and job.master.startswith(_LOOPBACK)
     message = (
         f"{_describe_missing(job, missing, here=here)}; {_describe_waiters(joining, waiters)}{_since(waited)}"
     )

@@ -51,7 +51,8 @@ def is_busy(looks: Sequence[ProcessLook]) -> bool:
     )
 
 
-def _took_processor(one: ThreadLook, other: ThreadLook) -> bool:
+def took_processor(one: ThreadLook, other: ThreadLook) -> bool:
+    """Whether a thread took processor time between two looks, or takes it now."""
     return other.state == "R" or other.cpu_seconds - one.cpu_seconds > _STILL_CPU_SECONDS
 
 
@@ -141,7 +142,7 @@ def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
         return False
     if shape_of(one.frames) != shape_of(other.frames):
         return True
-    if _took_processor(one, other):
+    if took_processor(one, other):
         return one.mark != other.mark or bool(changed_counters(one.frames, other.frames))
     return bool(_steps_between(one.frames, other.frames))
 

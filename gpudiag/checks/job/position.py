@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job.gpu_waits import GpuWait, find_gpu_wait, uses_gpu
+from gpudiag.checks.job.loops import find_joined_loop, find_loop
 from gpudiag.checks.job.movement import (
     count_steps,
     is_busy,
     moved,
     others_work,
     still_since_seconds,
+    took_processor,
     uses_files,
     works,
 )
@@ -59,7 +61,8 @@ _SAVES = re.compile(
 _DISK_AT_WORK = re.compile(
     r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
 )
-_LOOP_FOR_EVER = re.compile(r"^while (.*) \(line")
+# What a compiler's process never waits for where it goes on; for a server, as of a cache, it may.
+_COMPILER_HELD = re.compile(r" the FIFO | the lock on | the terminal |is stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Position:
     call: Call
     moves: bool  # something of its own moves: its line, its counters, its files
     since_seconds: float | None  # since when it has been there at least; None where that cannot be told
-    in_loop: str = ""  # `while True (line 12)`, where it computes in one
+    in_loop: str = ""  # "`while True` of train.py:12", where it computes in one
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
@@ -162,8 +165,16 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         moves = moves or any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks)
     if kind == LOADER and inner.since_seconds is not None:
         since = inner.since_seconds  # the main thread wakes up every 5 s to see whether its workers live
+    if kind == COMPILER and not (moves or busy):
+        words = "waits for a compiler that does not run"
     kind, words = _by_activity(kind, words, main.frames, moves)
-    in_loop = find_loop(first, last) if kind == PYTHON else poll.polls if poll is not None else ""
+    loop, loop_frame = (poll.polls, poll) if poll is not None else ("", None)
+    if kind == PYTHON:
+        loop, loop_frame = find_loop((first, last), seen.pid) or ("", None)
+    if kind in (LOCK, EXITING) and (joined := find_joined_loop((first, last))) is not None:
+        moves, (loop, loop_frame, name) = True, joined
+        words = f"waits for its thread {name}"
+        inner = Inner(f"the thread computes at {describe_line(loop_frame)}", moves=True)
     return Position(
         seen,
         kind,
@@ -171,15 +182,25 @@ def find_position(seen: RankSeen, job: Job) -> Position:
         call,
         moves,
         since,
-        in_loop,
+        _name_loop(loop, loop_frame),
         inner.words,
         counters,
         inner.since_seconds,
-        _is_on_disk(main),
+        _is_on_disk(main) or (kind == COMPILER and not _COMPILER_HELD.search(inner.words)),
         busy and not moves,
         gpu_wait,
         inner.kind,
         poll is not None,
+    )
+
+
+def _name_loop(loop: str, frame: Frame | None) -> str:
+    """The loop for people, as `while True` of train.py:12; empty without one."""
+    words, _, line = loop.rpartition(" (line ")
+    return (
+        f"`{words}` of {frame.place.rpartition(':')[0]}:{line.rstrip(')')}"
+        if frame is not None and loop
+        else ""
     )
 
 
@@ -354,37 +375,6 @@ def _is_on_disk(main: ThreadLook) -> bool:
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
-def find_loop(first: ProcessLook, last: ProcessLook) -> str:
-    """The endless loop of Python in which all looks found the rank; empty where there is none.
-
-    The rank computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a
-    function in its body is none: that function may well end.
-    """
-    looks = [own_frames(look.main.frames) if look.main is not None else () for look in (first, last)]
-    depth = 0
-    for one, other in zip(reversed(looks[0]), reversed(looks[1]), strict=False):
-        if (one.file, one.function) != (other.file, other.function):
-            break
-        depth += 1
-    # The innermost function that all looks have in common, or the one that calls it.
-    return next((loop for place in (depth, depth - 1) if (loop := _loop_of(looks, place))), "")
-
-
-def _loop_of(looks: Sequence[Sequence[Frame]], depth: int) -> str:
-    """The `while` in which the frame at that depth was in all looks, by itself or in its condition."""
-    if depth < 1 or any(len(frames) > depth + 1 for frames in looks):
-        return ""
-    around = [loop for loop in looks[-1][-depth].inside if _LOOP_FOR_EVER.match(loop)][:1]
-    for frames in looks:
-        frame, is_innermost = frames[-depth], len(frames) == depth
-        around = [
-            loop
-            for loop in around
-            if loop in frame.inside and (is_innermost or loop.endswith(f"(line {frame.line})"))
-        ]
-    return around[0] if around else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Inner:
     """What the worker, program or thread does that a rank waits for, whether it moves, and since when it is there."""
@@ -398,7 +388,7 @@ class Inner:
 def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> Inner:
     ended: list[ChildSeen] = []
     busy: list[Inner] = []
-    for child in seen.children:
+    for child in innermost_programs(seen.children) if kind in (PROGRAM, COMPILER) else seen.children:
         if not child.looks:
             continue
         if child.looks[-1].state in "ZX":
@@ -409,19 +399,31 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
             busy.append(described)
     if kind == LOADER and ended:
         return Inner(f"its loader's worker pid {ended[0].pid} is dead")
+    if kind == COMPILER and any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks):
+        return Inner(moves=True)  # also where it compiles in a worker that is a library's alone
     if kind in (LOADER, PROGRAM, QUEUE, COMPILER) and busy:
         # One at a lock waits for another one: who is at something else is why, if there is one.
         still = sorted((one for one in busy if not one.moves), key=lambda one: one.kind == LOCK)
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
         first = (still or busy)[0]
         worker_kind = first.kind if len(still) == len(busy) or first.kind != LOCK else ""
-        return Inner(f"{who}, {first.words}", not still, first.since_seconds, worker_kind)
-    for thread in last.threads:
+        goes_on = len(still) < len(busy) if kind == PROGRAM else not still
+        return Inner(f"{who}, {first.words}", goes_on, first.since_seconds, worker_kind)
+    before = {one.tid: one for one in seen.first.threads}
+    idle = [one for one in last.threads if one.tid not in before or not took_processor(before[one.tid], one)]
+    for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works tells most
         is_told = thread.tid != last.pid and kind not in (LOADER, COMPILER)
         words = _describe_thread(thread, job) if is_told else ""
         if words:
             return Inner(f"its thread {words}", since_seconds=_since(thread))
     return Inner()
+
+
+def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
+    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which tells more."""
+    alive = [one for one in children if one.looks and one.looks[-1].state not in "ZX"]
+    parents = {one.parent_pid for one in alive}
+    return [one for one in children if one.pid not in parents]
 
 
 def _since(thread: ThreadLook | None) -> float | None:
@@ -438,9 +440,14 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
         return None
     main = next((one for one in reversed(seen) if one.frames), seen[-1])
     if not main.frames:
-        is_program = "python" not in child.command.split(" ")[0]
-        words = f"pid {child.pid} ({child.command[:60]})"
-        return Inner(words, moves, _since(child.looks[-1].main)) if is_program else None
+        if "python" in child.command.split(" ")[0]:
+            return None
+        held = " is stopped by a signal" if main.state == "T" else ""
+        by_kernel = _kind_by_kernel(main, Call(None, (), ""), "") if main.state in "SD" else None
+        does = (
+            f", {by_kernel[1]}" if by_kernel is not None and by_kernel[0] in (FILE, LOCK, TERMINAL) else held
+        )
+        return Inner(f"pid {child.pid} ({child.command[:60]}){does}", moves, _since(child.looks[-1].main))
     call = read_call(main.frames)
     inner_files = [frame.file for frame in call.library]
     if call.own is None or not own_frames(main.frames) or any(_is_idle(frame) for frame in call.library):

@@ -21,8 +21,8 @@ from gpudiag.checks.job.groups import (
     peers_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.movement import uses_files
-from gpudiag.checks.job.position import Position, find_loop, find_position
+from gpudiag.checks.job.loops import find_loop
+from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.stacks import changed_counters
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
@@ -93,10 +93,10 @@ def _looks_in_a_loop(one: Position) -> bool:
     It does so often, as no request may wait: a loop that sleeps for longer waits for something else.
     """
     looks = [look for look in one.seen.looks if look.main is not None]
-    if len(looks) < 2 or not find_loop(looks[0], looks[-1]):
+    if len(looks) < 2 or not find_loop(looks, one.seen.pid):
         return False
     mains = [look.main for look in looks if look.main is not None]
-    if changed_counters(mains[0].frames, mains[-1].frames) or uses_files(looks[0], looks[-1]):
+    if changed_counters(mains[0].frames, mains[-1].frames):
         return False
     times = (mains[-1].switches - mains[0].switches) / max(0.1, looks[-1].at_seconds - looks[0].at_seconds)
     return one.busy or times >= _LOOKS_PER_SECOND

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
+from gpudiag.checks.job.absence import absent_ranks, describe_absence, expected_ranks
 from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
@@ -17,7 +18,6 @@ from gpudiag.checks.job.groups import (
     group_alike,
     is_are,
     name_positions,
-    name_ranks,
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
@@ -26,6 +26,7 @@ from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
+from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
@@ -36,10 +37,12 @@ from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_f
 from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing
-from gpudiag.reference.waits import GPU
+from gpudiag.reference.waits import GPU, RANKS
 
 # What a loader's worker may well do between two batches.
 _MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
+# What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU, or for nothing.
+_NO_WAIT_OF_ITS_OWN = frozenset((RANKS, GPU, at.PYTHON, at.EVALUATION, at.SLEEP))
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
 
@@ -50,14 +53,21 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     positions = mark_work_waits(found_at, job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     told = judge_told(job)
-    served = judge_served(job, positions, limits) if not _absent(job) else None
-    findings, used = (
-        _judge(job, positions, alive, limits, told) if served is None else (worst_first(served.findings), ())
-    )
+    shared = judge_shared_groups(job, tuple(find_position(rank, job) for rank in job.ranks), limits)
+    served = judge_served(job, positions, limits) if not (shared or absent_ranks(job)) else None
+    used: tuple[Difference, ...] = ()
+    if shared and told.moves is not True:
+        findings = shared
+    elif served is not None:
+        findings = worst_first(served.findings)
+    else:
+        findings, used = _judge(job, positions, alive, limits, told)
     findings = findings or judge_agent(job, limits)
     unseen = _describe_unseen(positions)
     if served is None and not findings and not unseen and alive and not _anything_moves(positions, told):
         findings = _judge_nothing_moves(job, alive)
+    if served is None and not findings and not unseen:
+        findings = _judge_long_waits(job, positions, limits, told)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -142,6 +152,24 @@ def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, 
     return (kinds.UNKNOWN.finding(subject, message, *facts),)
 
 
+def _judge_long_waits(
+    job: Job, positions: Sequence[Position], limits: HangLimits, told: Told
+) -> tuple[Finding, ...]:
+    """The finding for ranks that have waited for long while others move, and of which nothing else is told: it is no hang yet."""
+    waiting = [
+        group
+        for group in group_alike(positions)
+        if group.head.waits_for_ranks and (group.since_seconds or 0.0) >= limits.told
+    ]
+    others = [one for one in positions if not one.waits_for_ranks]
+    if not waiting or not others or told.moves is True:
+        return ()
+    longest = waiting[-1]
+    rest = "; ".join(describe(group) for group in group_alike(others)[:2])
+    message = f"{describe(longest)}, {describe_seconds(longest.since_seconds)} so far, while {rest}"
+    return (kinds.WORKS_ALONE.finding(subject_of(longest, job), message, *facts_of(longest)),)
+
+
 def _judge(
     job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits, told: Told
 ) -> tuple[tuple[Finding, ...], tuple[Difference, ...]]:
@@ -153,7 +181,7 @@ def _judge(
     missing = judge_missing(job, alive, waiters, limits)
     if missing:
         return worst_first(missing), used
-    absent = _absent(job)
+    absent = absent_ranks(job)
     found = _judge_absent(job, absent, alive, waiters, limits)
     if waiters.positions:
         awaited = awaited_ranks(waiters)
@@ -188,15 +216,8 @@ def _needs_gpus(waiters: Waiters) -> bool:
 def _has_ranks_elsewhere(job: Job) -> bool:
     if isinstance(job.world_size, Missing):
         return True
-    return job.world_size > len(job.ranks) and (job.expected is None or job.world_size > len(job.expected))
-
-
-def _absent(job: Job) -> tuple[int, ...]:
-    """The ranks that should be on this machine and have no process."""
-    known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
-    if job.expected is None or len(known) < len(job.ranks):
-        return ()
-    return tuple(rank for rank in job.expected if rank not in known)
+    expected = expected_ranks(job)
+    return job.world_size > len(job.ranks) and (expected is None or job.world_size > len(expected))
 
 
 def _judge_absent(
@@ -213,11 +234,10 @@ def _judge_absent(
         return []
     host = job.host_of(absent[0])
     subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
-    have = "has" if len(absent) == 1 else "have"
-    where = f": {waiters.describe()}" if waiters.positions else ""
-    message = f"{name_ranks(absent)} no longer {have} a process, of {len(absent) + len(job.ranks)} ranks that belong here{where}"
-    there = Evidence("ranks_here", len(job.ranks), limit=len(job.expected or ()), source="/proc")
-    return [kind.finding(subject, message, there, *waiters.facts())]
+    said = describe_absence(job, absent, waiters.positions)
+    where = f"{'; ' if ': ' in said else ': '}{waiters.describe()}" if waiters.positions else ""
+    there = Evidence("ranks_here", len(job.ranks), limit=len(expected_ranks(job) or ()), source="/proc")
+    return [kind.finding(subject, f"{said}{where}", there, *waiters.facts())]
 
 
 def _stood_seconds(alive: Sequence[Position]) -> float:
@@ -256,20 +276,13 @@ def _not_in(group: Group, waiters: Waiters) -> str:
     pronoun = "it" if len(group.positions) == 1 else "they"
     line = f" at {head.where}" if head.where else ""
     inner = f": {head.inner}" if head.inner else ""
-    loop = f", in the loop {_name_loop(head)}" if head.in_loop else ""
+    loop = f", in the loop {head.in_loop}" if head.in_loop else ""
     if all(one.waits_for_gpu for one in waiters.positions):
         return f"{group.name} {is_are(group.positions, head.words)}{line}{loop}{inner}, while {waiters.describe_for_gpu()}{waiters.since}"
     return (
         f"{group.name} {is_are(group.positions, 'is')} not in {waiters.describe_call()} that {waiters.name} "
         f"{is_are(waiters.positions, 'waits')} in{waiters.since}: {pronoun} {is_are(group.positions, head.words)}{line}{loop}{inner}"
     )
-
-
-def _name_loop(one: Position) -> str:
-    """`while True` of train.py:12."""
-    loop, _, line = one.in_loop.rpartition(" (line ")
-    file = one.call.own.file.rpartition("/")[2] if one.call.own is not None else "line "
-    return f"`{loop}` of {file}:{line.rstrip(')')}"
 
 
 def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[FindingKind, str] | None:
@@ -286,8 +299,10 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
+            if head.kind == at.COMPILER:
+                who = "its processes may wait for a server"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
-            return None if still < limits.told else (kinds.NOT_YET, limit)
+            return None if (waited or 0.0) < limits.told else (kinds.NOT_YET, limit)
         if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
             limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
@@ -313,7 +328,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         )
     # One of which only processor time moves may hang, and is told at once; and for those that spin, only the looks tell since when.
     spin = any(one.busy for one in waiters.positions)
-    told_after = limits.compiles if head.kind == at.COMPILER else limits.still if spin else limits.told
+    told_after = limits.still if spin else limits.told
     if waited >= told_after or not head.moves:
         return kinds.WORKS_ALONE, f"; {sign}, and after {limits.work:g} s (--limit) it is called a hang"
     return None
@@ -431,10 +446,16 @@ def _headline(
 
 
 def _progress(positions: Sequence[Position], told: Told) -> str:
-    """`the processor time of 4 of 4 ranks moves, step 41 -> 43`."""
+    """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`; who waits, and for how long, where nothing moves."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        return "NCCL's counts of collectives move" if told.moves is True else "no rank waits long"
+        if told.moves is True:
+            return "NCCL's counts of collectives move"
+        waiting = [group for group in group_alike(positions) if group.head.waits_for_ranks]
+        longest = max(waiting, key=lambda group: group.since_seconds or 0.0, default=None)
+        if longest is None or (longest.since_seconds or 0.0) < 1.0:
+            return "no rank waits long"
+        return f"{describe(longest)}, {describe_seconds(longest.since_seconds)} so far"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
     said = f", {', '.join(counters)}" if counters else ""
     return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{said}"
@@ -445,16 +466,23 @@ def _here(job: Job) -> str:
 
 
 def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Finding]) -> tuple[str, ...]:
-    """What was looked for and is not so."""
+    """What was looked for and is not so; nothing of what could not be read."""
     codes = {finding.code for finding in findings}
-    alive = [one for one in positions if one.kind not in (at.GONE, at.UNSEEN)]
+    alive = [one for one in positions if one.kind != at.GONE and one.seen.last.main is not None]
+    mains = [main for one in alive if (main := one.seen.last.main) is not None]
+    if not mains:
+        return ()
+    seen = "" if len(alive) == len(job.ranks) else " that was seen"
     out = []
-    if kinds.STOPPED.code not in codes and alive:
+    if kinds.STOPPED.code not in codes:
         out.append("no rank that was seen is stopped, frozen or held by a debugger")
-    if kinds.GONE.code not in codes and job.expected is not None and not _absent(job):
-        out.append(f"all {len(job.expected)} ranks of {_here(job)} are there")
-    if not any(one.kind in (at.FILE, at.NETWORK, at.LOCK) for one in alive) and alive:
-        out.append("no main thread waits for a file, a lock or a server")
-    if not any((look := one.seen.last.main) is not None and look.state == "D" for one in alive) and alive:
-        out.append("no main thread is in uninterruptible sleep")
+    expected = expected_ranks(job)
+    if kinds.GONE.code not in codes and expected is not None and not absent_ranks(job):
+        out.append(f"all {len(expected)} ranks of {_here(job)} are there")
+    # A thread that sleeps shows what it waits for by its system call alone, which may not be read of everybody's processes.
+    told = all(main.state == "R" or main.syscall for main in mains)
+    if told and all(one.kind in _NO_WAIT_OF_ITS_OWN for one in alive):
+        out.append(f"no main thread{seen} waits for a file, a lock or a server")
+    if not any(main.state == "D" for main in mains):
+        out.append(f"no main thread{seen} is in uninterruptible sleep")
     return tuple(out)

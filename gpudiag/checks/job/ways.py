@@ -10,9 +10,14 @@ from gpudiag.checks.registry import FindingKind
 from gpudiag.model.job import Frame
 
 _ASKS_RANK = re.compile(
-    r"^(else of )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
+    r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
 )
 NAMES_OF_RANKS = frozenset(("rank", "r", "local_rank", "global_rank", "world_rank", "place", "pid"))
+
+
+def asks_rank(around: str) -> bool:
+    """Whether a statement around a line asks which rank it is: `if rank == 0 (line 3)`."""
+    return bool(_ASKS_RANK.search(around))
 
 
 def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
@@ -78,8 +83,9 @@ def _branch(odd: Position, most: Position) -> str:
         others = {around for frame in own_frames(other.frames) for around in frame.inside}
         for frame in own_frames(position.frames):
             for around in frame.inside:
-                if _ASKS_RANK.search(around) and around not in others:
-                    return f"{frame.place} stands under `{around}`"
+                if asks_rank(around) and around not in others:
+                    way = "after" if around.startswith("after ") else "under"
+                    return f"{frame.place} stands {way} `{around.removeprefix('after ')}`"
     return ""
 
 

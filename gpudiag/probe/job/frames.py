@@ -21,6 +21,7 @@ _TENSORS = ("<Tensor at ", "<Parameter at ")
 _PLAIN = frozenset("0123456789-+.e")
 _SOURCE_BYTES = 4 << 20
 _TEXT_CHARACTERS = 160
+_MOST_GUARDS = 2  # of one block
 
 
 def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
@@ -148,6 +149,7 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for node in _path_to(tree, number):
+        found += _guards_before(tree, node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.clear()
         elif isinstance(node, ast.If):
@@ -168,6 +170,28 @@ def _around(tree: ast.Module | None, number: int) -> tuple[str, ...]:
             )
             found.append(f"{head} (line {node.lineno})")
     return tuple(reversed(found))
+
+
+def _guards_before(tree: ast.Module, node: ast.AST) -> list[str]:
+    """`after if rank not in members: continue (line 13)`: the conditions that lead away before a statement of the same block."""
+    blocks = (
+        block
+        for parent in ast.walk(tree)
+        for name in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(parent, name, None), list) and node in block
+    )
+    block = next(blocks, [])
+    guards = [
+        (one, one.body[-1])
+        for one in block[: block.index(node) if block else 0]
+        if isinstance(one, ast.If)
+        and not one.orelse
+        and isinstance(one.body[-1], ast.Continue | ast.Break | ast.Return)
+    ]
+    return [
+        f"after if {_short(one.test)}: {type(end).__name__.lower()} (line {one.lineno})"
+        for one, end in guards[-_MOST_GUARDS:]
+    ]
 
 
 def _describe_try(node: ast.Try, number: int) -> Iterator[str]:

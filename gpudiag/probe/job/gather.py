@@ -38,13 +38,17 @@ class _Sent:
     lines: dict[tuple[str, int], tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
 
 
-def gather_looks(wanted: Wanted) -> Gathered:
+def gather_looks(wanted: Wanted, within_seconds: float | None = None) -> Gathered:
     """The jobs that are wanted, each rank with its looks; none where there is no such job.
+
+    Looks that have not come within that time are missing.
 
     Raises:
         SourceFailedError: nothing could be listed at all.
     """
     seconds = max(1, wanted.looks) * (wanted.between_seconds + _LOOK_SECONDS)  # to list them takes some too
+    if within_seconds is not None:
+        seconds = min(seconds, max(0.0, within_seconds))
     child = run_guarded(
         "gpudiag.probe.job.look:stream_looks",
         seconds,

@@ -26,6 +26,7 @@ from gpudiag.probe.job.lock_files import find_lock_file
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes, read_text
 from gpudiag.probe.job.py_spy import RawThread, read_stacks
+from gpudiag.probe.job.started_by import add_starters
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
@@ -146,7 +147,7 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
         return replace(look, stacks=explain_refusal(process.pid, read.detail) if refused else read)
     stacks, source = read
     threads = tuple(_with_stack(process.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
-    return replace(look, threads=threads, stacks=source)
+    return replace(look, threads=add_starters(process.pid, threads), stacks=source)
 
 
 def _with_stack(pid: int, thread: ThreadLook, read: RawThread | None) -> ThreadLook:

@@ -50,6 +50,7 @@ from gpudiag.probe.job.own_run import (
     start_glance,
     start_ranks,
 )
+from gpudiag.runs.job_run.ending import Ending
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
 from gpudiag.runs.job_run.look import (
     LOOK_SECONDS,
@@ -103,6 +104,7 @@ class WatchPlan:
 
     run_id: str
     rule: StallRule
+    command: tuple[str, ...] = ()
     kill_on_stall: bool = False
     folder: str = ""  # where flight recorders write their dumps
     scratch: str | None = (
@@ -119,8 +121,12 @@ class Agent:
         command_pid: int,
         descriptors: tuple[int, int],
         tell_stall: Callable[["Agent", Stall], None],
+        say: Callable[[str], None],
     ) -> None:
-        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for."""
+        """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
+
+        `say` prints a sentence while the job runs.
+        """
         self.members = Members(plan.scratch)
         self.stalls = Stalls(plan.rule)
         self.step: Reading[StepTime] = NOT_ASKED
@@ -135,6 +141,8 @@ class Agent:
         self._command_pid = command_pid
         self._commands, self._replies = descriptors
         self._tell_stall = tell_stall
+        self._say = say
+        self._ending = Ending(plan.command)
         self._began = self._ticked = time.monotonic()
         self._received = b""
         self._children: dict[str, tuple[GuardedChild, float, Callable[[GuardedChild], None]]] = {}
@@ -242,6 +250,7 @@ class Agent:
         elif "signal" in command:
             at = datetime.fromtimestamp(command["at"], UTC)
             self.signals.append(SignalSeen(command["signal"], at, command["passed_on"]))
+            self._ending.note(command["signal"], self.seconds)
         elif "look" in command:
             self._take_last_look()
 
@@ -305,6 +314,8 @@ class Agent:
         self._measure(now)
         self._watch_stalls()
         self._kill(now)
+        if (sentence := self._ending.describe(self.members.living, now)) is not None:
+            self._say(sentence)
 
     def _find(self, now: float) -> None:
         """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
@@ -536,6 +547,7 @@ class Agent:
                     self.killed = datetime.now(UTC)
                     _send(self._command_pid, signal.SIGTERM)
                     self._kill_at = self.seconds + _KILL_AFTER_SECONDS
+                    self._ending.note("SIGTERM", self.seconds)
 
         self.looks += 1
         earlier = self.stalls.earlier_look()

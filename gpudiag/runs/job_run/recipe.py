@@ -215,8 +215,13 @@ def _run_agent(
                 write_document(path, dumps(verdict) + "\n")
             tell(verdict, path, "stall")
 
-        watch = WatchPlan(start.run_id, plan.rule, plan.kill_on_stall, str(start.folder), start.scratch)
-        agent = Agent(watch, job_pid, descriptors, tell_stall)
+        def say(sentence: str) -> None:
+            print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
+
+        watch = WatchPlan(
+            start.run_id, plan.rule, plan.command, plan.kill_on_stall, str(start.folder), start.scratch
+        )
+        agent = Agent(watch, job_pid, descriptors, tell_stall, say)
         wait_status = agent.watch()
         status = _leave(build_verdict(start, agent, wait_status), path, tell)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is told by the other process

@@ -20,6 +20,7 @@ _CERTAIN = frozenset(
     for one in (
         *(kinds.STOPPED, kinds.GONE, kinds.DEBUGGER, kinds.TERMINAL, kinds.UNRESPONSIVE, kinds.NCCL_ERROR),
         *(kinds.OTHER_COLLECTIVE, kinds.OTHER_SIZE, kinds.OTHER_PEER, kinds.CALLS_APART, kinds.SWALLOWED),
+        *(kinds.SHARED_GROUP, kinds.GROUP_MADE_BY_SOME),
     )
 )
 _AGAIN = 1.5

@@ -20,7 +20,7 @@ class Machine:
         self.jobs = tuple(map(recorded, names))
         self.further: list[int | None] = []
 
-    def gather(self, wanted: Wanted) -> Gathered:
+    def gather(self, wanted: Wanted, within_seconds: float | None = None) -> Gathered:
         if wanted.looks == 2:
             return Gathered(tuple(map(seen_early, self.jobs)), 0)
         self.further.append(wanted.pid)
@@ -71,7 +71,7 @@ class OnGpus:
         monkeypatch.setattr(hang, "read_c_functions", self.read)
         monkeypatch.setattr(hang, "start_gpu_use", lambda: None)
 
-    def gather(self, wanted: Wanted) -> Gathered:
+    def gather(self, wanted: Wanted, within_seconds: float | None = None) -> Gathered:
         if wanted.looks == 2:
             return Gathered((self.first,), 0)
         self.looks += 1
@@ -154,3 +154,39 @@ def test_c_functions_that_cannot_be_read_are_said_and_not_asked_for_again(
     assert report.outcome is Outcome.ERROR
     assert sorted(asked) == [rank.pid for rank in seen.first.ranks]
     assert "C functions could not be read: py-spy did not answer within 30 s" in report.jobs[0].unseen
+
+
+class TimedMachine(Machine):
+    """It keeps how long each look may take."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.given: list[float | None] = []
+
+    def gather(self, wanted: Wanted, within_seconds: float | None = None) -> Gathered:
+        self.given.append(within_seconds)
+        return super().gather(wanted)
+
+
+def test_no_look_is_begun_that_could_not_end_by_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    """What stands still for too short a time is told so, and the time limit reaches the looks themselves."""
+    machine = TimedMachine("sleep")
+    monkeypatch.setattr(hang, "gather_looks", machine.gather)
+    report = hang.run_hang(every=True, with_machine=False, deadline_seconds=2.0)
+    assert machine.given == [2.0]
+    assert machine.further == [] == slept
+    assert report.jobs[0].findings[0].code == "hang.still"
+
+
+def test_further_looks_get_what_is_left_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
+    machine = TimedMachine("sleep")
+    monkeypatch.setattr(hang, "gather_looks", machine.gather)
+    assert hang.run_hang(every=True, with_machine=False, deadline_seconds=600.0).outcome is Outcome.FAIL
+    first, later = machine.given
+    assert first == 600.0
+    assert later is not None
+    assert 0 < later <= 600.0

@@ -5,7 +5,8 @@ from dataclasses import replace
 from gpudiag.model.codec import encode
 from gpudiag.model.script import ScriptPlace
 from gpudiag.ranks.run import RankEvent
-from gpudiag.runs.train_script import ScriptOutput, ScriptWatch, find_explanations
+from gpudiag.runs.script_output import ScriptOutput, find_explanations
+from gpudiag.runs.train_script import ScriptWatch
 
 WAITS = ScriptPlace("train.py:9 in main", awaited="ranks", awaited_words="for other ranks, in a collective")
 WORKS = ScriptPlace("prepare.py:3 in unpack", work="its child tar (pid 9) uses the processor")

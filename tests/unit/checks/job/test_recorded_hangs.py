@@ -22,7 +22,7 @@ class Recorded:
 
     name: str
     code: str
-    rank: int
+    rank: int | None
     words: tuple[str, ...]
     outcome: Outcome = Outcome.FAIL
 
@@ -92,6 +92,47 @@ RECORDED = (
     Recorded("apart", "hang.sleep", 1, ("not in the all_reduce of ranks 0 and 1", "sleeps at groups.py:45")),
     Recorded("thread_main", "hang.sleep", 3, ("extra.py:38", "in the barrier")),
     Recorded("monitored", "hang.sleep", 1, ("monitored_barrier",)),
+    Recorded(
+        "saves",
+        "hang.threads_share_group",
+        None,
+        (
+            "the threads AsyncCheckpointExecutor_0 of ranks 0-3 wait in the gather_object (started by async_save at threads.py:57 in saves)",
+            "of the default process group",
+            "main threads of ranks 0-3 wait in the barrier (threads.py:59 in saves) of the same group",
+        ),
+    ),
+    Recorded(
+        "prefetch",
+        "hang.threads_share_group",
+        None,
+        ("threads prefetch of ranks 0, 1 and 3 wait in the broadcast (threads.py:110", "the all_reduce"),
+    ),
+    Recorded("joined_loop", "hang.loop", 1, ("its thread tokenizer", "`while True` of threads.py:125")),
+    Recorded(
+        "made_by_some",
+        "hang.group_made_by_some",
+        None,
+        ("all ranks of the job must call", "has the number 2 on rank 1 and 1 on rank 2"),
+    ),
+    Recorded(
+        "mesh_of_members",
+        "hang.group_made_by_some",
+        None,
+        (
+            "threads.py:159 stands after `if dist.get_rank() not in members: continue (line 155)`",
+            "process group 1 is ranks 0 and 1 on rank 0 and 3 ranks on ranks 2 and 3",
+            "in the all_reduce of ranks 0 and 1 (threads.py:162 in mesh_of_members) for rank 1",
+        ),
+    ),
+    Recorded(
+        "compiler_fifo",
+        "hang.compiler",
+        2,
+        ("a compiler that does not run at job.py:22 in main", "opens the FIFO /home/ann/cache.fifo"),
+    ),
+    Recorded("killed", "hang.rank_gone", 1, ("came to the rendezvous, and has ended since", "WORLD_SIZE 4")),
+    Recorded("never_came", "hang.never_joined", 1, ("never started, or ended before",)),
 )
 
 

@@ -67,3 +67,26 @@ def test_variables_are_numbers_and_words_without_secrets():
 def test_a_process_that_is_gone_is_said(monkeypatch):
     read = read_stacks(2**22 - 1, may_stop=False, timeout_seconds=30)
     assert "ended" in read.detail or "py-spy" in read.detail
+
+
+GUARDED = """\
+def make(plan, rank):
+    for name, members in plan.items():
+        if rank not in members:
+            continue
+        if name == "off":
+            note(name)
+        build(members)
+    return plan
+"""
+
+
+def test_conditions_that_lead_away_before_a_line_are_told(tmp_path):
+    file = tmp_path / "meshes.py"
+    file.write_text(GUARDED)
+    inside = Sources().line(os.getpid(), str(file), 7).inside
+    assert inside == (
+        "after if rank not in members: continue (line 3)",
+        "for (name, members) in plan.items() (line 2)",
+    )
+    assert not Sources().line(os.getpid(), str(file), 8).inside
