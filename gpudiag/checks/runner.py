@@ -10,6 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from gpudiag.checks.needs import NEEDS
+from gpudiag.checks.platforms import fit_results, platform_of
 from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, Subject
@@ -127,7 +128,8 @@ def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, 
     """
     ran = [_run(context, check) for check in checks]
     restated = tuple(one for _, told in ran for one in told)
-    return join_restated(tuple(result for result, _ in ran), restated)
+    results = join_restated(tuple(result for result, _ in ran), restated)
+    return fit_results(results, platform_of(context.snapshot))
 
 
 def verdict(results: tuple[CheckResult, ...]) -> Outcome:
