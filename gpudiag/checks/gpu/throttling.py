@@ -462,17 +462,15 @@ def _rise(pair: Pair, cause: str) -> float | None:
 
 def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     peers = [peer for peer in alike(snapshot, device) if is_loaded(peer, limits.LOADED_PERCENT)]
-    clocks = sorted(peer.sm_clock_mhz for peer in peers if not isinstance(peer.sm_clock_mhz, Missing))
+    clocks = [peer.sm_clock_mhz for peer in peers if not isinstance(peer.sm_clock_mhz, Missing)]
     clock = device.sm_clock_mhz
     if not clocks or isinstance(clock, Missing) or not is_loaded(device, limits.LOADED_PERCENT):
         return
-    median = clocks[len(clocks) // 2]
-    if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * median:
-        message = (
-            f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {median} MHz"
-        )
+    usual = median(clocks)
+    if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * usual:
+        message = f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {usual:.0f} MHz"
         evidence = Evidence(
-            "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * median, "NVML; limit: peers"
+            "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * usual, "NVML; limit: peers"
         )
         yield POWER_CAPPED.finding(device_subject(snapshot, device), message, evidence, *_context_of(device))
 

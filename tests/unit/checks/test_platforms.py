@@ -41,7 +41,12 @@ def test_every_remedy_can_be_done_where_it_is_read(remedy):
 
 @pytest.mark.parametrize(
     ("machine", "platform"),
-    [("h100x8", Platform.BARE_METAL), ("h100-vm", Platform.GUEST), ("h100x8-container2", Platform.CONTAINER)],
+    [
+        ("h100x8", Platform.BARE_METAL),
+        ("h100-vm", Platform.GUEST),
+        ("h100x8-container2", Platform.CONTAINER),
+        ("wsl2-rtx", Platform.WSL),
+    ],
 )
 def test_the_platform_of_a_machine(machine, platform):
     assert platform_of(look_at_machine(machine)) is platform
