@@ -237,7 +237,7 @@ _POWER = "Look at the power supplies, their cables and the rack's power cap."
 # (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
 _SUPPLY_OF_A_DESKTOP = (
     "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again: it then asks the"
-    " adapter for full power anew. Use the adapter that came with the machine, without a hub or another cable; if it stays slow, have it replaced."
+    " adapter for full power again. Use the adapter that came with the machine, without a hub or another cable; if it stays slow, have it replaced."
 )
 _kind = partial(FindingKind, owner=Owner.HARDWARE)
 _warn = partial(_kind, outcome=Outcome.WARN, severity=Severity.TRIAGE)
