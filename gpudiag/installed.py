@@ -28,6 +28,11 @@ _MODULES = {"pynvml": "nvidia-ml-py", "grpc": "grpcio", "google": "protobuf", "s
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)['"]""")
 
 
+def has_module(name: str) -> bool:
+    """Whether a module can be imported here, without importing it."""
+    return name in sys.modules or PathFinder.find_spec(name) is not None
+
+
 def install_command(extra: str) -> str:
     """The command that adds an extra to this gpudiag, from where it was installed.
 

@@ -9,12 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
-from http.cookies import CookieError, SimpleCookie
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
 from gpudiag_api.replies import Problem, render_problem
@@ -206,7 +205,7 @@ class Gate:
         site = headers.get(b"sec-fetch-site", b"").decode("latin-1")
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if site not in ("", "same-origin", "none") or (origin and urlsplit(origin).netloc != host):
+        if site not in ("", "same-origin", "none") or (origin and _place_of(origin) != host):
             raise Problem(403, "access.origin", "a page of another site may not change anything")
         if by_cookie and not origin and not site:
             raise Problem(403, "access.origin", "a request with a cookie must say where it comes from")
@@ -250,6 +249,14 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
     return headers
 
 
+def _place_of(origin: str) -> str | None:
+    """The host and port of an Origin header; None where it is no URL (`null`, `http://[`)."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
 @lru_cache(256)
 def _host_name(given: bytes) -> str | None:
     """The host that a Host header names, in lower case; None if it is not a host with or without a port."""
@@ -263,13 +270,8 @@ def _host_name(given: bytes) -> str | None:
 
 
 def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
-    if b"cookie" not in headers:
-        return None
-    try:
-        found = SimpleCookie(headers[b"cookie"].decode("latin-1")).get(name)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+    """The value of a cookie; other programs of this host may have set cookies beside it that are none by RFC 6265."""
+    return cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(name)
 
 
 async def _read_body(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:

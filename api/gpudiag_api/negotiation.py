@@ -1,4 +1,6 @@
-"""Which format of the metrics a scraper asks for, by its Accept header (RFC 9110, 12.5.1)."""
+"""What a client accepts: the format of the metrics (RFC 9110, 12.5.1), and whether answers may be compressed (12.5.3)."""
+
+from collections.abc import Iterator
 
 _OPENMETRICS, _OPENMETRICS_VERSION = "application/openmetrics-text", "1.0.0"
 _TEXT, _TEXT_VERSION = "text/plain", "0.0.4"
@@ -9,10 +11,7 @@ def wants_openmetrics(accept: str | None) -> bool:
     """Whether OpenMetrics 1.0 is named, and liked no less than plain text; a wildcard means text."""
     wanted, text = 0.0, 0.0
     named_text = False
-    for part in (accept or "").split(","):
-        kind, *parameters = (word.strip().lower() for word in part.split(";"))
-        said = dict(word.partition("=")[::2] for word in parameters)
-        said = {name.strip(): value.strip().strip('"') for name, value in said.items()}
+    for kind, said in _ranges(accept):
         quality = _quality(said.get("q", "1"))
         if kind == _OPENMETRICS and said.get("version", _OPENMETRICS_VERSION) == _OPENMETRICS_VERSION:
             wanted = max(wanted, quality)
@@ -21,6 +20,23 @@ def wants_openmetrics(accept: str | None) -> bool:
         elif kind in _ANY and not named_text:  # a name says more than a wildcard
             text = max(text, quality)
     return wanted > 0 and wanted >= text
+
+
+def accepts_gzip(accept_encoding: str | None) -> bool:
+    """Whether gzip is among the content codings that a client takes: named, or by `*`, and not with a weight of 0."""
+    weights = {kind: _quality(said.get("q", "1")) for kind, said in _ranges(accept_encoding)}
+    named = [
+        weights[name] for name in ("gzip", "x-gzip") if name in weights
+    ]  # both are one (RFC 9110, 8.4.1.3)
+    return max(named) > 0 if named else weights.get("*", 0.0) > 0
+
+
+def _ranges(header: str | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """What a header accepts, in lower case, each with its parameters."""
+    for part in (header or "").split(","):
+        kind, *parameters = (word.strip().lower() for word in part.split(";"))
+        said = dict(word.partition("=")[::2] for word in parameters)
+        yield kind, {name.strip(): value.strip().strip('"') for name, value in said.items()}
 
 
 def _quality(text: str) -> float:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.codec import dumps
+from gpudiag_api.negotiation import accepts_gzip
 
 # --- errors
 
@@ -120,7 +121,7 @@ def reply(request: Request, encoded: Encoded, *, cache: str = "no-cache") -> Res
     if _has_it(request.headers.get("if-none-match"), encoded.tag):
         return Response(None, 304, headers)
     body = encoded.body
-    if len(body) >= _GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+    if len(body) >= _GZIP_FROM_BYTES and accepts_gzip(request.headers.get("accept-encoding")):
         body = encoded.compressed()
         headers["Content-Encoding"] = "gzip"
     return Response(body, 200, headers, encoded.media_type)

@@ -5,14 +5,16 @@ it. The worst outcome, severity and owner of them count; jobs stay off where one
 reported twice. The check whose finding was joined to another keeps its outcome, and names the code that reports it.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import perf_counter
 
 from gpudiag.checks.needs import NEEDS
+from gpudiag.checks.platforms import fit_results, platform_of
 from gpudiag.checks.registry import Check, Judgement, Restated, could_not_look
 from gpudiag.model.context import Context
-from gpudiag.model.evidence import DeviceSubject, Subject
+from gpudiag.model.evidence import DeviceSubject, HostSubject, Subject
 from gpudiag.model.finding import (
     WORST_FIRST,
     CheckResult,
@@ -91,8 +93,14 @@ def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
 
 
 def _advised(stated: Finding, how: Restated) -> str:
-    """The remedy after the advice, unless it contains that already."""
+    """The remedy after the advice, unless it contains that already; a power cycle says that it is what the driver asks for."""
     request = "" if stated.code in _MACHINE_RESTARTED else how.request
+    if how.request and not request and "power-cycle" in stated.remedy:
+        asked = how.request.removeprefix("The driver asks for ").rstrip(".")
+        stated = replace(
+            stated,
+            remedy=f"{stated.remedy} The driver asks for {asked}: that alone leaves the GPU's power on.",
+        )
     new = [words for words in (how.advice, request) if words.rstrip(".") not in stated.remedy]
     return " ".join((*new, stated.remedy))
 
@@ -106,15 +114,33 @@ def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
 
 
 def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
-    """The result without that finding, its reason naming the code that reports it; the outcome stays."""
+    """The result without that finding, its reason naming the code that reports it; the outcome stays.
+
+    Where it keeps findings of its own, the reason says of which GPU it is: a fault of one is not reported by another's.
+    """
     if not any(finding is told for finding in result.findings):
         return result
     findings = tuple(finding for finding in result.findings if finding is not told)
-    if result.reason is None:
-        reason = f"{TOLD_BY} {code}"
-    else:
-        reason = result.reason if code in result.reason else f"{result.reason}, {code}"
-    return replace(result, findings=findings, reason=reason)
+    before = (result.reason or "").split("; ") if result.reason else []
+    if findings:  # a fault of its own GPUs is not reported by that of another
+        clause = f"{_name(told.subject)}: {TOLD_BY} {code}"
+        return replace(result, findings=findings, reason="; ".join(dict.fromkeys((*before, clause))))
+    codes = dict.fromkeys((*_CODE.findall(result.reason or ""), code))
+    return replace(result, findings=findings, reason=f"{TOLD_BY} {', '.join(codes)}")
+
+
+_CODE = re.compile(r"\b[a-z]\w*\.[a-z]\w+")
+
+
+def _name(subject: Subject) -> str:
+    """The part that a finding is about, for the reason of a check: `GPU 5`."""
+    if not isinstance(subject, DeviceSubject):
+        return subject.host if isinstance(subject, HostSubject) else "another part"
+    names = (
+        (f"GPU {subject.nvml_index}", subject.nvml_index),
+        (f"the GPU at {subject.bus_id}", subject.bus_id),
+    )
+    return next((name for name, value in names if not isinstance(value, Missing)), "a GPU")
 
 
 # --- every check gives a result
@@ -127,7 +153,8 @@ def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, 
     """
     ran = [_run(context, check) for check in checks]
     restated = tuple(one for _, told in ran for one in told)
-    return join_restated(tuple(result for result, _ in ran), restated)
+    results = join_restated(tuple(result for result, _ in ran), restated)
+    return fit_results(results, platform_of(context.snapshot))
 
 
 def verdict(results: tuple[CheckResult, ...]) -> Outcome:

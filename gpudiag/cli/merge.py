@@ -1,11 +1,13 @@
 """`gpudiag merge`: many machines' reports as one."""
 
+import os
+
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.printing import print_result, status_with_file
 from gpudiag.cli.result_options import Wanted, result_options
-from gpudiag.errors import ExitStatus
+from gpudiag.errors import ExitStatus, UsageError
 
 _EXAMPLES = """\b
 Examples:
@@ -13,7 +15,8 @@ Examples:
     gpudiag preflight --json
   gpudiag merge reports/*.json
 A file may hold several reports, one per line. A report that is missing, empty
-or cut short makes the verdict ERROR (exit status 3), unless a machine FAILs.
+or cut short makes the verdict ERROR (exit status 3), unless a machine FAILs;
+where no file is there at all, the exit status is 2.
 A report that is given twice counts once."""
 
 
@@ -33,6 +36,10 @@ def merge(reports: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     from gpudiag.runs.hang_merge import join_hang_sources, read_hang_sources
     from gpudiag.runs.merge import merge_reports
 
+    if not any(map(os.path.exists, reports)):  # a mistyped name, and no machine that did not report
+        raise UsageError(
+            f"cannot read {reports[0]}: no such file", hint="give the reports: gpudiag merge reports/*.json"
+        )
     hangs = read_hang_sources(reports)
     if hangs is not None:
         from gpudiag.cli.hang import print_hang

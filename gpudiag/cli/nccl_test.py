@@ -10,13 +10,15 @@ from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_optio
 from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
-from gpudiag.cli.result_options import Wanted, result_options
+from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
+from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.finding import Outcome
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
+from gpudiag.model.run import RunEvent
 
 EXIT_STATUSES = {
     Outcome.PASS: ExitStatus.PASS,
@@ -50,14 +52,46 @@ def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
         return ExitStatus.PASS
     place = read_place(options)
     with EventFile(options["events"]) as events, ProgressLine(sys.stderr) as progress:
-        listener = join_listeners(events.write, progress.show)
-        outcome = run_nccl_test(
-            plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
-        )
+        so_far: list[RunEvent] = []
+        listener = join_listeners(events.write, progress.show, so_far.append)
+        try:
+            outcome = run_nccl_test(
+                plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
+            )
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+            TerminatedError,
+        ):  # the second: of agents that end their ranks first
+            as_table = wanted.form == "text" and options["events"] != STANDARD_OUTPUT
+            progress.warn(
+                _measured_before_the_end(so_far, wanted, all_sizes=options["all_sizes"], as_table=as_table)
+            )
+            raise
     kept = not outcome.reporter or _print(outcome.report, wanted, all_sizes=options["all_sizes"])
     keep_report(outcome.report, place, reporter=outcome.reporter)
     warn_unremembered(outcome.record())
     return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
+
+
+def _measured_before_the_end(
+    events: list[RunEvent], wanted: Wanted, *, all_sizes: bool, as_table: bool
+) -> str:
+    """What was measured until the run was ended from outside; the sizes go to standard output `as_table`."""
+    results = [event.result for event in events if event.result is not None]
+    planned = max((event.planned for event in events), default=0)
+    count = (
+        f"{len(results)} of {planned} planned results were measured before the end, and nothing was judged"
+    )
+    if not results or not as_table:
+        return count
+    from gpudiag.render.collective_text import render_results
+
+    print(
+        "\n".join(render_results(results, all_sizes=all_sizes or wanted.verbose, style=wanted.style())),
+        flush=True,
+    )
+    return count
 
 
 def _print(report: CollectiveReport, wanted: Wanted, *, all_sizes: bool) -> bool:

@@ -64,15 +64,22 @@ def plan_sweep(
     for op in plan.op:
         if op == BARRIER:
             cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
-        elif op != "send_recv" or world_size > 1:  # no rank sends to itself
+        elif world_size >= OPERATIONS[op].least_ranks:  # no rank sends to itself
             for dtype in _dtypes(plan, op, backend, float8=float8):
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
         raise UsageError(
             f"nothing to measure: {', '.join(plan.op)} on {world_size} ranks up to {max_bytes} bytes",
-            hint=f"--min-bytes is {plan.min_bytes}; send_recv needs two ranks",
+            hint=_why_nothing(plan, world_size),
         )
     return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify)
+
+
+def _why_nothing(plan: NcclTestPlan, world_size: int) -> str:
+    """What leaves nothing to measure: operations that need more ranks, else the smallest size."""
+    few = [op for op in plan.op if OPERATIONS[op].least_ranks > world_size]
+    needs = f"{' and '.join(few)} need{'s' * (len(few) == 1)} {max((OPERATIONS[op].least_ranks for op in few), default=1)} ranks"
+    return f"{needs}: --nproc" if few else f"--min-bytes is {plan.min_bytes}"
 
 
 def _dtypes(plan: NcclTestPlan, op: str, backend: str, *, float8: bool) -> tuple[str, ...]:

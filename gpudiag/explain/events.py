@@ -56,15 +56,21 @@ _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
 
 
 # Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write them in: Go's klog, Java
-# and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons; git, aws, TensorBoard. Alone in a text they are no rank's.
+# and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other programs in Go; git, aws, TensorBoard. Alone in a
+# text they are no rank's.
 _FOREIGN = re.compile(
     r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |"
     r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
     r"^\[\d{4}-\d\d-\d\dT[\d:.]+\](?: \[[\d.\w]+\])? (?:error|fatal): |"
+    r"^time=\S+ level=(?:error|fatal) msg=|^level=(?:error|fatal) |"
     r"^fatal: |^fatal error: (?!.*\.(?:h|cuh|hpp)\b)|TensorBoard could not"
 )
 
 
+# An error whose own words say that the program does without, or tries again.
+_GOES_ON = re.compile(
+    r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|[Hh]armless|[Ii]gnoring)\b"
+)
 # Failures that only report that another process ended.
 _REPORTS = frozenset(
     (
@@ -325,7 +331,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
     reported = min((found.numbers[0] for found in log.facts.found.values()), default=None)
     if reported is not None and not 0 < reported - line.number <= _JUST_BEFORE:
         return []
-    if log.facts.moved_after(line.number):
+    if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
     failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):

@@ -11,15 +11,25 @@ from pathlib import Path
 from gpudiag.errors import UsageError
 from gpudiag.explain.answer import Source, explain_logs, open_log
 from gpudiag.explain.files import LogRefused, log_files
-from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid, known_topics
+from gpudiag.explain.topics import (
+    explain_cuda_error,
+    explain_failure,
+    explain_sxid,
+    explain_xid,
+    known_topics,
+)
 from gpudiag.model.explanation import Explanation, LogExplanation
 from gpudiag.model.nearest import find_nearest
 from gpudiag.probe.job.flight_recorder import looks_like_dump
+from gpudiag.reference.cuda_errors import find_cuda_error
 from gpudiag.reference.failures import failures
 
-_NUMBERED_TOPIC = re.compile(r"(?P<kind>s?xid)[ -]?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII)
-_NUMBERED = {"xid": explain_xid, "sxid": explain_sxid}
-_EXAMPLES = {"xid": 79, "sxid": 20034}
+_NUMBERED_TOPIC = re.compile(
+    r"(?:(?P<kind>s?xid|cuda)(?: error)?[ -]?)?(?P<number>\d{1,6})", re.IGNORECASE | re.ASCII
+)  # a number alone is an Xid's
+_NUMBERED = {"xid": explain_xid, "sxid": explain_sxid, "cuda": explain_cuda_error}
+_WORDS = {"xid": "Xid", "sxid": "SXid", "cuda": "CUDA error"}
+_EXAMPLES = {"xid": 79, "sxid": 20034, "cuda": 802}
 _HINT = "give a code (gpu.lost), xid 79, files or a folder of logs, an error text in quotes, or - for standard input"
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\s:]*[/\\][^\s:]*|[^\s]+\.(?:log|out|err|txt|gz|xz|bz2|zst|json)")
 
@@ -33,10 +43,10 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     if "" in words:  # as a path it would be this folder
         raise UsageError("an argument is empty: is a variable of the shell not set?", hint=_HINT)
     numbered = _NUMBERED_TOPIC.fullmatch(" ".join(words))
-    if numbered:
-        return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
+    if numbered and not (len(words) == 1 and _exists(words[0])):  # a log may have a number for its name
+        return _NUMBERED[(numbered["kind"] or "xid").lower()](int(numbered["number"]))
     if words[0].lower() in _NUMBERED:
-        kind = {"xid": "Xid", "sxid": "SXid"}[words[0].lower()]
+        kind = _WORDS[words[0].lower()]
         said = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"say which {kind}"
         raise UsageError(
             said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
@@ -54,7 +64,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     if len(words) > 1:
         raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
     topics = (*known_topics(), *failures())
-    near = f"xid {text}" if text.isdecimal() else find_nearest(text, topics)
+    near = find_nearest(text, topics)
     question = f"; did you mean {near}?" if near else ""
     raise UsageError(f"{text!r} is no finding code and no file{question}", hint=_HINT)
 
@@ -67,13 +77,16 @@ def explain_text(text: str) -> LogExplanation:
 def explain_name(name: str) -> Explanation | None:
     """The explanation of `gpu.lost`, a check, a known failure, `xid-79` or `sxid-12028`; None where there is none."""
     numbered = _NUMBERED_TOPIC.fullmatch(name)
-    if numbered:
+    if numbered and numbered["kind"]:
         return _NUMBERED[numbered["kind"].lower()](int(numbered["number"]))
     return explain_topic(name)
 
 
 def explain_topic(name: str) -> Explanation | None:
     """The explanation of a finding code, a check or a known failure; None where there is none of that name."""
+    error = find_cuda_error(name)
+    if error is not None:
+        return explain_cuda_error(error.number)
     known = known_topics().get(name)
     if known is None and name in failures():
         return explain_failure(failures()[name])

@@ -1,11 +1,14 @@
 """One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
 
+from dataclasses import replace
+
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import describe_limits, finding_kinds, name_reporters
 from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.rules import RULES
 from gpudiag.model.explanation import Example, Explanation
+from gpudiag.reference.cuda_errors import cuda_error_source, cuda_errors
 from gpudiag.reference.failures import Failure, failures
 from gpudiag.reference.xid import (
     WHO_IS_AT_FAULT,
@@ -99,6 +102,29 @@ def explain_sxid(code: int) -> Explanation:
         remedy=sxid.remedy,
         look_also=look_also,
         source=sxid_source(),
+    )
+
+
+def explain_cuda_error(number: int) -> Explanation:
+    """What an error of CUDA means and asks for: the known failure that it shows, under its own number and names."""
+    error = cuda_errors().get(number)
+    if error is None:
+        return Explanation(
+            topic=f"CUDA error {number}",
+            title="CUDA has no error of this number",
+            meaning="A library between the program and CUDA may have returned it.",
+            remedy="Look for the name of the error in the log: CUDA_ERROR_... or cudaError...",
+            source=cuda_error_source(),
+        )
+    failure = next(failure for failure in failures().values() if number in failure.cuda_errors)
+    names = " = ".join(name for name in (error.driver_name, error.runtime_name) if name)
+    return replace(
+        explain_failure(failure),
+        topic=f"CUDA error {number}",
+        title=f"{names}: {error.text}" if error.text else names,
+        meaning=f"{failure.title[0].upper()}{failure.title[1:]}. {failure.cause}",
+        look_also=(failure.id,),
+        source=cuda_error_source(),
     )
 
 

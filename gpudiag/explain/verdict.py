@@ -53,6 +53,7 @@ _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
 _LOST = ("rank.connection_lost", "network.connection_refused")
+_WITHDRAWN = "kubernetes.gpu_withdrawn"
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
 
 
@@ -123,9 +124,7 @@ def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
     explanation = _explanation(event)
     kind, ranks, hosts, evidence = _kind(job, events, root, everyone)
     later = find_later(events, root)
-    if event.is_driver and "XidCriticalError" in event.text:
-        plugin = failures()["kubernetes.gpu_withdrawn"]
-        evidence.append(f"{plugin.title}. {plugin.mend}")
+    evidence += _details(event)
     others = sorted({host for host in job.hosts.values() if host not in hosts})
     if "No such file or directory" in event.text and len(hosts) == 1 and others:
         evidence.append(
@@ -166,6 +165,17 @@ def _notes(event: Event) -> tuple[str, ...]:
         else ()
     )
     return (*((event.note,) if event.note else ()), *unknown)
+
+
+def _details(event: Event) -> list[str]:
+    """What the line itself says in numbers and names; an Xid that a device plugin reports is its line, not the kernel's."""
+    failure = failures().get(_WITHDRAWN if _is_of_plugin(event) else event.topic)
+    detail = failure.detail_of(event.text) if failure is not None else ""
+    return [detail] if detail else []
+
+
+def _is_of_plugin(event: Event) -> bool:
+    return event.is_driver and "XidCriticalError" in event.text
 
 
 def _later_words(group: Group) -> str:
@@ -377,8 +387,11 @@ def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
 
 
 def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
+    if explanation is not None and _is_of_plugin(event) and _is_of_application(event.topic):
+        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].mend}"
     if explanation is not None:
-        return explanation.remedy
+        failure = failures().get(event.topic)
+        return explanation.remedy if failure is None else failure.remedy_for(event.text)
     if event.code is not None:
         return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:

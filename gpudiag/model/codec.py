@@ -528,7 +528,10 @@ class _NamesForTypes(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in self._own or hasattr(builtins, name):
             raise KeyError(name)
-        return next(vars(module)[name] for module in _late_modules() if name in vars(module))
+        found = next((vars(module)[name] for module in _late_modules() if name in vars(module)), None)
+        if found is None:
+            raise KeyError(f"{name} is in none of the modules that _late_modules of {__name__} lists")
+        return found
 
 
 def _late_modules() -> Iterator[types.ModuleType]:

@@ -37,7 +37,7 @@ class Operation:
 
     `layout` is of a rank and the world size. `whole_array`: the size is that of the array over all ranks;
     `reduces`: it takes a reduction; `in_place`: which placements torch offers, out of place (False) before in
-    place (True), as nccl-tests runs them.
+    place (True), as nccl-tests runs them; `least_ranks`: with fewer there is nobody to exchange data with.
     """
 
     layout: Callable[[int, int], Layout]
@@ -45,6 +45,7 @@ class Operation:
     whole_array: bool = False
     reduces: bool = False
     placements: tuple[bool, ...] = (True,)
+    least_ranks: int = 1
 
 
 def _twice_the_others(world_size: int) -> float:
@@ -112,7 +113,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         "reduce": Operation(_reduce, _one, reduces=True),
         "gather": Operation(_gather, _the_others, whole_array=True, placements=(False,)),
         "scatter": Operation(_scatter, _the_others, whole_array=True, placements=(False,)),
-        "send_recv": Operation(_send_recv, _one, placements=(False,)),
+        "send_recv": Operation(_send_recv, _one, placements=(False,), least_ranks=2),
         BARRIER: Operation(_barrier, _one),
     }
 )

@@ -10,6 +10,9 @@ Keys of an entry there:
     patterns      regular expressions over one line, without the prefixes that launchers add; no
                   alternatives outside of a group, and each holds at least one of `TRIGGERS`
     in_tracebacks the same for the last line of a Python traceback whose frames match `frames`: who raised it
+    cuda_errors   numbers of CUDA's errors: names, numbers and texts of cuda_errors.toml are patterns too
+    details       a sentence with {fields} for the verdict, from the named groups of the pattern that matches;
+                  the first one counts whose fields the line has
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
@@ -28,10 +31,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Owner
+from gpudiag.reference.cuda_errors import expressions_of
 from gpudiag.reference.tables import read_table
 
 ANY_CAUSE = "*"  # in `follows`
@@ -87,6 +92,25 @@ class Failure:
     mend: str
     proof: str
     source: str
+    cuda_errors: tuple[int, ...] = ()
+    details: tuple[str, ...] = ()
+
+    def said_in(self, line: str) -> dict[str, str]:
+        """The named groups of the pattern that the line matches: a node, a version, a count."""
+        matches = (pattern.search(line) for pattern in self.patterns if "(?P<" in pattern.expression)
+        groups = next((match.groupdict() for match in matches if match), {})
+        return {name: value for name, value in groups.items() if value}
+
+    def detail_of(self, line: str) -> str:
+        """What the line says in numbers or names, as a sentence; empty where it says nothing of the kind."""
+        said = self.said_in(line) if self.details else {}
+        fits = (detail for detail in self.details if set(re.findall(r"\{(\w+)\}", detail)) <= set(said))
+        return next(fits, "").format_map(said)
+
+    def remedy_for(self, line: str) -> str:
+        """How to fix it, with the names that the line says in place of NODE, POD and the like."""
+        named = {name.upper(): value for name, value in self.said_in(line).items()}
+        return re.sub(r"\b[A-Z]{3,}\b", lambda match: named.get(match[0], match[0]), self.mend)
 
 
 @cache
@@ -100,7 +124,10 @@ def failures() -> dict[str, Failure]:
             program=entry["program"],
             owner=Owner(entry["owner"]),
             patterns=(
-                *(Pattern(text, longest_part(text)) for text in entry.get("patterns", ())),
+                *(
+                    Pattern(text, longest_part(text))
+                    for text in (*entry.get("patterns", ()), *_of_cuda(entry))
+                ),
                 *(
                     Pattern(text, longest_part(text), raised["frames"])
                     for raised in entry.get("in_tracebacks", ())
@@ -117,10 +144,17 @@ def failures() -> dict[str, Failure]:
             mend=entry["mend"],
             proof=entry["proof"],
             source=entry["source"],
+            cuda_errors=tuple(entry.get("cuda_errors", ())),
+            details=tuple(entry.get("details", ())),
         )
         for table in failure_tables()
         for entry in read_table(table)["failure"]
     }
+
+
+def _of_cuda(entry: dict[str, Any]) -> tuple[str, ...]:
+    numbers = tuple(entry.get("cuda_errors", ()))
+    return expressions_of(numbers, in_nccl=not entry.get("generic", False)) if numbers else ()
 
 
 def failure_tables() -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 The structure is that of Jenkins' junit-10.xsd: a test case has at most one failure, error or skipped
 element, times have three decimals. FAIL is a failure, ERROR an error, SKIP skipped with its reason; a
-WARN passes, and its system-out has what it found.
+WARN passes, and its system-out has what it found. A check whose faults another check reports is skipped, and
+names that one: a fault is one failure.
 """
 
 import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
+from gpudiag.checks.runner import TOLD_BY
 from gpudiag.compat import UTC
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
@@ -136,7 +138,9 @@ def _findings_table(told: tuple[Told, ...]) -> str:
 def _checks_fold(report: Report) -> str:
     rows = ["| outcome | check | reason |", "| --- | --- | --- |"]
     for result in report.results:
-        reason = escape_markdown(describe_reason(result)) if result.reason else ""
+        codes = ", ".join(dict.fromkeys(one_line(finding.code) for finding in result.findings))
+        told = [part for part in (codes, describe_reason(result) if result.reason else "") if part]
+        reason = escape_markdown("; ".join(told))
         rows.append(f"| {result.outcome.value.upper()} | {escape_markdown(result.check)} | {reason} |")
     table = "\n".join(rows)
     return f"<details><summary>All {len(report.results)} checks</summary>\n\n{table}\n\n</details>"
@@ -153,7 +157,8 @@ def render_junit(report: Report) -> str:
     """The whole document, with its XML declaration."""
     results = _with_verdict(report)
     seconds = sum(finite_seconds(result.seconds) for result in results)
-    counts = {name: sum(result.outcome is outcome for result in results) for name, outcome in _COUNTS.items()}
+    shown = [_shown_as(result) for result in results]
+    counts = {name: sum(one is outcome for one in shown) for name, outcome in _COUNTS.items()}
     attributes = {"name": _SUITE, "tests": str(len(results)), "time": _time(seconds)}
     # <testsuites> has no `skipped`.
     overall = {name: str(counts[name]) for name in ("failures", "errors")}
@@ -202,6 +207,12 @@ def _properties(report: Report) -> dict[str, str]:
     }
 
 
+def _shown_as(result: CheckResult) -> Outcome:
+    """The outcome of a test case: SKIP where another case is the failure."""
+    is_told = not result.findings and (result.reason or "").startswith(TOLD_BY)
+    return Outcome.SKIP if is_told else result.outcome
+
+
 def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:
     name = one_line(result.check) or "unnamed"
     group = name.partition(".")[0]
@@ -211,13 +222,14 @@ def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:
         {"classname": f"gpudiag.{group}", "name": name, "time": _time(finite_seconds(result.seconds))},
     )
     details = "\n".join(_describe(result.findings))
-    element = _ELEMENTS.get(result.outcome)
+    outcome = _shown_as(result)
+    element = _ELEMENTS.get(outcome)
     if element is not None:
         attributes = {"message": _headline(result)}
-        if result.outcome is not Outcome.SKIP:
+        if outcome is not Outcome.SKIP:
             attributes["type"] = one_line(result.findings[0].code) if result.findings else "error"
         ElementTree.SubElement(case, element, attributes).text = details or None
-    elif details or result.outcome is Outcome.WARN:
+    elif details or outcome is Outcome.WARN:
         ElementTree.SubElement(case, "system-out").text = details or _headline(result)
 
 

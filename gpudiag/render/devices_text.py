@@ -169,7 +169,7 @@ def _rows(
     about = findings_about(device, findings)
     judged = judge_state(snapshot, device, about)
     state = describe_state(judged)
-    boards = [_board(device), *[""] * len(about)]  # only a GPU's first note names the board
+    boards = [describe_board(device), *[""] * len(about)]  # only a GPU's first note names the board
     marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
     colour = {GpuState.HEALTHY: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
@@ -237,7 +237,7 @@ def _note(finding: Finding, board: str) -> str:
     return f"{sentence(finding.message)}{board}. {finding.remedy}"
 
 
-def _board(device: Device) -> str:
+def describe_board(device: Device) -> str:
     """UUID and serial number, for the person who removes the board."""
     serial = device.serial
     known = [device.id.uuid, serial if isinstance(serial, Missing) else f"serial {serial}"]

@@ -5,6 +5,7 @@ from collections import Counter
 from gpudiag.checks.gpu.availability import Candidate
 from gpudiag.checks.gpu.state import count_states
 from gpudiag.checks.needs import NO_GPU, NO_TRACE
+from gpudiag.installed import has_module
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing
@@ -25,6 +26,7 @@ from gpudiag.units import format_size
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
 _WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
+_WITHOUT_TORCH = "doctor"  # says which commands need torch, and how to get it
 
 
 def render_overview(
@@ -146,8 +148,10 @@ def _next(snapshot: Snapshot, faults: tuple[Finding, ...]) -> list[str]:
     working = _works(snapshot)
     if not working and not faults:
         plain = "No GPU to train on, so no PASS. If this machine should have no GPU: gpudiag preflight --expect-gpus 0"
-        return [*wrapped(plain), *next_lines(*_WITHOUT_GPU)]
+        test = _WITHOUT_GPU[0] if has_module("torch") else f"gpudiag {_WITHOUT_TORCH}"
+        return [*wrapped(plain), *next_lines(test, *_WITHOUT_GPU[1:])]
     if not working:
         return next_lines("gpudiag list --sources all", f"explain {faults[0].code}", "--help")
     explain = [f"explain {faults[0].code}"] if faults else []
-    return next_lines("gpudiag list", "preflight", "nccl-test", "serve", *explain, "--help")
+    test = "nccl-test" if has_module("torch") else _WITHOUT_TORCH
+    return next_lines("gpudiag list", "preflight", test, "serve", *explain, "--help")

@@ -1,12 +1,17 @@
 """A report as text: verdict and owner, what failed and what to do, what was not looked at, what to type next."""
 
+from collections import Counter
 from itertools import zip_longest
 
+from gpudiag.checks import BUILTIN
+from gpudiag.checks.gpu.state import findings_about
 from gpudiag.checks.needs import NVML_REASONS
+from gpudiag.installed import has_module
 from gpudiag.model.active import NOT_TESTED
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
 from gpudiag.model.history import UNREAD
 from gpudiag.model.report import Report
+from gpudiag.render.devices_text import describe_board
 from gpudiag.render.report_words import (
     MAX_TEXT_CHARACTERS,
     Coverage,
@@ -20,6 +25,8 @@ from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 20  # shown whole; `--verbose` has all
+_OF_TESTS = {"active", "collective", "training"}  # what checks need that judge a test, and not readings
+_ACTIVE = frozenset(check.name for check in BUILTIN if _OF_TESTS & set(check.needs))
 _COVERAGE = "active.coverage"  # the check that says it of all tests
 _MAX_ERRORS_NAMED = 6  # where more share one reason, their number is enough; `--verbose` names them all
 
@@ -32,7 +39,7 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     told = tell_once(faults)
     shown = told[: style.most(MAX_FINDINGS)]
     for subject, about in _by_subject(shown).items():
-        lines += ["", *wrapped(subject)]
+        lines += ["", *wrapped(f"{subject}{_board_of(report, about)}")]
         for one, following in zip_longest(about, about[1:]):
             lines += _finding(one, style)
             if following is None or following.remedy != one.remedy:  # printed once, after the last
@@ -56,7 +63,26 @@ def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, sty
     lines[0] = style.paint_outcome(lines[0], report.verdict.value)
     if report.snapshot.simulated:
         lines.append("  no real GPU was read")
+    if report.verdict is Outcome.PASS and not _is_tested(report):
+        lines += wrapped(f"  Not tested: speed, data, network{_why_untested(report)}", indent="    ")
     return lines
+
+
+def _active(report: Report) -> list[CheckResult]:
+    """The results of checks that need a test to run, and not only readings."""
+    return [result for result in report.results if result.check in _ACTIVE]
+
+
+def _is_tested(report: Report) -> bool:
+    """Whether a test ran: a PASS by readings alone says less."""
+    return any(result.outcome not in (Outcome.SKIP, Outcome.ERROR) for result in _active(report))
+
+
+def _why_untested(report: Report) -> str:
+    reasons = Counter(result.reason for result in _active(report) if result.reason)
+    if not reasons:
+        return "" if _active(report) else " (level instant: readings only)"
+    return f" ({one_line(reasons.most_common(1)[0][0], MAX_TEXT_CHARACTERS)})"
 
 
 def _extent(covered: Coverage, checks: int) -> str:
@@ -81,6 +107,16 @@ def _by_subject(told: tuple[Told, ...]) -> dict[str, list[Told]]:
     for one in told:
         groups.setdefault(one.subject, []).append(one)
     return groups
+
+
+def _board_of(report: Report, told: list[Told]) -> str:
+    """UUID and serial number of a GPU whose board may have to go: what its vendor asks for first."""
+    is_one = all(one.count == 1 for one in told)
+    if not (is_one and any(one.finding.owner is Owner.HARDWARE for one in told)):
+        return ""
+    of_device = (one for one in report.snapshot.devices if findings_about(one, [told[0].finding]))
+    device = next(of_device, None)
+    return "" if device is None else describe_board(device)
 
 
 def _finding(told: Told, style: Style) -> list[str]:
@@ -144,6 +180,6 @@ def _next(report: Report, faults: tuple[Finding, ...]) -> list[str]:
         codes = list(dict.fromkeys(one_line(finding.code) for finding in faults))
         return next_lines(f"gpudiag explain {codes[0]}", "gpudiag list --wide")
     if report.verdict is Outcome.PASS:
-        return next_lines("gpudiag nccl-test", "gpudiag list")
+        return next_lines("gpudiag nccl-test" if has_module("torch") else "gpudiag doctor", "gpudiag list")
     own = ["gpudiag preflight --expect-gpus 0"] if is_cpu_only(report) else []
     return next_lines("gpudiag list --sources all", *own)

@@ -6,6 +6,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from textwrap import wrap
 
 from gpudiag.model.untrusted_text import shorten_text
@@ -111,11 +112,11 @@ def render_table(
 ) -> list[str]:
     """A table with a heading, at most `width` columns wide; only columns with `gives_way` are cut."""
     cells = [[column.heading for column in headings], *([*row] for row in rows)]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(headings))]
+    widths = [max(cells_of(row[place]) for row in cells) for place in range(len(headings))]
     excess = sum(widths) + len(_GAP) * (len(headings) - 1) - (width or columns())
     for place, column in enumerate(headings):
         if column.gives_way and excess > 0:
-            narrowest = max(len(column.heading), 4)
+            narrowest = max(cells_of(column.heading), 4)
             cut = min(excess, max(0, widths[place] - narrowest))
             widths[place] -= cut
             excess -= cut
@@ -161,9 +162,26 @@ def next_lines(*commands: str, width: int | None = None) -> list[str]:
     return lines
 
 
+def cells_of(text: str) -> int:
+    """How many columns of a terminal the text takes: two for a wide character, none for a mark on the one before it.
+
+    Unicode Standard Annex 11 (East Asian Width); combining marks are general categories Mn and Me.
+    """
+    return len(text) if text.isascii() else sum(map(_cells_of_character, text))
+
+
+def _cells_of_character(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
 def shortened(text: str, width: int) -> str:
-    """`text`, cut to `width` characters with `..` at its end where it is longer."""
-    return text if len(text) <= width else text[: max(0, width - 2)] + ".."
+    """`text`, cut to `width` columns with `..` at its end where it is longer."""
+    if cells_of(text) <= width:
+        return text
+    ends = accumulate(map(_cells_of_character, text))
+    return text[: sum(end <= width - 2 for end in ends)] + ".."
 
 
 def sentence(text: str) -> str:
@@ -173,10 +191,15 @@ def sentence(text: str) -> str:
 
 def _render_row(headings: Sequence[Column], widths: Sequence[int], row: Sequence[str]) -> str:
     cells = (
-        shortened(cell, width).rjust(width) if column.right else shortened(cell, width).ljust(width)
+        _padded(shortened(cell, width), width, right=column.right)
         for column, width, cell in zip(headings, widths, row, strict=True)
     )
     return _GAP.join(cells).rstrip()
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    spaces = " " * (width - cells_of(text))
+    return f"{spaces}{text}" if right else f"{text}{spaces}"
 
 
 def one_line(text: str, max_characters: int | None = None) -> str:

@@ -3,6 +3,7 @@
 A document has each finding for itself; this is for people, who read the same sentence once.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -128,10 +129,15 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
 
 def _remedy(group: list[Finding]) -> str:
     """The remedy with every GPU in its commands, where only the GPU differs; else the first one."""
-    general = {describe_remedy(finding).replace(f"-i {_index(finding)} ", "-i {} ") for finding in group}
+    general = {_without_gpu(finding) for finding in group}
     if len(general) != 1:
         return describe_remedy(group[0])
-    return next(iter(general)).replace("-i {} ", f"-i {','.join(map(str, sorted(_indices(group))))} ")
+    return next(iter(general)).replace("-i {}", f"-i {','.join(map(str, sorted(_indices(group))))}")
+
+
+def _without_gpu(finding: Finding) -> str:
+    """The remedy with `{}` for the GPU that its commands name by `-i`, wherever that stands in them."""
+    return re.sub(rf"(?<=-i ){_index(finding)}(?![\w:,-])", "{}", describe_remedy(finding))
 
 
 def _plural(findings: list[Finding]) -> str:

@@ -21,6 +21,8 @@ from gpudiag_api.tokens import MAX_GUESSES, Sessions, make_act_token, read_token
 from tests.api.serving import machine, serving
 
 READ, ACT = "read-token-0123456789abcdef", "act-token-0123456789abcdef"
+# What is no origin: brackets without an address, the origin of a sandboxed frame, words.
+NO_ORIGINS = ("http://[", "http://[::1", "http://]", "null", "x")
 RUN = {"kind": "nccl-test", "plan": {"backend": "gloo", "nproc": 2, "max_bytes": 64}}
 
 
@@ -72,6 +74,7 @@ def test_health_and_the_page_need_none_and_the_page_then_holds_no_numbers(guarde
         (bearer(READ), 403, "access.role"),
         ({**bearer(ACT), "Origin": "https://elsewhere.example"}, 403, "access.origin"),
         ({**bearer(ACT), "Sec-Fetch-Site": "cross-site"}, 403, "access.origin"),
+        *(({**bearer(ACT), "Origin": origin}, 403, "access.origin") for origin in NO_ORIGINS),
         ({**bearer(ACT), "Host": "elsewhere.example"}, 421, "access.host"),
         ({**bearer(ACT), "Content-Type": "text/plain"}, 415, "request.content_type"),
     ],
@@ -191,6 +194,10 @@ def test_a_cookie_stands_for_a_token_and_says_where_it_comes_from(guarded):
     try:
         assert guarded.get("/api/v1/session").json()["role"] == "read"
         assert guarded.get("/api/v1/devices").status_code == 200
+        session = "; ".join(f"{name}={value}" for name, value in guarded.client.cookies.items())
+        for foreign in ('a b="c', "{x}=1", "x[0]=2; bad, one", '=;;"'):  # of other programs of the same host
+            beside = guarded.get("/api/v1/devices", headers={"Cookie": f"{foreign}; {session}"})
+            assert beside.status_code == 200, foreign
         refused = guarded.client.post("/api/v1/runs", json=RUN)
         assert (refused.status_code, refused.json()["code"]) == (403, "access.origin")
         assert guarded.client.delete("/api/v1/session", headers={"Origin": guarded.url}).status_code == 204

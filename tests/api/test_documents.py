@@ -71,8 +71,12 @@ def test_documents_are_compressed_for_who_takes_that(served):
         body = b"".join(packed.iter_raw())
     assert packed.headers["content-encoding"] == "gzip"
     assert len(body) * 5 < len(gzip.decompress(body))
-    plain = served.get("/api/v1/snapshot", headers={"Accept-Encoding": "identity"})
-    assert "content-encoding" not in plain.headers
+    for refused in ("identity", "gzip;q=0", "gzip; q=0.0, *", "br, *;q=0"):
+        plain = served.get("/api/v1/snapshot", headers={"Accept-Encoding": refused})
+        assert "content-encoding" not in plain.headers, refused
+    for taken in ("GZIP", "*", "br, x-gzip;q=0.2", "gzip;q=0, x-gzip"):
+        packed = served.get("/api/v1/snapshot", headers={"Accept-Encoding": taken})
+        assert packed.headers.get("content-encoding") == "gzip", taken
 
 
 def test_history_fills_up_second_by_second(served):

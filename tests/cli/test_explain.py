@@ -62,7 +62,6 @@ def test_a_log_without_a_known_failure_is_an_answer_too(tmp_path, capsys):
         (["gpu.lots"], "did you mean gpu.lost?"),
         (["rendezvous.port_inuse"], "did you mean rendezvous.port_in_use?"),
         (["no-such-thing"], "is no finding code and no file"),
-        (["79"], "did you mean xid 79?"),
         (["xid"], "say which Xid"),
         (["xid", "many"], "'many' is no Xid number"),
         (["gpu.lost", "gpu.hung"], "cannot explain"),
@@ -156,3 +155,15 @@ def test_a_missing_file_among_others_is_said(tmp_path, capsys):
     (tmp_path / "a.log").write_text("x\n")
     assert main(["explain", str(tmp_path / "a.log"), str(tmp_path / "b.log")]) == ExitStatus.USAGE
     assert "b.log: no such file" in capsys.readouterr().err
+
+
+def test_a_number_alone_is_an_xid_and_errors_of_cuda_have_their_own(capsys):
+    for words, topic in (
+        (["79"], "Xid 79: "),
+        (["cuda", "802"], "CUDA error 802: "),
+        (["CUDA_ERROR_CONTAINED"], "CUDA error 226: "),
+    ):
+        assert main(["explain", *words]) == ExitStatus.PASS
+        assert capsys.readouterr().out.startswith(topic)
+    assert main(["explain", "cuda"]) == ExitStatus.USAGE
+    assert "such as: gpudiag explain cuda 802" in capsys.readouterr().err

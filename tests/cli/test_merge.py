@@ -44,6 +44,11 @@ def test_the_exit_status_is_that_of_the_worst(reports, names, status, capsys):
     assert f" {len(names)} machine" in capsys.readouterr().out.splitlines()[0]
 
 
+def test_reports_of_which_none_is_there_are_a_mistyped_name(reports, capsys):
+    assert main(["merge", reports["missing"], reports["missing"] + "x"]) == ExitStatus.USAGE
+    assert "no such file" in capsys.readouterr().err
+
+
 def test_json_is_one_document_and_output_the_same(reports, tmp_path, capsys):
     file = tmp_path / "merged.json"
     assert (

@@ -196,6 +196,19 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process() -> None:
         assert remaining_processes(mark) == ()
 
 
+def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    plan = ("--nproc", "2", "--iterations", "500", "--max-bytes", "1M", "--events", str(events))
+    with started(*GPUDIAG, *plan) as (process, _):
+        while process.poll() is None and not (events.exists() and '"kind": "result"' in events.read_text()):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, error = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130
+    assert "busbw GB/s" in output
+    assert " planned results were measured before the end, and nothing was judged" in error
+
+
 def test_torchrun_prints_one_report() -> None:
     completed = torchrun(2, *SMALL)
     document = completed.document()

@@ -15,7 +15,7 @@ ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
 UNLISTED = DeviceSubject("GPU-5", "00000000:5d:00.0", ABSENT, "a1")
 # Words in capitals that commands really take.
-_REAL_WORDS = {"DEFAULT", "UP", "CONT", "DEBUG", "INFO", "NVRM", "KEY"}
+_REAL_WORDS = {"DEFAULT", "UP", "CONT", "DEBUG", "INFO", "NVRM", "KEY", "PERFORMANCE", "POWER"}
 _PLACEHOLDER = re.compile(r"<[a-zA-Z_ ]+>|\{[a-zA-Z_.]*\}|\b(?:INDEX|PID|WATTS|PROFILE|ADDRESS|DEVICE)\b")
 _CAPITALS = re.compile(r"(?<![\w/.=-])[A-Z][A-Z_]*(?![\w=])")
 _OF_A_GPU = re.compile(r"nvidia-smi (?:mig )?-i (\S+)")

@@ -233,6 +233,12 @@ _COOLING = (
     "Look at fans, airflow, dust and paste (or the liquid loop) of this slot; compare with its neighbours."
 )
 _POWER = "Look at the power supplies, their cables and the rack's power cap."
+# A GB10 that negotiated too little power with its adapter stays at a few hundred MHz until both are without power
+# (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
+_SUPPLY_OF_A_DESKTOP = (
+    "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again: it then asks the"
+    " adapter for full power again. Use the adapter that came with the machine, without a hub or another cable; if it stays slow, have it replaced."
+)
 _kind = partial(FindingKind, owner=Owner.HARDWARE)
 _warn = partial(_kind, outcome=Outcome.WARN, severity=Severity.TRIAGE)
 
@@ -305,7 +311,8 @@ STUCK_LOW = _kind(
     severity=Severity.RESET,
     category=Category.PERF_VIOLATION,
     meaning="The GPU works at a fraction of its clock, for minutes, and names no reason for it.",
-    remedy="Reset the GPU; if it stays slow, look for a power brake and have it replaced.",
+    remedy="Check its power first: supply or adapter, cables, power brake (`nvidia-smi -q -d PERFORMANCE,POWER`)."
+    " Then drain the machine and power-cycle it; if the GPU stays slow, have it replaced.",
     basis=replace(
         _CLOCKS_POWER_CAPPED_BASIS,
         limit=f"{limits.STUCK_CLOCK_RATIO:.0%} of the highest clock for {limits.STUCK_CLOCK_SECONDS:.0f} s (sichek)",
@@ -455,17 +462,15 @@ def _rise(pair: Pair, cause: str) -> float | None:
 
 def _judge_capped(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     peers = [peer for peer in alike(snapshot, device) if is_loaded(peer, limits.LOADED_PERCENT)]
-    clocks = sorted(peer.sm_clock_mhz for peer in peers if not isinstance(peer.sm_clock_mhz, Missing))
+    clocks = [peer.sm_clock_mhz for peer in peers if not isinstance(peer.sm_clock_mhz, Missing)]
     clock = device.sm_clock_mhz
     if not clocks or isinstance(clock, Missing) or not is_loaded(device, limits.LOADED_PERCENT):
         return
-    median = clocks[len(clocks) // 2]
-    if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * median:
-        message = (
-            f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {median} MHz"
-        )
+    usual = median(clocks)
+    if "sw_power_cap" in _reasons(device) and clock < limits.PEER_CLOCK_RATIO * usual:
+        message = f"{name_device(device)}: its power limit keeps it at {clock} MHz; the others run at {usual:.0f} MHz"
         evidence = Evidence(
-            "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * median, "NVML; limit: peers"
+            "sm_clock_mhz", clock, "MHz", limits.PEER_CLOCK_RATIO * usual, "NVML; limit: peers"
         )
         yield POWER_CAPPED.finding(device_subject(snapshot, device), message, evidence, *_context_of(device))
 
@@ -480,7 +485,15 @@ def _judge_stuck(snapshot: Snapshot, pair: Pair) -> Iterator[Finding]:
     message = f"{name_device(device)} works at {clock} of {highest} MHz and gives no reason for it"
     limit = limits.STUCK_CLOCK_RATIO * highest
     evidence = Evidence("sm_clock_mhz", clock, "MHz", limit, "NVML; limit: the GPU's highest clock")
-    yield STUCK_LOW.finding(device_subject(snapshot, device), message, evidence, *_context_of(device))
+    remedy = _SUPPLY_OF_A_DESKTOP if _has_an_adapter(device) else ""
+    yield STUCK_LOW.finding(
+        device_subject(snapshot, device), message, evidence, *_context_of(device), remedy=remedy
+    )
+
+
+def _has_an_adapter(device: Device) -> bool:
+    """Whether the machine is a small one that an external adapter feeds over USB-C (DGX Spark and its kin)."""
+    return not isinstance(device.name, Missing) and "GB10" in device.name
 
 
 def _is_slow(device: Device) -> bool:

@@ -388,7 +388,23 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         remedy = "Give every process its own RANK (--rank), or let the launcher do so."
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
         remedy = _PORT_REMEDY
+    if _is_killed_by_nobody_known(incident):
+        remedy = _KILLED_REMEDY
     return kind.finding(subject, message, *incident.evidence, remedy=remedy)
+
+
+# The kernel's counter did not rise, so that it was not the OOM killer who sent it.
+_KILLED_REMEDY = (
+    "Find who sent the signal; the kernel's OOM killer did not: a scheduler's limit (`sacct -o jobid,state,exitcode`,"
+    " `kubectl get events`), a launcher that cleans up, or a person (`last -5`, `journalctl -S -1h | grep -i kill`)."
+)
+
+
+def _is_killed_by_nobody_known(incident: Incident) -> bool:
+    """Whether a rank was killed, and what was read of its end rules the OOM killer out."""
+    facts = incident.facts
+    killed = incident.kind is IncidentKind.DIED and "SIGKILL" in str(facts.get("signal", ""))
+    return killed and "oom_killer" not in facts and str(facts.get("oom_kills")) == "0"
 
 
 def _died(incident: Incident) -> str:

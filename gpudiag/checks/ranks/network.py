@@ -21,7 +21,7 @@ from gpudiag.units import format_rate, format_seconds
 # --- between the hosts of a run
 
 _MEETING_BASIS = Basis(
-    reads="The addresses of rank 0's machine as this host looks them up, and and what happens on connecting to them: to the rendezvous port, and to the ports of rank 0's agent.",
+    reads="The addresses of rank 0's machine as this host looks them up, and what happens on connecting to them: to the rendezvous port, and to the ports of rank 0's agent.",
     limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`; reported on standard error after 5 s.",
     look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
 )

@@ -1,5 +1,6 @@
 """NVML's answer as typed values, from what the guarded child sent before its deadline; or why there is none."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
@@ -295,7 +296,8 @@ class _Messages:
         return unread_device(index, sheet, why)
 
 
-_UNKNOWN_ERROR, _GPU_IS_LOST, _RESET_REQUIRED = 999, 15, 16  # nvmlReturn_t
+_UNKNOWN_ERROR, _GPU_IS_LOST, _RESET_REQUIRED, _OPERATING_SYSTEM = 999, 15, 16, 17  # nvmlReturn_t
+CANNOT_LOAD = "the driver's library cannot be loaded"
 
 
 def explain_failure(failure: NvmlFailure, machine: Machine) -> str:
@@ -360,6 +362,8 @@ def _version_mismatch(failure: NvmlFailure, machine: Machine) -> str:
 
 def _no_permission(failure: NvmlFailure, machine: Machine) -> str:
     container = machine.container
+    if _is_wsl(machine):
+        return f"the driver refuses this user: check `ls -l /dev/dxg`, and {_ON_WINDOWS}"
     where = "your groups" if container is None else f"the device list of {_this_container(container)}"
     return f"the driver refuses this user: check `ls -l /dev/nvidiactl /dev/nvidia*` and {where}"
 
@@ -372,16 +376,61 @@ def _timed_out(failure: NvmlFailure, machine: Machine) -> str:
 
 
 def _failed(failure: NvmlFailure, machine: Machine) -> str:
+    """What failed, then after a colon what to do about it, which the finding takes for its remedy."""
+    if failure.words.startswith(CANNOT_LOAD):
+        linker = (
+            failure.words.removeprefix(f"{CANNOT_LOAD}: ").replace("symbol: ", "symbol ").replace(": ", ", ")
+        )
+        return f"{CANNOT_LOAD} ({linker}): {_why_not_loaded(failure.words)}"
+    said = failure.words.replace(": ", ", ")  # behind the first colon begins what to do
+    words = f"nvmlInit failed ({said})"
     if failure.code == _UNKNOWN_ERROR and machine.container is not None:
         return (
-            f"nvmlInit failed: {failure.words}; the container's devices were probably taken away, "
-            "for example by `systemctl daemon-reload`: restart the container"
+            f"{words}: restart the container; its devices were probably taken away, "
+            "for example by `systemctl daemon-reload`"
         )
+    if failure.code == _OPERATING_SYSTEM and _is_wsl(machine):
+        return f"{words}: {_ON_WINDOWS}"
+    if failure.code == _OPERATING_SYSTEM:
+        return f"{words}: look for a limit or a sandbox that denies the driver's files: `ulimit -a`, `dmesg | tail`"
     if failure.code == _GPU_IS_LOST:
-        return f"nvmlInit failed: {failure.words}; a GPU fell off the bus: `dmesg | grep Xid`, power-cycle"
+        return f"{words}: look for the GPU that fell off the bus with `dmesg | grep Xid`, then power-cycle the machine"
     if failure.code == _RESET_REQUIRED:
-        return f"nvmlInit failed: {failure.words}; `dmesg | grep Xid` names the GPU: reboot, or reset it"
-    return f"{failure.words}; `nvidia-smi` and `dmesg | grep NVRM` may say more"
+        return f"{words}: find the GPU with `dmesg | grep Xid`, and reset it, or reboot"
+    return f"{words}: run `nvidia-smi`, and read `dmesg | grep NVRM`"
+
+
+def _is_wsl(machine: Machine) -> bool:
+    return not isinstance(machine.device_nodes, Missing) and "/dev/dxg" in machine.device_nodes
+
+
+_ON_WINDOWS = (
+    "on Windows run `wsl --update`, install the newest NVIDIA driver for Windows (none inside of WSL), put the card into"
+    " WDDM mode (`nvidia-smi -dm 0`), then `wsl --shutdown`"
+)
+# The dynamic linkers' words: glibc's and musl's.
+_OF_ANOTHER_LIBC = re.compile(
+    r"undefined symbol|symbol not found|Error relocating|GLIBC_[\d.]+' not found|ld-linux\S*|libc\.musl|__\w+_chk",
+    re.IGNORECASE,
+)
+_OF_ANOTHER_MACHINE = re.compile(
+    r"wrong ELF class|invalid ELF header|Exec format|file too short|incompatible", re.IGNORECASE
+)
+
+
+def _why_not_loaded(words: str) -> str:
+    """What to do about a library of the driver that is there and cannot be loaded."""
+    if _OF_ANOTHER_LIBC.search(words):
+        return (
+            "use an image or system with glibc (Debian, Ubuntu, UBI); the driver's libraries are built for glibc, and here is"
+            " another C library (musl, as in Alpine) or an older glibc"
+        )
+    if _OF_ANOTHER_MACHINE.search(words):
+        return (
+            "install the driver's libraries again, for the processor that `uname -m` names; the file is damaged, or of"
+            " another architecture (`file -L` of its path)"
+        )
+    return "run `ldd` on the file: a library that it needs is missing, or the file may not be read (`ls -lL`)"
 
 
 def _library_version(path: str | None) -> str | None:

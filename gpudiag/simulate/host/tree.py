@@ -18,7 +18,8 @@ from gpudiag.units import GIB, KIB, TIB
 
 # The users of every simulated machine; a process may add more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
-# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h).
+# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h); others than these by their name, as the
+# kernels of some boards and hypervisors do.
 _ARM_PARTS = {"Cortex-X925": "0xd85", "Neoverse-V2": "0xd4f"}
 
 
@@ -126,10 +127,9 @@ def _cpuinfo(host: HostFacts) -> str:
                 f"physical id\t: {number // share}\nsiblings\t: {share}\nflags\t\t: {flags}\n"
             )
         else:
-            part = _ARM_PARTS[host.processor]
-            lines = (
-                f"processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"
-            )
+            part = _ARM_PARTS.get(host.processor)
+            named = f"model name\t: {host.processor}" if part is None else f"CPU part\t: {part}"
+            lines = f"processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\n{named}\n"
         blocks.append(lines)
     return "\n".join(blocks) + "\n"
 

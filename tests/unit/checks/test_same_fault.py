@@ -9,7 +9,8 @@ from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.gpu.devices import ASKED_FOR_BY, GPU_LOST
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.on_gpus import GPU_CHECKS
-from gpudiag.checks.runner import run_checks, same_gpu, verdict
+from gpudiag.checks.registry import Restated
+from gpudiag.checks.runner import join_restated, run_checks, same_gpu, verdict
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import Outcome, Owner, Severity
@@ -18,6 +19,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.xid import xids
 from tests.unit.checks.kernel_events import event_from, recovery, xid
 from tests.unit.model.nouns import make_device, make_snapshot
+from tests.unit.render.reports import make_finding, make_result
 
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
 LATE = Missing(MissingReason.TIMED_OUT, "no answer within 5.0 s")
@@ -131,7 +133,8 @@ def test_what_the_driver_asks_for_comes_first_in_the_remedy_and_once(log):
 def test_a_lost_gpu_has_one_instruction_and_not_the_drivers_weaker_one_beside_it():
     finding = only_finding(judge(xid(79), recovery(2), responding=LOST, recovery_action=LOST))
     assert finding.code == "gpu.lost"
-    assert finding.remedy == GPU_LOST.remedy
+    assert finding.remedy.startswith(GPU_LOST.remedy)  # and then why the driver's request is not enough
+    assert finding.remedy.count("power-cycle") == 1
     assert values(finding)["recovery_action"] == "node_reboot"
 
 
@@ -180,3 +183,28 @@ def test_a_gpu_is_known_by_its_bus_id_or_its_uuid():
     )
     assert not same_gpu(whole, DeviceSubject("GPU-2", "00000000:1a:00.0", 1, "a1"))
     assert not same_gpu(HostSubject("a1"), HostSubject("a1"))
+
+
+def test_a_check_names_the_gpu_whose_fault_another_check_reports():
+    lost = make_finding("gpu.lost", subject=DeviceSubject("GPU-3", "00000000:86:00.0", 3, "a1"))
+    asked = make_finding("gpu.recovery_needed", subject=DeviceSubject("GPU-5", "00000000:a8:00.0", 5, "a1"))
+    ecc = make_finding("ecc.uncorrected_volatile", subject=asked.subject)
+    both = make_result("gpu.lost", Outcome.FAIL, lost, asked)
+    of_ecc = make_result("ecc.uncorrected", Outcome.FAIL, ecc)
+    joined = join_restated((both, of_ecc), (Restated(asked, ("ecc.uncorrected_volatile",)),))
+    assert (joined[0].findings, joined[0].reason) == ((lost,), "GPU 5: reported by ecc.uncorrected_volatile")
+    alone = make_result("gpu.lost", Outcome.FAIL, asked)
+    joined = join_restated((alone, of_ecc), (Restated(asked, ("ecc.uncorrected_volatile",)),))
+    assert (joined[0].findings, joined[0].reason) == ((), "reported by ecc.uncorrected_volatile")
+
+
+def test_a_power_cycle_says_that_the_driver_asks_for_less():
+    kind = next(kind for kind in finding_kinds() if kind.code == "gpu.lost")
+    lost = kind.finding(DeviceSubject("GPU-3", "00000000:86:00.0", 3, "a1"), "GPU 3 is lost")
+    xid = make_finding("xid.hardware", subject=lost.subject)
+    results = (make_result("gpu.lost", Outcome.FAIL, lost), make_result("xid.kernel_log", Outcome.FAIL, xid))
+    how = Restated(xid, ("gpu.lost",), request="The driver asks for node reboot.")
+    remedy = join_restated(results, (how,))[0].findings[0].remedy
+    assert remedy.startswith(lost.remedy)
+    assert "asks for node reboot: that alone leaves the GPU's power on" in remedy
+    assert join_restated(results, (replace(how, request=""),))[0].findings[0].remedy == lost.remedy

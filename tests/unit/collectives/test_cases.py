@@ -1,5 +1,7 @@
 """What a plan makes the ranks measure."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpudiag.collectives.cases import plan_sweep, sizes_bytes
@@ -68,8 +70,20 @@ def test_nobody_sends_to_itself() -> None:
     assert [
         case.op for case in plan_sweep(NcclTestPlan(op=("send_recv", "barrier")), "gloo", 1, 8).cases
     ] == ["barrier"]
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as refused:
         plan_sweep(NcclTestPlan(op=("send_recv",)), "gloo", 1, 8)
+    assert "send_recv needs 2 ranks" in refused.value.hint
+
+
+def test_every_operation_says_how_many_ranks_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = {op for op, operation in OPERATIONS.items() if operation.least_ranks > 1}
+    assert alone == {"send_recv"}
+    pair = replace(OPERATIONS["all_gather"], least_ranks=3)  # one that no list here names
+    monkeypatch.setattr("gpudiag.collectives.cases.OPERATIONS", {**OPERATIONS, "all_gather": pair})
+    for size in (1, 2):
+        with pytest.raises(UsageError):
+            plan_sweep(NcclTestPlan(op=("all_gather",)), "gloo", size, 8)
+    assert plan_sweep(NcclTestPlan(op=("all_gather",)), "gloo", 3, 24).cases
 
 
 def test_zero_bytes_come_before_the_sizes_that_follow_from_8() -> None:

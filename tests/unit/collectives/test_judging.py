@@ -98,6 +98,19 @@ def test_the_evidence_of_an_incident_is_that_of_its_finding() -> None:
     assert "SIGKILL" in findings[0].message
 
 
+def test_a_rank_that_the_oom_killer_did_not_kill_is_not_sent_to_it() -> None:
+    signal = Evidence("signal", "SIGKILL", source="wait status")
+    for kills, asked in (
+        (0, "Find who sent the signal"),
+        (1, "for the OOM killer"),
+        (None, "for the OOM killer"),
+    ):
+        counted = () if kills is None else (Evidence("oom_kills", kills, source="memory.events"),)
+        incident = make_incident(IncidentKind.DIED, evidence=(signal, *counted))
+        _, (finding, *_) = judge(make_measurement(incidents=(incident,)))
+        assert asked in finding.remedy, kills
+
+
 def test_the_earliest_incident_comes_first() -> None:
     early = make_incident(IncidentKind.STOPPED, rank=3)
     late = make_corruption(rank=1)

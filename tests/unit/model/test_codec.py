@@ -218,3 +218,9 @@ def test_what_is_no_text_is_written_and_read_as_an_escape():
         r"J\udcf6rg",
     )
     assert codec.encode("J\u00f6rg \U0001f600") == "J\u00f6rg \U0001f600"
+
+
+def test_a_noun_that_no_list_names_is_named_in_the_error():
+    names = codec._NamesForTypes({})
+    with pytest.raises(KeyError, match="NounOfTomorrow is in none of the modules"):
+        names["NounOfTomorrow"]

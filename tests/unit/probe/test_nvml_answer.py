@@ -8,7 +8,7 @@ from gpudiag.installed import pip_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
-from gpudiag.probe.nvml.answer import explain_failure, explain_no_devices, nvml_answer_of
+from gpudiag.probe.nvml.answer import CANNOT_LOAD, explain_failure, explain_no_devices, nvml_answer_of
 from tests.unit.model.nouns import make_machine
 
 LIBRARY = {
@@ -169,6 +169,23 @@ def test_nobody_asked():
     assert nvml_answer_of(None).status.state is SourceState.NOT_ASKED
 
 
+# What linkers say of a libnvidia-ml.so.1 that is there: nvidia_gpu_prometheus_exporter#19, alpine-pkg-glibc#199 and glances#3096
+# (glibc's library under musl), ld.so(8) of glibc and ldso/dynlink.c of musl.
+UNLOADABLE = (
+    ("Error relocating /usr/lib/libnvidia-ml.so.1: __strdup: symbol not found", "with glibc"),
+    ("/usr/lib/libnvidia-ml.so.1: undefined symbol: gnu_get_libc_version", "with glibc"),
+    (
+        "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by libnvidia-ml.so.1)",
+        "with glibc",
+    ),
+    ("libnvidia-ml.so.1: wrong ELF class: ELFCLASS32", "uname -m"),
+    ("/usr/lib/libnvidia-ml.so.1: file too short", "is damaged"),
+    ("/usr/lib/libnvidia-ml.so.1: invalid ELF header", "uname -m"),
+    ("libdl.so.2: cannot open shared object file: No such file or directory", "ldd"),
+)
+BEGINNINGS = ("use", "install", "run", "restart", "look", "find", "on")  # "on Windows run ..."
+
+
 @pytest.mark.parametrize(
     ("failed", "machine", "step"),
     [
@@ -183,11 +200,23 @@ def test_nobody_asked():
         (failure("failed", 999), IN_A_CONTAINER, "restart the container"),
         (failure("failed", 15, "GPU is lost (NVML 15)"), make_machine(), "power-cycle"),
         (failure("failed", 999), make_machine(), "dmesg"),
+        (failure("failed", 17), make_machine(device_nodes=("/dev/dxg",)), "wsl --update"),
+        (failure("no_permission", 4), make_machine(device_nodes=("/dev/dxg",)), "/dev/dxg"),
+        *((failure("failed", None, f"{CANNOT_LOAD}: {words}"), make_machine(), step) for words, step in UNLOADABLE),
     ],
 )  # fmt: skip
 def test_every_failure_names_the_next_step(failed, machine, step):
     nvml = nvml_answer_of(child(failed))
-    assert step in explain_failure(nvml.failure, machine)
+    words = explain_failure(nvml.failure, machine)
+    assert step in words
+    cause, _, advice = words.partition(": ")
+    if (
+        nvml.failure.state is SourceState.FAILED
+    ):  # the finding has the cause for its message, and the rest for its remedy
+        assert advice.split()[0] in BEGINNINGS
+        assert not {word for word in advice.split() if word in cause and len(word) > 9} - {"libraries"}
+    if "/dev/dxg" in str(machine.device_nodes):
+        assert "/dev/nvidia" not in words
 
 
 def test_a_mismatch_names_both_versions():

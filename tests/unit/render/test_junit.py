@@ -13,6 +13,7 @@ from tests.unit.render.reports import (
     REPORTS,
     SICK,
     hostile_reports,
+    make_finding,
     make_report,
     make_result,
 )
@@ -102,6 +103,17 @@ def test_a_reader_who_sees_only_cases_sees_a_bad_verdict():
     assert [outcome(case) for case in parse(contradiction).iter("testcase")] == [Outcome.FAIL, Outcome.PASS]
     nothing = make_report(verdict=Outcome.PASS)
     assert [outcome(case) for case in parse(nothing).iter("testcase")] == [Outcome.ERROR]
+
+
+def test_a_fault_that_two_checks_see_is_one_failure():
+    report = make_report(
+        make_result("gpu.lost", Outcome.FAIL, make_finding()),
+        make_result("xid.kernel_log", Outcome.FAIL, reason="reported by gpu.lost"),
+    )
+    suite = parse(report)
+    assert [outcome(case) for case in suite.iter("testcase")] == [Outcome.FAIL, Outcome.SKIP]
+    (told,) = (case.find("skipped") for case in suite.iter("testcase") if case.find("skipped") is not None)
+    assert told.attrib["message"] == "reported by gpu.lost"
 
 
 def test_a_healthy_machine_has_only_its_checks():

@@ -1,10 +1,12 @@
 import pytest
 from hypothesis import given
 
-from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import CheckResult, Outcome, Owner
 from gpudiag.model.reading import MissingReason
 from gpudiag.render.report_text import MAX_FINDINGS, render_report_text
 from gpudiag.render.style import Style, columns
+from tests.unit.model.nouns import make_device, make_snapshot
 from tests.unit.render.reports import (
     ALL_SKIPPED,
     CPU_ONLY,
@@ -38,7 +40,7 @@ def test_the_verdict_names_who_must_act():
 
 def test_a_sick_gpu_is_one_paragraph_with_evidence_and_remedy():
     text = lines(SICK)
-    start = text.index("GPU 5 (5d:00.0)")
+    start = next(number for number, line in enumerate(text) if line.startswith("GPU 5 (5d:00.0) (GPU-5"))
     paragraph = text[start : text.index("", start)]
     assert [
         line.split(":")[0].strip() for line in paragraph if line.startswith("  ") and line[2] in "FW"
@@ -125,3 +127,31 @@ def test_nothing_breaks_the_lines(report):
     text = render_report_text(report)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert text.startswith(report.verdict.value.upper())
+
+
+def test_a_pass_by_readings_alone_says_what_was_not_tested():
+    tested = make_report(make_result("gpu.lost"), make_result("collective.all_reduce"))
+    assert "Not tested" not in render_report_text(tested)
+    why = "the GPUs cannot compute"
+    skipped = make_report(
+        make_result("gpu.lost"), make_result("collective.all_reduce", Outcome.SKIP, reason=why)
+    )
+    assert f"Not tested: speed, data, network ({why})" in " ".join(render_report_text(skipped).split())
+    assert "(level instant: readings only)" in render_report_text(make_report(make_result("gpu.lost")))
+    assert "Not tested" not in render_report_text(SICK)
+
+
+def test_a_hardware_fault_names_the_board_for_its_return():
+    device = make_device(5, serial="1652283706683")
+    subject = DeviceSubject(device.id.uuid, device.id.bus_id, 5, "a1")
+    for owner, named in ((Owner.HARDWARE, True), (Owner.JOB, False)):
+        finding = make_finding(subject=subject, owner=owner)
+        report = make_report(make_result("gpu.lost", Outcome.FAIL, finding), snapshot=make_snapshot(device))
+        assert ("serial 1652283706683" in render_report_text(report)) is named
+        assert (str(device.id.uuid) in render_report_text(report)) is named
+
+
+@pytest.mark.parametrize(("has_torch", "command"), [(True, "gpudiag nccl-test"), (False, "gpudiag doctor")])
+def test_what_needs_torch_is_not_next_without_it(monkeypatch, has_torch, command):
+    monkeypatch.setattr("gpudiag.render.report_text.has_module", lambda name: has_torch)
+    assert render_report_text(HEALTHY).splitlines()[-1].startswith(f"Next: {command} ")

@@ -9,7 +9,7 @@ import termios
 
 import pytest
 
-from gpudiag.render.style import Column, columns, next_lines, render_table, wrapped
+from gpudiag.render.style import Column, cells_of, columns, next_lines, render_table, shortened, wrapped
 
 TEXT = "a rank that waits for another one " * 20
 
@@ -62,3 +62,16 @@ def test_a_command_is_not_broken_where_a_line_can_hold_it() -> None:
         lines = wrapped(f"{'x' * before} then ({short}), and {long}.", indent="    ", first="Do: ", width=44)
         assert sum(short in line for line in lines) == 1
         assert max(map(len, lines)) <= 44
+
+
+def test_wide_characters_and_marks_shift_no_column() -> None:
+    names = ("plain", "\u8a13\u7df4.py", "e\u0301tude", "\uff46\uff55\uff4c\uff4c", "")
+    rows = render_table((Column("NAME"), Column("PID", right=True)), [(name, "7") for name in names])
+    assert {cells_of(row) for row in rows} == {len(rows[0])}
+    assert [cells_of(name) for name in names] == [5, 7, 5, 8, 0]
+
+
+def test_a_cut_counts_what_a_terminal_shows() -> None:
+    assert shortened("\u8a13\u7df4\u8a13\u7df4", 8) == "\u8a13\u7df4\u8a13\u7df4"
+    assert shortened("\u8a13\u7df4\u8a13\u7df4", 7) == "\u8a13\u7df4.."
+    assert shortened("abcdefgh", 6) == "abcd.."

@@ -51,6 +51,17 @@ def test_different_words_and_facts_of_many_gpus_are_told_with_the_gpu():
     assert told.facts[-1] == "2 more of the kind"
 
 
+def test_a_command_names_all_gpus_wherever_it_names_one():
+    for remedy, expected in (
+        ("Run `nvidia-smi -q -i INDEX` as root.", "Run `nvidia-smi -q -i 0,1,2` as root."),
+        ("Look at `nvidia-smi -q -i INDEX | grep Max`.", "Look at `nvidia-smi -q -i 0,1,2 | grep Max`."),
+        ("Reset it (`nvidia-smi -i INDEX -r`), wait 1 s.", "Reset it (`nvidia-smi -i 0,1,2 -r`), wait 1 s."),
+        ("Wait 10 s, take `-i INDEX` and `-i 10`.", "Wait 10 s, take `-i 0,1,2` and `-i 10`."),
+    ):
+        findings = [replace(on(index), remedy=remedy.replace("INDEX", str(index))) for index in range(3)]
+        assert tell_once(findings)[0].remedy == expected
+
+
 def test_two_gpus_share_only_what_they_say_alike():
     assert len(tell_once([on(0), on(1)])) == 1
     assert len(tell_once([on(0, "link 3 is down"), on(1, "link 5 is down")])) == 2

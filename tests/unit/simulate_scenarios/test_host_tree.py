@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from gpudiag.probe.host.machine import parse_meminfo, parse_modules
+from gpudiag.probe.host.machine import parse_meminfo, parse_modules, read_machine
 from gpudiag.probe.kernel_log.lines import parse_kernel_lines
 from gpudiag.simulate.host.pci import cpulist, speed_text
-from gpudiag.simulate.loader import base_machines
+from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.machine_file import build_blueprint, read_layers
 from gpudiag.simulate.scenario import Scenario
 from tests.unit.simulate_scenarios.machines import NOW, kernel_log, machine
@@ -121,3 +121,14 @@ def test_sizes_and_modules_are_in_the_kernels_form():
 def test_processors_of_a_numa_node():
     host = build_blueprint(read_layers("h100x8"), "h100x8").host
     assert (cpulist(host, 0), cpulist(host, 1), cpulist(host, -1)) == ("0-111", "112-223", "0-223")
+
+
+def test_a_processor_that_the_list_of_arm_cores_lacks_has_its_own_name(tmp_path):
+    file = tmp_path / "arm.toml"
+    file.write_text('base = "gb10"\n[host]\nprocessor = "Ampere-Altra"\n')
+    files = load_scenario(str(file)).host.files
+    for name in ("proc/cpuinfo", "proc/version"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(files[name])
+    facts = read_machine(str(tmp_path))
+    assert (facts["processor"], facts["processor_architecture"]) == ("Ampere-Altra", "aarch64")

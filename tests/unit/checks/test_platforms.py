@@ -1,0 +1,77 @@
+"""Remedies fit the platform: nobody is sent to a slot, a supply or a device file that is not there."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpudiag.checks.catalogue import finding_kinds
+from gpudiag.checks.platforms import Platform, fit_remedy, fit_results, platform_of
+from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.finding import CheckResult, Outcome
+from gpudiag.reference.xid import action_text, xids
+from tests.scenarios.situations import look_at_machine
+from tests.walking import walk
+
+GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
+REMEDIES = [(kind.code, kind.finding(GPU, "it is so").remedy) for kind in finding_kinds()]
+REMEDIES += [(f"xid {code}", action_text(xid.immediate)) for code, xid in xids().items()]
+ELSEWHERE = [platform for platform in Platform if platform is not Platform.BARE_METAL]
+OF_HARDWARE = re.compile(r"\b(?:reseat|riser|replaced?|fans|BMC)\b", re.IGNORECASE)
+
+
+@walk(REMEDIES, lambda remedy: remedy[0])
+def test_every_remedy_can_be_done_where_it_is_read(remedy):
+    code, words = remedy
+    assert fit_remedy(words, Platform.BARE_METAL) == words
+    for platform in ELSEWHERE:
+        fitted = fit_remedy(words, platform)
+        assert fitted[0].isupper() or fitted[0] == "`" or not words[0].isupper(), (code, fitted)
+        assert "power-cycle the machine" not in fitted.lower(), (code, platform, fitted)
+        assert not re.search(r"\bpower-cycle it\b", fitted), (code, platform, fitted)
+        assert "  " not in fitted
+        if platform is not Platform.JETSON and OF_HARDWARE.search(fitted):
+            assert re.match(r"For the administrator|On the host|On Windows", fitted), (code, platform, fitted)
+        if platform in (Platform.WSL, Platform.JETSON):
+            assert not re.search(r"\breset (?:it|the GPU) \(`nvidia-smi", fitted, re.IGNORECASE), (
+                code,
+                fitted,
+            )
+
+
+@pytest.mark.parametrize(
+    ("machine", "platform"),
+    [
+        ("h100x8", Platform.BARE_METAL),
+        ("h100-vm", Platform.GUEST),
+        ("h100x8-container2", Platform.CONTAINER),
+        ("wsl2-rtx", Platform.WSL),
+    ],
+)
+def test_the_platform_of_a_machine(machine, platform):
+    assert platform_of(look_at_machine(machine)) is platform
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kernel", "platform"),
+    [
+        (("/dev/dxg",), "5.15.90.1-microsoft-standard-WSL2", Platform.WSL),  # microsoft/WSL#9938
+        ((), "6.6.87.2-microsoft-standard-WSL2", Platform.WSL),
+        (("/dev/nvidia0",), "5.15.148-tegra", Platform.JETSON),  # Jetson Linux 36.4
+        (("/dev/nvidia0",), "6.8.0-1013-oracle-64k", Platform.BARE_METAL),
+    ],
+)
+def test_the_platform_by_kernel_and_device_files(nodes, kernel, platform):
+    snapshot = look_at_machine("h100x8")
+    machine = replace(snapshot.machine, kernel_release=kernel, device_nodes=nodes)
+    assert platform_of(replace(snapshot, machine=machine)) is platform
+
+
+def test_only_faults_are_fitted_and_nothing_else_of_them():
+    kind = next(kind for kind in finding_kinds() if kind.code == "gpu.lost")
+    finding = kind.finding(GPU, "it is lost")
+    results = (CheckResult("gpu.lost", Outcome.FAIL, (finding,), None, 0.0, None),)
+    fitted = fit_results(results, Platform.GUEST)[0].findings[0]
+    assert replace(fitted, remedy=finding.remedy) == finding
+    assert "start it from its host" in fitted.remedy
+    assert fit_results(results, Platform.BARE_METAL) is results
