@@ -15,7 +15,7 @@ from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
 from gpudiag.probe.gputil import answer as gputil_answer
-from gpudiag.probe.guard import GuardedChild, collect, run_guarded
+from gpudiag.probe.guard import GuardedChild, collect, raise_shortage, run_guarded
 from gpudiag.probe.host.answer import machine_of
 from gpudiag.probe.nvml.answer import NvmlAnswer, explain_failure, explain_no_devices, nvml_answer_of
 from gpudiag.probe.sources import (
@@ -141,13 +141,16 @@ def take_snapshot(
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
 
-    A source that fails has a status, and raises nothing. `deadline_seconds` bounds NVML and the host;
+    A source that fails has a status, and raises nothing; only what this process itself was refused is raised. `deadline_seconds` bounds NVML and the host;
     GPUtil has at least 5 s and torch, which takes seconds to import, at least 30 s. The snapshot comes
     within a second of the longest of them. `started` are probes that `start_probes` started earlier for the
     same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
     only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
     `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`). `ask_torch`
     starts the child that asks torch; by default a program of its own.
+
+    Raises:
+        ShortageError: gpudiag was refused processes, threads, memory, files or /proc.
     """
     environment = os.environ if environment is None else environment
     started = started or start_probes(sources, environment=environment, root=root)
@@ -281,6 +284,7 @@ class _Asked:
         if nvml is not None and patient:
             waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
         collect(waits)
+        raise_shortage((nvml, started.host, self._host_state, self._kernel_log))
 
     def with_host_state(self, machine: Machine) -> Machine:
         """The machine, with its state if that was asked for."""
