@@ -58,6 +58,9 @@ class DeviceId:
     cuda_ordinal: Reading[int] = NOT_ASKED
 
 
+FATAL_CALL = "this call ends the process that makes it"  # how the words of such a failed call begin
+
+
 @noun
 class FailedCall:
     """A call that NVML answered with an error, where it should have answered; `nvml_index` None: about no GPU."""
@@ -65,6 +68,11 @@ class FailedCall:
     function: str  # as in nvml.h; with `, field 82` behind nvmlDeviceGetFieldValues
     nvml_index: int | None
     words: str  # NVML's own, with the code
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the call ends the process that makes it, and was left out for that."""
+        return self.words.startswith(FATAL_CALL)
 
 
 @noun

@@ -284,7 +284,11 @@ class _Asked:
         if nvml is not None and patient:
             waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
         collect(waits)
-        raise_shortage((nvml, started.host, self._host_state, self._kernel_log))
+        if nvml is not None and nvml.ending == "crashed":
+            from gpudiag.probe.nvml.careful import ask_around_crashes  # rare, and a listing is in a hurry
+
+            started.nvml = ask_around_crashes(nvml, started.root, deadline_seconds)
+        raise_shortage((started.nvml, started.host, self._host_state, self._kernel_log))
 
     def with_host_state(self, machine: Machine) -> Machine:
         """The machine, with its state if that was asked for."""

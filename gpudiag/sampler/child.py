@@ -35,6 +35,7 @@ from gpudiag.probe.attaching import HANDLE_CALL
 from gpudiag.probe.guard import die_with
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
+from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
@@ -313,6 +314,7 @@ _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
 _RETRY_SECONDS = 3.0  # between two tries of nvmlInit
 _LEAST_PAUSE_SECONDS = 0.01
+_ANNOUNCING_SECONDS = 20.0  # own choice: a call that has not crashed by then does so when it likes
 _TRIES = 20  # by one process; then a fresh one
 # A library that does not match the driver stays loaded; only a new process loads another one.
 _FINAL_STATES = ("version_mismatch", "failed")
@@ -321,8 +323,13 @@ _FINAL_STATES = ("version_mismatch", "failed")
 class Child:
     """The life of one sampler process."""
 
-    def __init__(self, output: int, root: str) -> None:
-        """Write lines to `output`; /proc is found under `root`."""
+    def __init__(self, output: int, root: str, spared: Spared | None = None) -> None:
+        """Write lines to `output`; /proc is found under `root`.
+
+        With `spared`, calls have ended such a process: they are left out, and the others announced for a while.
+        """
+        self._spared = spared
+        self._began = monotonic()
         self._output = output
         self._root = root
         self._interval = FAST_SECONDS
@@ -349,14 +356,17 @@ class Child:
         self._emit({"kind": "gone", "reason": "a fresh start"})
 
     def _sample(self, start: _Start) -> None:
+        careful = self._spared is not None
         pynvml = start.pynvml
+        if self._spared is not None:
+            pynvml = CarefulLibrary(pynvml, self._announce, self._spared)
         self._emit({"kind": "library", "document": start.library, "count": start.count})
         event_set = start.event_set if start.count else None
         rows = [Row(pynvml, index, event_set, self._root) for index in range(start.count)]
         census = _Census(pynvml, start.count, self._root)
         if event_set is not None:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
-        workers = Workers(len(rows) + 2)
+        workers = Workers(1 if careful else len(rows) + 2)
         pace, peers_asked = Pace(len(rows)), False
         while True:
             began, used = monotonic(), process_time()
@@ -433,6 +443,10 @@ class Child:
                 self._paused = bool(command.get("paused", self._paused))
             if command.get("now") or "paused" in command:
                 return
+
+    def _announce(self, index: int, call: str) -> None:
+        if monotonic() - self._began < _ANNOUNCING_SECONDS:
+            self._emit({"kind": CALLING, "index": index, "call": call})
 
     def _emit(self, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -554,7 +568,12 @@ def main() -> None:
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines
-    Child(output, host_root(os.environ)).run()
+    spared = (
+        None
+        if len(sys.argv) < 3
+        else [(index, call, words) for index, call, words in json.loads(sys.argv[2])]
+    )
+    Child(output, host_root(os.environ), spared).run()
     os._exit(0)  # a call that never returns must not keep the process
 
 

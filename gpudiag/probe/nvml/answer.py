@@ -222,6 +222,9 @@ class _Messages:
     def _add_count(self, count: int) -> None:
         self.count = count
 
+    def _add_calling(self, index: int, call: str) -> None:
+        """The call about a GPU that was made next: `careful.ask_around_crashes` reads it."""
+
     def _add_attaching(self, at: float) -> None:
         """When the handles were asked for: `Attaching` reads it."""
 
@@ -271,6 +274,9 @@ class _Messages:
         if self._failed is not None:
             return self._failed
         if child.ending in ("crashed", "raised"):
+            if child.ending == "crashed" and self.count is None and self._asking:
+                words = f"{self._asking} ended the process that asks NVML ({child.detail})"
+                return NvmlFailure(SourceState.FAILED, words)
             return NvmlFailure(SourceState.FAILED, f"asking NVML failed: {child.detail}")
         if self.count is None:
             call = self._asking or ("nvmlInit" if self.library is None else "nvmlDeviceGetCount")

@@ -12,6 +12,7 @@
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc says about one process on a GPU
     ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all of them are read
+    ("calling", INDEX, CALL)      the call that is made next; only after a crash (careful.py)
     ("late_peers", INDEX, CALL, OTHER)  a call about this GPU and that other one that has not returned
 
 A sheet's `failed_calls` are the calls that NVML answered with an error, each with NVML's words.
@@ -25,6 +26,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
@@ -102,10 +104,18 @@ _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
 _LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
 
 
-def stream_nvml(emit: Emit, root: str = "/", await_initialization: Callable[[], None] | None = None) -> None:
+def stream_nvml(
+    emit: Emit,
+    root: str = "/",
+    await_initialization: Callable[[], None] | None = None,
+    *,
+    wrap: Callable[[Any], Any] = lambda pynvml: pynvml,
+    one_thread: bool = False,
+) -> None:
     """Ask NVML about every GPU and send what it says; `root` is where /proc is found.
 
-    `await_initialization` returns when the library, which is being initialised already, has answered.
+    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap` makes of
+    pynvml what is called instead; with `one_thread`, one GPU is asked after the other.
     """
 
     def announce(call: str) -> None:
@@ -125,19 +135,23 @@ def stream_nvml(emit: Emit, root: str = "/", await_initialization: Callable[[], 
         return
     emit(("count", count))
     emit(("attaching", monotonic()))
+    pynvml = wrap(pynvml)
     rows = [_Row(pynvml, index) for index in range(count)]
     attachment = _Attachment(rows, emit)
-    _start_for_each(rows, lambda row: row.read(emit, root), lambda row: row.done)
+    start = partial(_start_for_each, one_thread=one_thread)
+    start(rows, lambda row: row.read(emit, root), lambda row: row.done)
     attachment.wait()
     _await(rows, lambda row: row.done, lambda row: row.send_late(emit), patience_seconds=_PATIENCE_SECONDS)
     # Only now, and only for those already read: a call about two GPUs would cost both if one hangs.
     read = [row for row in rows if row.done.is_set()]
-    _start_for_each(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
+    start(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
     _await(read, lambda row: row.peers_done, lambda row: row.send_late_peers(emit))
     _await(rows, lambda row: row.done, lambda row: row.send_late(emit))
 
 
-def _start_for_each(rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event]) -> None:
+def _start_for_each(
+    rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event], *, one_thread: bool
+) -> None:
     """Call `act` for every GPU, in turn in one thread; once one takes long, in several threads.
 
     On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight
@@ -151,7 +165,7 @@ def _start_for_each(rows: list[_Row], act: Callable[[_Row], None], done: Callabl
 
     if rows:
         Thread(target=act_next, daemon=True).start()
-    if not all(done(row).wait(_QUICK_SECONDS) for row in rows):
+    if not one_thread and not all(done(row).wait(_QUICK_SECONDS) for row in rows):
         for _ in rows[1:]:
             Thread(target=act_next, daemon=True).start()
 
