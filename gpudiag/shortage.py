@@ -9,26 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from typing import TYPE_CHECKING
 
 from gpudiag.errors import ShortageError
+from gpudiag.reference.shortages import NO_THREAD, find_shortage
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _STARTS_PROCESSES = {"fork", "forkpty", "fork_exec", "_fork_exec", "posix_spawn", "posix_spawnp"}
-_NO_THREAD = "can't start new thread"  # Python's words
-# The words of glibc's loader, of its strerror, of Python, and of C++; a CUDA out of memory is a GPU's.
-_OF_MEMORY = re.compile(
-    r"cannot allocate memory|failed to map segment|\bMemoryError\b|std::bad_alloc|cannot create shared object descriptor",
-    re.IGNORECASE,
-)
-_OF_PROCESSES = re.compile(
-    rf"{_NO_THREAD}|resource temporarily unavailable|pthread_create failed", re.IGNORECASE
-)
-_OF_FILES = re.compile(r"too many open files", re.IGNORECASE)
 _PIDS_FILES = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 _UNLIMITED_MEMORY = 1 << 50  # a limit above this one refuses nothing
 
@@ -39,7 +29,7 @@ def shortage_of(error: BaseException) -> ShortageError | None:
         return error
     if isinstance(error, MemoryError):
         return lack_of_memory()
-    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+    if isinstance(error, RuntimeError) and NO_THREAD in str(error):
         return _lack_of_threads()
     if isinstance(error, ImportError):  # a library of a package that could not be loaded
         return shortage_in(str(error))
@@ -58,13 +48,12 @@ def shortage_of(error: BaseException) -> ShortageError | None:
 
 def shortage_in(words: str) -> ShortageError | None:
     """The shortage that the last words of a program or of the loader tell of; None where they tell of none."""
-    if _OF_MEMORY.search(words):
-        return lack_of_memory()
-    if _OF_PROCESSES.search(words):
-        return _lack_of_threads()
-    if _OF_FILES.search(words):
+    kind = find_shortage(words)
+    if kind is None:
+        return None
+    if kind == "files":
         return _lack_of_files(errno.EMFILE)
-    return None
+    return lack_of_memory() if kind == "memory" else _lack_of_threads()
 
 
 def lack_of_processes() -> ShortageError:

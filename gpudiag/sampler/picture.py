@@ -34,6 +34,10 @@ _PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
 _MISSED_IN_A_ROW = 3  # then the sampler is slow
 _KEPT_IN_A_ROW = 5  # then it is no longer
 
+# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own choice: half of
+# it is what the sampler waits for a tick.
+_AWAKE_SECONDS = 1.0
+
 # A GPU's identity, besides its id: all that is kept of one that does not answer.
 _IDENTITY = tuple(
     one.name for one in READINGS if one.tier == "once" and one.name in Device.__dataclass_fields__
@@ -66,6 +70,8 @@ class NvmlPicture:
         self._peers: dict[int, dict[str, Any]] = {}
         self._failed_calls: dict[int, dict[str, str]] = {}
         self._late: dict[int, tuple[str, float]] = {}  # the call, and since when (monotonic)
+        self._is_awake = False  # the child that counted last has read a GPU at once
+        self._hung: set[int] = set()  # GPUs that were silent while the driver attached none
 
     def add(self, message: Mapping[str, Any], now: float | None = None) -> bool:
         """Add one message; True where more than the fast readings has changed."""
@@ -90,8 +96,13 @@ class NvmlPicture:
         starting = self.starting is not None and now - self.starting[1] >= DEADLINE_SECONDS
         return starting or bool(self.late(now))
 
-    def _is_attached(self, call: str, seconds: float) -> bool:
-        """Whether the driver may still be attaching a late GPU, one after the other."""
+    def _may_be_attaching(self, index: int, call: str, seconds: float) -> bool:
+        """Whether the driver may still be attaching a late GPU, one after the other; not where others came at once.
+
+        A GPU that hung stays so when a fresh child asks for its handle.
+        """
+        if self._is_awake or index in self._hung:
+            return False
         return call == HANDLE_CALL and seconds < SECONDS_PER_GPU * (self.count or 0)
 
     def wedged(self, now: float | None = None) -> dict[int, float]:
@@ -99,7 +110,7 @@ class NvmlPicture:
         return {
             index: seconds
             for index, (call, seconds) in self.late(now).items()
-            if not self._is_attached(call, seconds)
+            if not self._may_be_attaching(index, call, seconds)
         }
 
     def age_seconds(self) -> float | None:
@@ -150,7 +161,7 @@ class NvmlPicture:
         if device is not None and index not in late:
             return device
         call, silent_seconds = late.get(index, (HANDLE_CALL, 0.0))
-        attaching = self._is_attached(call, silent_seconds)
+        attaching = self._may_be_attaching(index, call, silent_seconds)
         if device is None:
             return unread_device(index, {}, why_late(call, 0, seconds, attaching=attaching))
         identity = (device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _IDENTITY))
@@ -193,7 +204,7 @@ class NvmlPicture:
         library = read_sheet(NvmlLibrary, message["document"])
         if message["count"] != self.count or library != self._library:
             self._forget()  # another driver, or other GPUs
-            self._counted_at = now
+        self._counted_at, self._is_awake = now, False
         self.failure = self.starting = None
         self._library, self.count = library, message["count"]
         return True
@@ -206,6 +217,7 @@ class NvmlPicture:
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
             self._add_whole(int(text), answer)
+        self._is_awake |= bool(message["slow"]) and now - self._counted_at < _AWAKE_SECONDS
         for text, sheet in message["fast"].items():
             changed |= self._add_fast(int(text), sheet)
         for text, documents in message["peers"].items():
@@ -234,6 +246,11 @@ class NvmlPicture:
     def _add_whole(self, index: int, answer: Mapping[str, Any]) -> None:
         described = {int(pid): sheet for pid, sheet in answer["processes"].items()}
         device = whole_device(index, answer["document"], described)
+        before = self._devices.get(index)
+        if before is not None and isinstance(device.responding, Missing) and _is_nameless(device):
+            device = _silenced(
+                before, device.responding
+            )  # its handle is refused: it is the GPU that had the index
         self._devices[index] = device
         if index in self._peers and device.responding is True:
             self._devices[index] = replace(device, **self._peers[index])
@@ -267,12 +284,15 @@ class NvmlPicture:
         late = {int(text): told for text, told in message["late"].items()}
         for index in answered - late.keys():
             self._late.pop(index, None)
+            self._hung.discard(index)
         for index, (call, seconds, unfinished) in late.items():
             # A child that replaced another counts from zero; the GPU has been silent for longer.
             since = self._late[index][1] if index in self._late else now - seconds
             self._late[index] = (call, since)
             if unfinished is not None and index not in self._devices:
                 self._devices[index] = whole_device(index, unfinished, {})
+
+        self._hung |= self.wedged(now).keys()
 
     def _add_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False
@@ -284,6 +304,11 @@ class NvmlPicture:
 def _is_gone(device: Device) -> bool:
     """Whether NVML reports the GPU as lost, or as needing a reset."""
     return isinstance(device.responding, Missing) and device.responding.reason in GONE
+
+
+def _is_nameless(device: Device) -> bool:
+    """Whether nothing tells which GPU it is."""
+    return isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
 
 
 def _silenced(device: Device, why: Missing) -> Device:

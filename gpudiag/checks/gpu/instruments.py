@@ -1,7 +1,7 @@
 """A single instrument of a GPU that does not answer: it costs its value, and neither the GPU nor the machine.
 
 NVML has been seen to fail on one power or fan reading of a healthy GPU (Azure/azhpc-diagnostics issue 77: a V100 whose
-power was `ERR!`, closed as transient). Where more than one fails, the GPU's own firmware may have stopped
+power was `ERR!`, closed as transient; Quake4/MindMiner issue 627: the default limit of a working RTX 2080 Ti). Where more than one fails, the GPU's own firmware may have stopped
 (gpustack/runtime pull request 26), and each check that could not look is ERROR.
 """
 
@@ -14,6 +14,7 @@ from gpudiag.reference.readings import READINGS
 _INSTRUMENTS: tuple[tuple[str, ...], ...] = (
     ("power_draw_watts",),
     ("energy_joules",),
+    *((f"power_limit_{which}watts",) for which in ("", "enforced_", "default_", "min_", "max_")),
     ("fan_speed_percent",),
     ("utilization_percent", "memory_utilization_percent"),
     ("encoder_utilization_percent", "decoder_utilization_percent"),
