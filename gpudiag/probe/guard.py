@@ -90,7 +90,8 @@ class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
     `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
-    more. `seconds` is the time that the probe took: a fork's by its own clock, a program's by ours.
+    more. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the host gave it no
+    processor; a program's by ours.
     """
 
     def __init__(
@@ -353,7 +354,9 @@ def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None])
         emit_shortage(emit, error)
         emit(("raised", f"{type(error).__name__}: {error}"))
     else:
-        emit(("finished", monotonic() - started))
+        from gpudiag.probe.given_time import given_seconds
+
+        emit(("finished", given_seconds(monotonic() - started)))
 
 
 def emit_shortage(emit: Callable[[Any], None], error: BaseException) -> bool:

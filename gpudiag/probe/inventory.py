@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
+from gpudiag.probe.given_time import deadline_for
 from gpudiag.probe.gputil import answer as gputil_answer
 from gpudiag.probe.guard import GuardedChild, collect, raise_shortage, run_guarded
 from gpudiag.probe.host.answer import machine_of
@@ -143,7 +145,7 @@ def take_snapshot(
 
     A source that fails has a status, and raises nothing; only what this process itself was refused is raised. `deadline_seconds` bounds NVML and the host;
     GPUtil has at least 5 s and torch, which takes seconds to import, at least 30 s. The snapshot comes
-    within a second of the longest of them. `started` are probes that `start_probes` started earlier for the
+    within a second of the longest of them; time in which a busy host gave a child no processor is added to its deadline. `started` are probes that `start_probes` started earlier for the
     same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
     only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
     `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`). `ask_torch`
@@ -276,13 +278,18 @@ class _Asked:
         if self._torch is not None:
             deadlines.append((self._torch, max(deadline_seconds, torch_answer.DEADLINE_SECONDS)))
         waits: list[tuple[GuardedChild, float | Callable[[], float]]] = [
-            (child, child.started_at + seconds) for child, seconds in deadlines
+            (child, deadline_for(child, seconds)) for child, seconds in deadlines
         ]
         # They may have been started early, before the imports that they overlap with.
         until = monotonic() + deadline_seconds
-        waits += [(child, until) for child in (self._host_state, self._kernel_log) if child is not None]
+        waits += [
+            (child, deadline_for(child, deadline_seconds, lambda: until))
+            for child in (self._host_state, self._kernel_log)
+            if child is not None
+        ]
         if nvml is not None and patient:
-            waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
+            attached = partial(deadline_of, nvml.messages, nvml.started_at, deadline_seconds)
+            waits.append((nvml, deadline_for(nvml, deadline_seconds, attached)))
         collect(waits)
         if nvml is not None and nvml.ending == "crashed":
             from gpudiag.probe.nvml.careful import ask_around_crashes  # rare, and a listing is in a hurry

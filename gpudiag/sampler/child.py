@@ -24,7 +24,6 @@ import select
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from operator import itemgetter
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -32,6 +31,7 @@ from time import monotonic, process_time, sleep, time
 from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
+from gpudiag.probe.given_time import waited_seconds
 from gpudiag.probe.guard import die_with
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
@@ -370,7 +370,7 @@ class Child:
         pace, peers_asked = Pace(len(rows)), False
         while True:
             began, used = monotonic(), process_time()
-            waited = _seconds_without_processor()
+            waited = waited_seconds()
             if self._paused:
                 self._emit({"kind": "paused"})
                 pace.hurry()
@@ -386,7 +386,7 @@ class Child:
                     workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
-                waited = _seconds_without_processor() - waited
+                waited = waited_seconds() - waited
                 self._emit_tick(rows, began, waited, with_readings=not moved)
                 pace.note_tick(began, process_time() - used, slow=tier == SLOW)
                 if reason is not None:
@@ -551,15 +551,6 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
     if is_asking:
         return min(interval, FAST_SECONDS)
     return max(_LEAST_PAUSE_SECONDS, interval - elapsed)
-
-
-def _seconds_without_processor() -> float:
-    """For how long this process's threads have been ready to run, and others ran (the kernel's schedstat)."""
-    waited = 0
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError, IndexError, ValueError), open(f"/proc/self/task/{thread}/schedstat") as file:
-            waited += int(file.read().split()[1])
-    return waited / 1e9
 
 
 def main() -> None:

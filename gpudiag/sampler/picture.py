@@ -34,6 +34,9 @@ _PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
 _MISSED_IN_A_ROW = 3  # then the sampler is slow
 _KEPT_IN_A_ROW = 5  # then it is no longer
 
+# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all the same.
+_MOST_WAITED_SHARE = 0.75
+
 # A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own choice: half of
 # it is what the sampler waits for a tick.
 _AWAKE_SECONDS = 1.0
@@ -285,14 +288,20 @@ class NvmlPicture:
         for index in answered - late.keys():
             self._late.pop(index, None)
             self._hung.discard(index)
+        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes on, slowly.
+        waited = min(message["waited"], _MOST_WAITED_SHARE * max(message["seconds"], message["interval"]))
         for index, (call, seconds, unfinished) in late.items():
             # A child that replaced another counts from zero; the GPU has been silent for longer.
             since = self._late[index][1] if index in self._late else now - seconds
-            self._late[index] = (call, since)
+            self._late[index] = (call, min(now, since + waited) if self._is_recent(index, now) else since)
             if unfinished is not None and index not in self._devices:
                 self._devices[index] = whole_device(index, unfinished, {})
 
         self._hung |= self.wedged(now).keys()
+
+    def _is_recent(self, index: int, now: float) -> bool:
+        """Whether the GPU does not count as silent yet: one that does stays so until it answers."""
+        return index not in self._late or now - self._late[index][1] < DEADLINE_SECONDS
 
     def _add_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False

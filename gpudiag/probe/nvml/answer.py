@@ -228,7 +228,7 @@ class _Messages:
     def _add_attaching(self, at: float) -> None:
         """When the handles were asked for: `Attaching` reads it."""
 
-    def _add_attached(self, index: int, at: float) -> None:
+    def _add_attached(self, index: int, at: float, waited: float = 0.0) -> None:
         """When a handle came: `Attaching` reads it."""
 
     def _add_failed(self, document: dict[str, Any]) -> None:

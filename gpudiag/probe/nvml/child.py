@@ -7,7 +7,7 @@
     ("failed", {...})             what nvmlInit or a call before "count" raised; nothing follows
     ("count", N)
     ("attaching", AT)             now the GPUs' handles are asked for (`time.monotonic`)
-    ("attached", INDEX, AT)       a handle has come, or was refused
+    ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had no processor
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc says about one process on a GPU
@@ -32,6 +32,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
+from gpudiag.probe.given_time import note_end_of_thread, own_thread_waited_seconds, waited_seconds
 from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
 from gpudiag.probe.host.processes import read_process
 from gpudiag.probe.nvml.ask import (
@@ -162,6 +163,7 @@ def _start_for_each(
     def act_next() -> None:
         for row in waiting:
             act(row)
+        note_end_of_thread()
 
     if rows:
         Thread(target=act_next, daemon=True).start()
@@ -177,14 +179,14 @@ def _await(
     *,
     patience_seconds: float = float("inf"),
 ) -> None:
-    """Return when all are done, or after `patience_seconds` without news; meanwhile report late ones."""
-    heard = monotonic()
+    """Return when all are done, or after `patience_seconds` of given time without news; meanwhile report late ones."""
+    heard, waited = monotonic(), waited_seconds()
     while late := [row for row in rows if not done(row).is_set()]:
         if done(late[0]).wait(_LATE_AFTER_SECONDS):
             continue
         if any([tell_late(row) for row in late]):
-            heard = monotonic()
-        elif monotonic() - heard > patience_seconds:
+            heard, waited = monotonic(), waited_seconds()
+        elif monotonic() - heard - (waited_seconds() - waited) > patience_seconds:
             return
 
 
@@ -234,10 +236,13 @@ class _Row:
 
     def read(self, emit: Emit, root: str) -> None:
         """Ask for everything, send the row, then describe its processes."""
+        began = monotonic()
         self._sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self._index)
         handle = self._sheet.values.pop("handle", None)
+        at = monotonic()
+        waited = own_thread_waited_seconds() if at - began > COLD_SECONDS else 0.0
         with suppress(OSError):  # the parent has gone; still attach the other GPUs
-            emit(("attached", self._index, monotonic()))
+            emit(("attached", self._index, at, waited))
         self.attached.set()
         if handle is not None:
             self._ask = Ask(self._pynvml, handle)

@@ -11,6 +11,8 @@ from ctypes import CDLL
 from threading import Thread
 from typing import Any
 
+from gpudiag.probe.given_time import note_end_of_thread
+
 LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -27,3 +29,4 @@ def _initialize() -> None:
     """Initialise the library; what keeps it from that is reported by the call of pynvml."""
     with suppress(OSError, AttributeError):
         CDLL(LIBRARY).nvmlInitWithFlags(0)
+    note_end_of_thread()

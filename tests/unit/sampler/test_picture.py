@@ -265,3 +265,26 @@ def test_a_driver_that_attaches_one_gpu_after_the_other_is_starting():
     silent(picture, 3, 4.0, 104.0)
     assert device(picture, 3, 104.0).responding.reason is MissingReason.ATTACHING
     assert picture.wedged(104.0) == {}
+
+
+def test_gpus_that_wait_for_a_processor_beside_a_hung_one_are_not_silent():
+    picture = started(3)
+    for second in range(1, 5):
+        late = {
+            1: ["nvmlDeviceGetName", second * 1.0, None],
+            2: ["nvmlDeviceGetPowerUsage", second * 1.0, None],
+        }
+        picture.add(tick(late=late, waited=0.9, seconds=1.0), 100.0 + second)
+        assert picture.late(100.0 + second) == {}
+    picture.add(tick(slow={2: sheet(2)}, late={1: ["nvmlDeviceGetName", 5.0, None]}), 105.0)
+    for second in range(6, 14):  # the host is quiet again
+        picture.add(tick(slow={2: sheet(2)}, late={1: ["nvmlDeviceGetName", 1.0, None]}), 100.0 + second)
+    assert picture.late(113.0).keys() == {1}
+
+
+def test_a_gpu_that_hangs_on_a_busy_host_is_found_all_the_same():
+    picture = started(2)
+    for second in range(1, 15):
+        late = {1: ["nvmlDeviceGetName", second * 1.0, None]}
+        picture.add(tick(fast={0: sheet(0)}, late=late, waited=50.0), 100.0 + second)
+    assert picture.late(114.0).keys() == {1}
