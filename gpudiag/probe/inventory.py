@@ -41,6 +41,9 @@ _PCIE_FIELDS = (
 )  # fmt: skip
 _NO_LINK = Missing(MissingReason.NOT_SUPPORTED, "no PCIe link lies between this GPU and its memory")
 
+# NVML answers 0 at any load (mostlygeek/llama-swap pull request 782, rwlove/home-ops pull request 13238).
+_NO_CONTROLLER = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
+
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
 _DRIVER_FILES_SECONDS = 0.5  # for the driver's own files about GPUs that NVML cannot name
@@ -113,6 +116,7 @@ def unify_memory(device: Device, machine: Machine, view: DeviceView | None) -> D
         ),
         memory_free_bytes=available,
         memory_reserved_bytes=Missing(MissingReason.NOT_SUPPORTED, "unified memory"),
+        memory_utilization_percent=_NO_CONTROLLER,
         **no_link,
     )
 

@@ -174,7 +174,8 @@ class NvmlPicture:
     def with_fast(self, device: Device) -> Device:
         """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
-        A reading that NVML does not support may have come from another source, and is kept.
+        A reading that NVML does not support may have come from another source, and is kept; so is one that the snapshot
+        says the GPU does not have, whatever number NVML gives.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -186,7 +187,7 @@ class NvmlPicture:
         told = {
             name: reading
             for name, reading in fast.items()
-            if not (isinstance(reading, Missing) and reading.reason is MissingReason.NOT_SUPPORTED)
+            if not (_is_none_here(reading) or _is_none_here(getattr(device, name)))
         }
         return replace(device, **told)
 
@@ -313,6 +314,11 @@ class NvmlPicture:
 def _is_gone(device: Device) -> bool:
     """Whether NVML reports the GPU as lost, or as needing a reset."""
     return isinstance(device.responding, Missing) and device.responding.reason in GONE
+
+
+def _is_none_here(reading: object) -> bool:
+    """Whether the GPU does not have this reading."""
+    return isinstance(reading, Missing) and reading.reason is MissingReason.NOT_SUPPORTED
 
 
 def _is_nameless(device: Device) -> bool:

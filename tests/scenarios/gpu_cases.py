@@ -121,6 +121,10 @@ DISCOVERY = (
             top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),)),
         ),
     ),
+    Case(
+        "vgpu.license", "vgpu.unlicensed",
+        now(gpu(3, vgpu_license="unlicensed")), now(gpu(3, vgpu_license="licensed")),
+    ),
     Case("gpu.lost", "gpu.lost", now(gpu(3, responding=LOST)), now(gpu(3, responding=LATE))),
     Case(
         "gpu.lost", "gpu.recovery_needed",

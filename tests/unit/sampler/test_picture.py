@@ -288,3 +288,13 @@ def test_a_gpu_that_hangs_on_a_busy_host_is_found_all_the_same():
         late = {1: ["nvmlDeviceGetName", second * 1.0, None]}
         picture.add(tick(fast={0: sheet(0)}, late=late, waited=50.0), 100.0 + second)
     assert picture.late(114.0).keys() == {1}
+
+
+def test_a_number_that_the_gpu_does_not_have_stays_absent_on_every_tick():
+    """NVML of a GB10 answers 0 for its memory's controller, at any load."""
+    picture = started()
+    picture.add(tick(fast={1: {"memory_utilization_percent": 0, "utilization_percent": 96, "missing": {}, "missing_detail": {}}}),
+                 101.0)  # fmt: skip
+    absent = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
+    shown = picture.with_fast(replace(device(started(), 1), memory_utilization_percent=absent))
+    assert (shown.memory_utilization_percent, shown.utilization_percent) == (absent, 96)
