@@ -29,6 +29,8 @@ class Attaching:
         for kind, *content in messages:
             if kind == "count":
                 self.count = content[0]
+            elif kind == "asleep":  # it is not asked for
+                self._came.add(content[0])
             elif kind == "attaching":
                 moments.append((content[0], 0.0))
             elif kind == "attached":

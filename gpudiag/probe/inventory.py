@@ -142,6 +142,7 @@ def take_snapshot(
     kernel_log: bool = False,
     started: StartedProbes | None = None,
     patient: bool = True,
+    wake: bool = True,
     now: datetime | None = None,
     ask_torch: TorchStarter | None = None,
 ) -> Snapshot:
@@ -153,13 +154,13 @@ def take_snapshot(
     same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
     only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
     `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`). `ask_torch`
-    starts the child that asks torch; by default a program of its own.
+    starts the child that asks torch; by default a program of its own. Without `wake`, GPUs that are asleep stay so.
 
     Raises:
         ShortageError: gpudiag was refused processes, threads, memory, files or /proc.
     """
     environment = os.environ if environment is None else environment
-    started = started or start_probes(sources, environment=environment, root=root)
+    started = started or start_probes(sources, environment=environment, root=root, wake=wake)
     log_seconds = deadline_seconds if kernel_log else None
     asked = _Asked(
         started,
@@ -224,7 +225,7 @@ def join_answers(
         host=machine.hostname,
         taken_at=now,
         simulated=simulated,
-        driver_version=nvml.driver_version,
+        driver_version=_driver_version(nvml, machine),
         cuda_driver_version=nvml.cuda_driver_version,
         nvml_version=nvml.nvml_version,
         sources=(*statuses, answers.host_status, *answers.kernel_statuses),
@@ -336,6 +337,13 @@ class _Asked:
 def _simulated_torch(environment: Mapping[str, str]) -> str | None:
     """The file that holds torch's answer on a simulated machine; None on a real one."""
     return environment.get(torch_answer.SIMULATED_ANSWER) if environment.get(SIMULATED) else None
+
+
+def _driver_version(nvml: NvmlAnswer, machine: Machine) -> Reading[str]:
+    """NVML's word for it, else, where NVML was left alone because all GPUs sleep, the kernel's."""
+    absent = nvml.driver_version
+    unasked = isinstance(absent, Missing) and absent.reason is MissingReason.NOT_ASKED
+    return machine.kernel_driver_version if unasked and nvml.devices else absent
 
 
 def _explained(nvml: NvmlAnswer, machine: Machine) -> SourceStatus:

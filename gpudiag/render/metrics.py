@@ -155,7 +155,8 @@ def _recovery(device: Device) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
-    yield {}, float(device.responding is True)
+    if not device.is_asleep:
+        yield {}, float(device.responding is True)
 
 
 _UP_METRIC = Metric(

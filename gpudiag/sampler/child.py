@@ -23,7 +23,7 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -39,6 +39,7 @@ from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
+from gpudiag.probe.sleeping import read_sleeping
 from gpudiag.probe.start import host_root
 from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFacts, WatchedAsk
 
@@ -79,6 +80,11 @@ class Row:
     def call(self) -> str:
         """The call in progress, or the last one."""
         return self._ask.asking if self._ask is not None else HANDLE_CALL
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the GPU was never asked, so that the driver need not have woken it."""
+        return self._ask is None and not self.lost
 
     @property
     def gone(self) -> int | None:
@@ -340,6 +346,7 @@ class Child:
     def run(self) -> None:
         """Start NVML, then tick until a fresh process should take over."""
         for _ in range(_TRIES):
+            self._let_sleep()
             start = _Start()
             Thread(target=start.run, daemon=True).start()
             began = monotonic()
@@ -355,6 +362,22 @@ class Child:
             self._obey(_RETRY_SECONDS)
         self._emit({"kind": "gone", "reason": "a fresh start"})
 
+    def _let_sleep(self) -> None:
+        """Return once a GPU is awake: initialising NVML would wake them all."""
+        while True:
+            count, asleep = read_sleeping(self._root)
+            if not asleep or len(asleep) < count:
+                return
+            self._emit({"kind": "asleep", "at": time(), "bus_ids": list(asleep.values())})
+            self._obey(self._interval)
+
+    def _sleepers(self, rows: list[Row]) -> dict[int, str]:
+        """The bus ids of GPUs that are asleep and were never asked, by NVML index."""
+        count, asleep = read_sleeping(self._root)
+        if count != len(rows):  # nobody knows which index is whose
+            return {}
+        return {row.index: asleep[row.index] for row in rows if row.is_new and row.index in asleep}
+
     def _sample(self, start: _Start) -> None:
         careful = self._spared is not None
         pynvml = start.pynvml
@@ -368,6 +391,7 @@ class Child:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
         workers = Workers(1 if careful else len(rows) + 2)
         pace, peers_asked = Pace(len(rows)), False
+        asleep: dict[int, str] = self._sleepers(rows)
         while True:
             began, used = monotonic(), process_time()
             waited = waited_seconds()
@@ -378,7 +402,9 @@ class Child:
                 if self._xids:
                     pace.hurry()
                 tier = SLOW if pace.is_slow_due(began, self._interval) else FAST
-                reading = [row for row in rows if row.asking_since is None]
+                if tier == SLOW:
+                    asleep = self._sleepers(rows)
+                reading = [row for row in rows if row.asking_since is None and row.index not in asleep]
                 todo: list[Any] = reading if census.asking_since else [*reading, census]
                 workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
@@ -387,7 +413,7 @@ class Child:
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
                 waited = waited_seconds() - waited
-                self._emit_tick(rows, began, waited, with_readings=not moved)
+                self._emit_tick(rows, began, waited, asleep, with_readings=not moved)
                 pace.note_tick(began, process_time() - used, slow=tier == SLOW)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
@@ -395,7 +421,9 @@ class Child:
             is_asking = any(row.asking_since is not None for row in rows)
             self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
 
-    def _emit_tick(self, rows: list[Row], began: float, waited: float, *, with_readings: bool) -> None:
+    def _emit_tick(
+        self, rows: list[Row], began: float, waited: float, asleep: Mapping[int, str], *, with_readings: bool
+    ) -> None:
         now = monotonic()
         answers = {row.index: row.pop_answer() for row in rows if with_readings}
         self._sequence += 1
@@ -407,7 +435,14 @@ class Child:
         late = {row.index: told for row in rows if (told := row.late(now)) is not None}
         self._emit(
             {"kind": "tick", "sequence": self._sequence, "at": time(), "seconds": now - began}
-            | {**by_tier, "late": late, "xids": xids, "interval": self._interval, "waited": waited}
+            | {
+                **by_tier,
+                "late": late,
+                "asleep": asleep,
+                "xids": xids,
+                "interval": self._interval,
+                "waited": waited,
+            }
             | {"longest": max((row.pop_longest() for row in rows), key=itemgetter(1), default=("", 0.0))}
         )
 

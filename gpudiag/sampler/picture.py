@@ -18,8 +18,10 @@ from gpudiag.probe.nvml.answer import (
     NvmlAnswer,
     NvmlFailure,
     NvmlLibrary,
+    library_of_sleepers,
     make_answer,
     responding_of,
+    sleeping_device,
     unread_device,
     whole_device,
     why_late,
@@ -213,6 +215,24 @@ class NvmlPicture:
         self._library, self.count = library, message["count"]
         return True
 
+    def _add_asleep(self, message: Mapping[str, Any], now: float) -> bool:
+        """All GPUs are asleep, and NVML was left alone."""
+        bus_ids = message["bus_ids"]
+        known = self.is_asleep() and self.count == len(bus_ids)
+        if not known:
+            self._forget()
+            self._counted_at = now
+        self._library, self.count = library_of_sleepers(), len(bus_ids)
+        self._devices = {index: sleeping_device(index, bus_id) for index, bus_id in enumerate(bus_ids)}
+        self.tick_at = self.answered_at = message["at"]
+        self.tick_seconds = 0.0
+        self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
+        return not known
+
+    def is_asleep(self) -> bool:
+        """Whether a GPU is asleep: what would call the driver must wait."""
+        return any(device.is_asleep for device in self._devices.values())
+
     def _add_tick(self, message: Mapping[str, Any], now: float) -> bool:
         changed = bool(message["slow"] or message["peers"])
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
@@ -222,6 +242,9 @@ class NvmlPicture:
         for text, answer in message["slow"].items():
             self._add_whole(int(text), answer)
         self._is_awake |= bool(message["slow"]) and now - self._counted_at < _AWAKE_SECONDS
+        for text, bus_id in message.get("asleep", {}).items():
+            changed |= int(text) not in self._devices
+            self._devices[int(text)] = sleeping_device(int(text), bus_id)
         for text, sheet in message["fast"].items():
             changed |= self._add_fast(int(text), sheet)
         for text, documents in message["peers"].items():

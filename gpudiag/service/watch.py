@@ -359,7 +359,7 @@ class MachineWatch:
 
     def _keep_house(self) -> None:
         self._set_pace()
-        self._inspector.look(driver_hangs=self._picture.is_hanging())
+        self._inspector.look(driver_hangs=self._picture.is_hanging() or self._picture.is_asleep())
         self._pods.look()
         self.readings.keep_house()
         if self.snapshot is not None:

@@ -6,6 +6,8 @@
     ("library", {...})            versions, once nvmlInit came back
     ("failed", {...})             what nvmlInit or a call before "count" raised; nothing follows
     ("count", N)
+    ("all_asleep", [BUS_ID, ...]) all GPUs are, and NVML was not asked; nothing follows
+    ("asleep", INDEX, BUS_ID)     a GPU that is not asked: that would wake it
     ("attaching", AT)             now the GPUs' handles are asked for (`time.monotonic`)
     ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had no processor
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
@@ -24,11 +26,12 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any
 
 from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
@@ -112,11 +115,14 @@ def stream_nvml(
     *,
     wrap: Callable[[Any], Any] = lambda pynvml: pynvml,
     one_thread: bool = False,
+    asleep: Mapping[int, str] = MappingProxyType({}),
+    bound: int = 0,
 ) -> None:
     """Ask NVML about every GPU and send what it says; `root` is where /proc is found.
 
     `await_initialization` returns when the library, which is being initialised already, has answered. `wrap` makes of
-    pynvml what is called instead; with `one_thread`, one GPU is asked after the other.
+    pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are the bus ids of GPUs that
+    must not be woken, by NVML index, where the driver has `bound` of them: they are not asked.
     """
 
     def announce(call: str) -> None:
@@ -137,7 +143,10 @@ def stream_nvml(
     emit(("count", count))
     emit(("attaching", monotonic()))
     pynvml = wrap(pynvml)
-    rows = [_Row(pynvml, index) for index in range(count)]
+    sleeping = asleep if count == bound else {}  # else nobody knows which index is whose
+    for index, bus_id in sleeping.items():
+        emit(("asleep", index, bus_id))
+    rows = [_Row(pynvml, index) for index in range(count) if index not in sleeping]
     attachment = _Attachment(rows, emit)
     start = partial(_start_for_each, one_thread=one_thread)
     start(rows, lambda row: row.read(emit, root), lambda row: row.done)

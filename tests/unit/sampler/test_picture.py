@@ -298,3 +298,24 @@ def test_a_number_that_the_gpu_does_not_have_stays_absent_on_every_tick():
     absent = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
     shown = picture.with_fast(replace(device(started(), 1), memory_utilization_percent=absent))
     assert (shown.memory_utilization_percent, shown.utilization_percent) == (absent, 96)
+
+
+def test_gpus_that_sleep_are_rows_without_readings_and_no_trouble():
+    picture = NvmlPicture()
+    sleeping = {"kind": "asleep", "at": 1.0, "bus_ids": ["00000000:01:00.0"]}
+    assert picture.add(sleeping, 100.0) is True
+    assert picture.add(sleeping, 101.0) is False
+    assert picture.has_answer()
+    (row,) = picture.answer(101.0).devices
+    assert (row.is_asleep, row.id.bus_id) == (True, "00000000:01:00.0")
+    assert (picture.late(200.0), picture.lost(), picture.is_hanging(200.0)) == ({}, [], False)
+    picture.add({"kind": "library", "document": LIBRARY, "count": 1}, 110.0)  # it has woken
+    picture.add(tick(slow={0: sheet(1)}), 110.0)
+    assert device(picture, 0, 110.0).responding is True
+
+
+def test_one_of_two_may_sleep():
+    picture = started(2)
+    assert picture.add(tick(slow={0: sheet(0)}, asleep={"1": "00000000:01:00.0"}), 101.0) is True
+    assert [one.is_asleep for one in picture.answer(101.0).devices] == [False, True]
+    assert picture.is_asleep()
