@@ -23,10 +23,9 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
@@ -42,6 +41,7 @@ from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, rea
 from gpudiag.probe.sleeping import read_sleeping
 from gpudiag.probe.start import host_root
 from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFacts, WatchedAsk
+from gpudiag.sampler.workers import Batch, Workers
 
 # --- the GPUs that it asks
 
@@ -238,78 +238,6 @@ class Row:
 def _only(readings: dict[str, Any]) -> dict[str, Any]:
     """Those that are fixed."""
     return {name: readings[name] for name in FIXED_NAMES if name in readings}
-
-
-class Batch:
-    """Rows to be read once; threads take them one by one."""
-
-    def __init__(self, tier: str, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
-        """Plan to read `rows`; `everyone` are all rows, for calls about two GPUs."""
-        self.done = Event()
-        self._tier = tier
-        self._everyone = everyone
-        self._waiting: Iterator[Row] = iter(rows)
-        self._left = len(rows)
-        self._lock = Lock()
-        if not rows:
-            self.done.set()
-
-    def work(self) -> None:
-        """Read rows until none is left."""
-        while True:
-            with self._lock:
-                row = next(self._waiting, None)
-            if row is None:
-                return
-            row.read(self._tier, self._everyone)
-            with self._lock:
-                self._left -= 1
-                if self._left == 0:
-                    self.done.set()
-
-
-class Workers:
-    """Threads that read batches: one does it all while calls return at once; else others help.
-
-    On a driver that answers at once one thread is the quickest, as threads contend for the interpreter
-    lock. A thread whose call never returns is lost; another takes its place.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Start no more than `most` threads: one for each GPU and one to spare."""
-        self._most = most
-        self._queues: list[SimpleQueue[Batch]] = []
-        self._idle: list[SimpleQueue[Batch]] = []
-        self._lock = Lock()
-
-    def run(self, batch: Batch, quick_seconds: float, patience_seconds: float) -> None:
-        """Read the batch; return when it is done, or after `patience_seconds` with several threads."""
-        self._set_to_work(batch)
-        if batch.done.wait(quick_seconds):
-            return
-        while self._set_to_work(batch):
-            pass
-        batch.done.wait(patience_seconds)
-
-    def _set_to_work(self, batch: Batch) -> bool:
-        """Have one more thread read the batch; False where none is free and no more may be started."""
-        with self._lock:
-            if self._idle:
-                queue = self._idle.pop()
-            elif len(self._queues) < self._most:
-                queue = SimpleQueue()
-                self._queues.append(queue)
-                Thread(target=self._live, args=(queue,), daemon=True).start()
-            else:
-                return False
-        queue.put(batch)
-        return True
-
-    def _live(self, queue: SimpleQueue[Batch]) -> None:
-        while True:
-            queue.get().work()
-            with self._lock:
-                self._idle.append(queue)
 
 
 # --- the program
