@@ -116,10 +116,7 @@ DISCOVERY = (
     Case(
         "source.nvml_calls", "nvml.value_not_read",
         now(gpu(3, fan_speed_percent=NO_VALUE), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
-        now(
-            gpu(3, fan_speed_percent=NO_VALUE, power_draw_watts=NO_VALUE),
-            top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),)),
-        ),
+        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
     ),
     Case(
         "vgpu.license", "vgpu.unlicensed",
