@@ -11,6 +11,7 @@ GpudiagError            something a person must act on; carries code, message an
 │   ├── RendezvousError          the ranks did not meet, and no cause was found
 │   ├── CommandNotFoundError     exit 127: there is no such command, as a shell says
 │   └── CommandRefusedError      exit 126: it cannot be executed
+├── ShortageError       exit 3   gpudiag itself was refused processes, threads, memory, files or /proc
 ├── RunError            exit 3   a run could not be found, started or followed
 │   ├── RunNotFoundError
 │   ├── RunConflictError         the GPUs it needs are busy
@@ -118,6 +119,13 @@ class CommandRefusedError(LaunchError):
 
     code = "launch.command_refused"
     exit_status = ExitStatus.NOT_EXECUTABLE
+
+
+class ShortageError(GpudiagError):
+    """This process was refused what it needs itself; nothing is known of the machine. See gpudiag/shortage.py."""
+
+    code = "shortage"
+    http_status = 503
 
 
 class RunError(GpudiagError):

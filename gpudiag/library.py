@@ -19,6 +19,7 @@ from gpudiag.model.codec import loads
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.report import Report
 from gpudiag.ranks.environment import LAUNCHER_VARIABLES
+from gpudiag.shortage import shortage_of
 
 _Document = TypeVar("_Document", Snapshot, Report)
 
@@ -122,6 +123,8 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
             errors="replace",
         )
     except OSError as error:
+        if (shortage := shortage_of(error)) is not None:
+            raise shortage from error
         raise GpudiagError(f"gpudiag could not be started: {error.strerror or error}") from error
     try:
         out, said = child.communicate(timeout=limit_seconds)

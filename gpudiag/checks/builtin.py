@@ -6,6 +6,7 @@ from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_starte
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.holders import memory_free
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead, process_foreign
+from gpudiag.checks.gpu.license import vgpu_license
 from gpudiag.checks.gpu.memory import (
     ecc_corrected_rate,
     ecc_mode,
@@ -91,7 +92,7 @@ _LINKS = (
 )  # fmt: skip
 # How the GPUs are set, and who is on them
 _USE = (
-    mode_compute, mode_mig, gpu_looks_stuck, process_dead, process_foreign, memory_leftover, memory_free,
+    mode_compute, mode_mig, vgpu_license, gpu_looks_stuck, process_dead, process_foreign, memory_leftover, memory_free,
 )  # fmt: skip
 # The job's software and environment
 _SOFTWARE = (

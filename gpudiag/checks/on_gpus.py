@@ -7,6 +7,7 @@ not read (the host's state, torch, an earlier or recorded snapshot) and would be
 from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead
+from gpudiag.checks.gpu.license import vgpu_license
 from gpudiag.checks.gpu.memory import (
     ecc_mode,
     ecc_sram,
@@ -49,5 +50,5 @@ GPU_CHECKS: tuple[Check, ...] = (
     temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,
     clocks_power_capped, clocks_application, power_limit, power_idle_draw,
     pcie_width, pcie_generation, pcie_errors, nvlink_state, fabric_state, peer_access,
-    mode_compute, mode_mig, process_dead, memory_leftover,
+    mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover,
 )  # fmt: skip

@@ -9,6 +9,7 @@ that did not fall. Elsewhere it started anew, and its rise is not known.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from gpudiag.checks.gpu.instruments import lone_failure
 from gpudiag.checks.registry import Judgement, does_not_apply, judged
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.context import Context
@@ -38,6 +39,7 @@ _MENDABLE_FIRST = (
     MissingReason.NOT_ASKED,
     MissingReason.SOURCE_ABSENT,
     MissingReason.NOT_SUPPORTED,
+    MissingReason.ERROR,  # of a lone instrument, which nvml.value_not_read reports
 )
 
 
@@ -81,7 +83,9 @@ def judge_devices(
 
 def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement:
     """The judgement from findings and gaps: a reading that failed makes it ERROR at least."""
-    failed = [gap for gap in gaps if gap.missing.reason in _FAILED]
+    failed = [
+        gap for gap in gaps if gap.missing.reason in _FAILED and gap.field not in lone_failure(gap.device)
+    ]
     if failed:
         outcome = worst((Outcome.ERROR, *(finding.outcome for finding in findings)))
         return Judgement(outcome, tuple(findings), _several(failed), failed[0].missing.reason)

@@ -8,7 +8,7 @@ KeyboardInterrupt              130
 TerminatedError (SIGTERM)      143
 BrokenPipeError                141, without a message: the reader has gone
 OSError: disk full and so on   3: the result could not be written
-OSError: no file can be opened 3: the limit of open files is too low
+whatever is the sign of a limit 3: no process, thread, memory or file for gpudiag itself (gpudiag/shortage.py)
 anything else                  70: our bug, never the user's machine
 """
 
@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING
 
 from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, GpudiagError
+from gpudiag.shortage import shortage_of
 
 if TYPE_CHECKING:
     import click
 
 _REFUSED_WRITES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 _OWN = ("gpudiag", "gpudiag_api")
 _IMPORTERS = ("importlib", "_frozen_importlib", "_frozen_importlib_external", "__main__", "")
@@ -73,6 +72,8 @@ def describe_failure(error: BaseException) -> Failure:
     """The exit status and the words for an exception that reached the top of a command."""
     if isinstance(error, GpudiagError):
         return Failure(error.exit_status, _sentences(error.message, error.hint))
+    if (shortage := shortage_of(error)) is not None:
+        return Failure(shortage.exit_status, _sentences(shortage.message, shortage.hint))
     if isinstance(error, ImportError) and (failure := _describe_import(error)) is not None:
         return failure
     import click  # only now: it may be what is not installed
@@ -87,8 +88,6 @@ def describe_failure(error: BaseException) -> Failure:
         return Failure(ExitStatus.PIPE_CLOSED)
     if isinstance(error, OSError) and error.errno in _REFUSED_WRITES:
         return Failure(ExitStatus.ERROR, _sentences(f"the result could not be written: {error.strerror}"))
-    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
-        return _describe_lack_of_descriptors(error)
     return _describe_bug(error)
 
 
@@ -150,22 +149,6 @@ def _describe_usage(error: click.ClickException) -> Failure:
     for theirs, ours in _NUMBERS:
         words = words.replace(theirs, ours)
     return Failure(ExitStatus.USAGE, _sentences(words[:1].lower() + words[1:], hint))
-
-
-def _describe_lack_of_descriptors(error: OSError) -> Failure:
-    """The failure where this process or the machine may open no more files: a setting, no fault and no bug."""
-    import resource
-
-    if error.errno == errno.ENFILE:
-        words, hint = (
-            "this machine has reached its limit of open files",
-            "see /proc/sys/fs/file-nr and file-max",
-        )
-    else:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        words = f"the limit of open files is too low: this process may have {limit} open (ulimit -n)"
-        hint = "raise it, for example: ulimit -n 4096"
-    return Failure(ExitStatus.ERROR, _sentences(words, hint))
 
 
 def _parameters(context: click.Context | None) -> list[click.Parameter]:

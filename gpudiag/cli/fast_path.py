@@ -43,7 +43,7 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
     from gpudiag.probe.start import start_probes
 
     if not argv or argv[0] == "list":
-        return start_probes()
+        return start_probes(wake=False)
     return _start_gate(argv)
 
 

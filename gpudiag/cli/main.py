@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from gpudiag.cli.fast_path import leave_at_once, list_unparsed, load_without_collecting, start_early
@@ -28,11 +29,15 @@ def run() -> NoReturn:
     load_without_collecting()
     _open_standard_files()
     guard_standard_streams()
-    # Before the imports that it overlaps with; a shell that completes words asks no GPU.
-    started = None if _COMPLETE_VARIABLE in os.environ else start_early(sys.argv[1:])
+    started = None
     try:
         try:
+            # Before the imports that it overlaps with; a shell that completes words asks no GPU.
+            if _COMPLETE_VARIABLE not in os.environ:
+                started = start_early(sys.argv[1:])
             status = main(sys.argv[1:], started)
+        except Exception as error:  # noqa: BLE001 - no probe could be started
+            status = _report(error)
         finally:
             end_quietly()
     except KeyboardInterrupt:  # a second one, while the first was being reported
@@ -108,15 +113,16 @@ def _complete(instruction: str) -> int:
 
 
 def _report(error: BaseException) -> int:
-    from gpudiag.cli.failures import describe_failure
-
     if isinstance(error, SystemExit):
         raise error
-    failure = describe_failure(error)
+    try:
+        from gpudiag.cli.failures import describe_failure
+
+        failure = describe_failure(error)
+    except (MemoryError, ImportError):  # where even that cannot be loaded
+        return _report_no_memory()
     if failure.status in (INTERRUPTED, TERMINATED) and not _is_read(sys.stderr):
-        return int(
-            failure.status
-        )  # a terminal that is stopped, a pipe that is full: an interrupt ends us all the same
+        return int(failure.status)  # a stopped terminal, a full pipe: an interrupt ends us all the same
     try:
         for line in failure.terminal_lines() if sys.stderr.isatty() else failure.lines:
             print(line, file=sys.stderr)
@@ -135,6 +141,13 @@ def _is_read(stream: TextIO) -> bool:
         return bool(poll.poll(0))
     except (OSError, ValueError):  # it is no file: a test took its place
         return True
+
+
+def _report_no_memory() -> int:
+    """Write one sentence with what is loaded already; the exit status is that of ERROR."""
+    with suppress(OSError):
+        os.write(2, b"gpudiag: gpudiag gets no memory for itself, see `ulimit -v` and `free -m`\n")
+    return 3  # ExitStatus.ERROR
 
 
 def _flush() -> None:

@@ -19,7 +19,7 @@ def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count
     for want of memory, costs time: its share is done here.
     """
     shares = [items[number::count] for number in range(count)]
-    others: list[tuple[int, int]] = []
+    others: list[tuple[int, int] | None] = []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no process may be started and forgotten
     try:
         for share in shares[1:]:
@@ -29,18 +29,23 @@ def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count
     made: list[list[_Made]] = []
     try:
         made.append([work(item) for item in shares[0]])
-        for (_, pipe), share in zip(others, shares[1:], strict=True):
-            answer = _read(pipe)
+        for other, share in zip(others, shares[1:], strict=True):
+            answer = None if other is None else _read(other[1])
             made.append([work(item) for item in share] if answer is None else answer)
     finally:
         _end(others)
     return [made[place % count][place // count] for place in range(len(items))]
 
 
-def _start(work: Callable[[_Item], _Made], share: Sequence[_Item]) -> tuple[int, int]:
-    """The pid of a process with a share, and the pipe on which it answers."""
+def _start(work: Callable[[_Item], _Made], share: Sequence[_Item]) -> tuple[int, int] | None:
+    """The pid of a process with a share, and the pipe on which it answers; None where no process can be started."""
     reading, writing = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reading)
+        os.close(writing)
+        return None
     if pid == 0:
         os.close(reading)
         _work(work, share, writing)
@@ -73,9 +78,9 @@ def _read(pipe: int) -> list[Any] | None:
         return None
 
 
-def _end(others: list[tuple[int, int]]) -> None:
+def _end(others: list[tuple[int, int] | None]) -> None:
     """End the processes; those that have answered have ended by themselves, or are about to."""
-    for pid, pipe in others:
+    for pid, pipe in filter(None, others):
         os.close(pipe)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

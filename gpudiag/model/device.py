@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.codec import FLATTEN, noun
-from gpudiag.model.reading import NOT_ASKED, Reading, Scalar
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, Scalar
 
 if TYPE_CHECKING:  # model.codec loads these where the types are needed
     from datetime import datetime
@@ -58,6 +58,9 @@ class DeviceId:
     cuda_ordinal: Reading[int] = NOT_ASKED
 
 
+FATAL_CALL = "this call ends the process that makes it"  # how the words of such a failed call begin
+
+
 @noun
 class FailedCall:
     """A call that NVML answered with an error, where it should have answered; `nvml_index` None: about no GPU."""
@@ -65,6 +68,11 @@ class FailedCall:
     function: str  # as in nvml.h; with `, field 82` behind nvmlDeviceGetFieldValues
     nvml_index: int | None
     words: str  # NVML's own, with the code
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the call ends the process that makes it, and was left out for that."""
+        return self.words.startswith(FATAL_CALL)
 
 
 @noun
@@ -155,7 +163,7 @@ class Device:
     """One physical GPU: its identity and every reading, each a value or the reason for none.
 
     `responding` is True, or the reason why the whole GPU gave no readings (DEVICE_LOST,
-    RESET_REQUIRED, TIMED_OUT); such a GPU stays a row with its other fields missing for the same reason.
+    RESET_REQUIRED, TIMED_OUT, NOT_ASKED for one that is asleep); such a GPU stays a row with its other fields missing for the same reason.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -272,6 +280,11 @@ class Device:
     pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the GPU was not asked, because the kernel has suspended it."""
+        return isinstance(self.responding, Missing) and self.responding.reason is MissingReason.NOT_ASKED
 
 
 @noun

@@ -7,6 +7,7 @@ driver start it, one GPU after the other. If the program is killed before that, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 HANDLE_CALL = "nvmlDeviceGetHandleByIndex"
@@ -23,19 +24,21 @@ class Attaching:
     def __init__(self, messages: Sequence[Any]) -> None:
         """Read the messages that have come so far."""
         self.count = 0
-        moments: list[float] = []
+        moments: list[tuple[float, float]] = []  # and how long it had no processor before that
         self._came: set[int] = set()
         for kind, *content in messages:
             if kind == "count":
                 self.count = content[0]
+            elif kind == "asleep":  # it is not asked for
+                self._came.add(content[0])
             elif kind == "attaching":
-                moments.append(content[0])
+                moments.append((content[0], 0.0))
             elif kind == "attached":
                 self._came.add(content[0])
-                moments.append(content[1])
+                moments.append((content[1], content[2] if len(content) > 2 else 0.0))
         moments.sort()
-        self.last: float | None = moments[-1] if moments else None
-        steps = [moments[place] - moments[place - 1] for place in range(1, len(moments))]
+        self.last: float | None = moments[-1][0] if moments else None
+        steps = [at - waited - before[0] for before, (at, waited) in pairwise(moments)]
         self._is_cold = any(step > COLD_SECONDS for step in steps)
 
     def pending(self) -> list[int]:

@@ -13,6 +13,7 @@ A message is plain data (None, bool, int, float, str, list, tuple, dict with str
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import gc
 import json
@@ -27,9 +28,13 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import Any
 
+from gpudiag.errors import ShortageError
+
 RESULT_FD = 3  # where a program writes its messages
 OUTLIVES = "outlives"  # a message ("outlives", True): from now on the child is left to end by itself
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_M_ARENA_MAX = -8  # malloc.h of glibc
+_SHORTAGE = "shortage"  # a message ("shortage", WORDS, HINT): this process was refused what the probe needs
 _READ_BYTES = 1 << 16
 _NOISE_BYTES = 4096  # of a program's own output, kept as evidence
 _REAP_SECONDS = 0.1  # how long a killed child may take to become reapable before we leave it alone
@@ -85,7 +90,8 @@ class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
     `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
-    more. `seconds` is the time that the probe took: a fork's by its own clock, a program's by ours.
+    more. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the host gave it no
+    processor; a program's by ours.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class GuardedChild:
         self.detail = ""
         self.seconds = 0.0
         self.started_at = monotonic()
+        self.shortage: tuple[str, str] | None = None  # what the child was refused, and the next step
         self._outlives = False  # it has asked not to be killed
         self._group = group
         self._end_other = end
@@ -144,6 +151,8 @@ class GuardedChild:
         for message in messages:
             if message[0] == OUTLIVES:
                 self._outlives = message[1]
+            elif message[0] == _SHORTAGE:
+                self.shortage = (message[1], message[2])
             else:
                 self.messages.append(message)
 
@@ -204,13 +213,19 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
     The arguments and what is given to `emit` are plain data. The child dies with the thread that
     started it. In a multi-threaded process a fork could inherit a held lock, so there the child is a
     second interpreter.
+
+    Raises:
+        ShortageError: no process can be started here, or there is no /proc.
     """
     _reap_left_behind()
     if _has_threads():
         return _start_interpreter(entry, arguments)
     result, write_end = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise _refused(error, result, write_end) from error
     if pid == 0:
         _run_forked(parent, write_end, entry, arguments)
     os.close(write_end)
@@ -223,17 +238,35 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
     It writes its messages to file descriptor 3, one JSON array a line, the last one
     `["finished", SECONDS]`; what it prints is kept as evidence. It leads a process group, which is
     killed with it.
+
+    Raises:
+        ShortageError: no process can be started here.
     """
     _reap_left_behind()
     result, result_write = os.pipe()
     noise, noise_write = os.pipe()
     parent = os.getpid()
-    pid = _fork_to_exec()
+    try:
+        pid = _fork_to_exec()
+    except OSError as error:
+        raise _refused(error, result, result_write, noise, noise_write) from error
     if pid == 0:
         _exec(parent, result_write, noise_write, argv, environment)
     os.close(result_write)
     os.close(noise_write)
     return GuardedChild(pid, result, noise, group=True, json=True)
+
+
+def raise_shortage(children: Iterable[GuardedChild | None]) -> None:
+    """Raise what one of these children was refused, if any was: its answer is about this process, not about the machine.
+
+    Raises:
+        ShortageError: a child was refused memory, threads or files.
+    """
+    for child in children:
+        if child is not None and child.shortage is not None:
+            words, hint = child.shortage
+            raise ShortageError(words, hint=hint)
 
 
 def collect(deadlines: Iterable[tuple[GuardedChild, float | Callable[[], float]]]) -> None:
@@ -282,15 +315,32 @@ def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any
     """Run the probe in the forked child; never returns."""
     try:
         gc.disable()  # it lives for one answer
-        die_with(parent)
-        _forget_signals()
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        _close_all_but(write_end)
-        run_entry(entry, arguments, marshal_writer(write_end))
+        emit = marshal_writer(write_end)
+        try:
+            die_with(parent)
+            ctypes.CDLL(None).mallopt(
+                _M_ARENA_MAX, 1
+            )  # each further one takes 64 MB of a limited address space
+            _forget_signals()
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            _close_all_but(write_end)
+        except OSError as error:
+            emit_shortage(emit, error)
+            raise
+        run_entry(entry, arguments, emit)
     finally:
         os._exit(0)
+
+
+def _refused(error: OSError, *descriptors: int) -> ShortageError:
+    """The error where the kernel has refused a process; the pipes made for it are closed."""
+    from gpudiag.shortage import lack_of_memory, lack_of_processes
+
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return lack_of_memory() if error.errno == errno.ENOMEM else lack_of_processes()
 
 
 def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None]) -> None:
@@ -301,9 +351,22 @@ def run_entry(entry: str, arguments: Sequence[Any], emit: Callable[[Any], None])
         __import__(module)
         getattr(sys.modules[module], function)(emit, *arguments)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent reports it
+        emit_shortage(emit, error)
         emit(("raised", f"{type(error).__name__}: {error}"))
     else:
-        emit(("finished", monotonic() - started))
+        from gpudiag.probe.given_time import given_seconds
+
+        emit(("finished", given_seconds(monotonic() - started)))
+
+
+def emit_shortage(emit: Callable[[Any], None], error: BaseException) -> bool:
+    """Report to the parent what this process was refused, where the error is the sign of that; whether it is."""
+    from gpudiag.shortage import shortage_of
+
+    shortage = shortage_of(error)
+    if shortage is not None:
+        emit((_SHORTAGE, shortage.message, shortage.hint))
+    return shortage is not None
 
 
 def die_with(parent: int) -> None:
@@ -359,8 +422,17 @@ def _exec(
 
 
 def _has_threads() -> bool:
-    """Whether this process has more than its main thread."""
-    return len(os.listdir("/proc/self/task")) > 1
+    """Whether this process has more than its main thread.
+
+    Raises:
+        ShortageError: there is no /proc.
+    """
+    try:
+        return len(os.listdir("/proc/self/task")) > 1
+    except FileNotFoundError:
+        from gpudiag.shortage import lack_of_proc
+
+        raise lack_of_proc() from None
 
 
 def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -14,8 +15,9 @@ from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import deadline_of
+from gpudiag.probe.given_time import deadline_for
 from gpudiag.probe.gputil import answer as gputil_answer
-from gpudiag.probe.guard import GuardedChild, collect, run_guarded
+from gpudiag.probe.guard import GuardedChild, collect, raise_shortage, run_guarded
 from gpudiag.probe.host.answer import machine_of
 from gpudiag.probe.nvml.answer import NvmlAnswer, explain_failure, explain_no_devices, nvml_answer_of
 from gpudiag.probe.sources import (
@@ -38,6 +40,9 @@ _PCIE_FIELDS = (
     "pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max",
 )  # fmt: skip
 _NO_LINK = Missing(MissingReason.NOT_SUPPORTED, "no PCIe link lies between this GPU and its memory")
+
+# NVML answers 0 at any load (mostlygeek/llama-swap pull request 782, rwlove/home-ops pull request 13238).
+_NO_CONTROLLER = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
 
 SOURCES = ("nvml", "gputil", "torch")
 DEADLINE_SECONDS = 5.0
@@ -111,6 +116,7 @@ def unify_memory(device: Device, machine: Machine, view: DeviceView | None) -> D
         ),
         memory_free_bytes=available,
         memory_reserved_bytes=Missing(MissingReason.NOT_SUPPORTED, "unified memory"),
+        memory_utilization_percent=_NO_CONTROLLER,
         **no_link,
     )
 
@@ -136,21 +142,25 @@ def take_snapshot(
     kernel_log: bool = False,
     started: StartedProbes | None = None,
     patient: bool = True,
+    wake: bool = True,
     now: datetime | None = None,
     ask_torch: TorchStarter | None = None,
 ) -> Snapshot:
     """This machine's GPUs as the wanted sources (of SOURCES) see them, and where the sources differ.
 
-    A source that fails has a status, and raises nothing. `deadline_seconds` bounds NVML and the host;
+    A source that fails has a status, and raises nothing; only what this process itself was refused is raised. `deadline_seconds` bounds NVML and the host;
     GPUtil has at least 5 s and torch, which takes seconds to import, at least 30 s. The snapshot comes
-    within a second of the longest of them. `started` are probes that `start_probes` started earlier for the
+    within a second of the longest of them; time in which a busy host gave a child no processor is added to its deadline. `started` are probes that `start_probes` started earlier for the
     same environment and root; `python` is the interpreter whose torch is asked. `host_state` asks for what
     only a judgement of the host needs (`Machine.state`), `kernel_log` for this boot's kernel log. With
     `patient`, NVML's deadline counts from the last GPU that the driver had to attach (`probe.attaching`). `ask_torch`
-    starts the child that asks torch; by default a program of its own.
+    starts the child that asks torch; by default a program of its own. Without `wake`, GPUs that are asleep stay so.
+
+    Raises:
+        ShortageError: gpudiag was refused processes, threads, memory, files or /proc.
     """
     environment = os.environ if environment is None else environment
-    started = started or start_probes(sources, environment=environment, root=root)
+    started = started or start_probes(sources, environment=environment, root=root, wake=wake)
     log_seconds = deadline_seconds if kernel_log else None
     asked = _Asked(
         started,
@@ -215,7 +225,7 @@ def join_answers(
         host=machine.hostname,
         taken_at=now,
         simulated=simulated,
-        driver_version=nvml.driver_version,
+        driver_version=_driver_version(nvml, machine),
         cuda_driver_version=nvml.cuda_driver_version,
         nvml_version=nvml.nvml_version,
         sources=(*statuses, answers.host_status, *answers.kernel_statuses),
@@ -273,14 +283,24 @@ class _Asked:
         if self._torch is not None:
             deadlines.append((self._torch, max(deadline_seconds, torch_answer.DEADLINE_SECONDS)))
         waits: list[tuple[GuardedChild, float | Callable[[], float]]] = [
-            (child, child.started_at + seconds) for child, seconds in deadlines
+            (child, deadline_for(child, seconds)) for child, seconds in deadlines
         ]
         # They may have been started early, before the imports that they overlap with.
         until = monotonic() + deadline_seconds
-        waits += [(child, until) for child in (self._host_state, self._kernel_log) if child is not None]
+        waits += [
+            (child, deadline_for(child, deadline_seconds, lambda: until))
+            for child in (self._host_state, self._kernel_log)
+            if child is not None
+        ]
         if nvml is not None and patient:
-            waits.append((nvml, lambda: deadline_of(nvml.messages, nvml.started_at, deadline_seconds)))
+            attached = partial(deadline_of, nvml.messages, nvml.started_at, deadline_seconds)
+            waits.append((nvml, deadline_for(nvml, deadline_seconds, attached)))
         collect(waits)
+        if nvml is not None and nvml.ending == "crashed":
+            from gpudiag.probe.nvml.careful import ask_around_crashes  # rare, and a listing is in a hurry
+
+            started.nvml = ask_around_crashes(nvml, started.root, deadline_seconds)
+        raise_shortage((started.nvml, started.host, self._host_state, self._kernel_log))
 
     def with_host_state(self, machine: Machine) -> Machine:
         """The machine, with its state if that was asked for."""
@@ -317,6 +337,13 @@ class _Asked:
 def _simulated_torch(environment: Mapping[str, str]) -> str | None:
     """The file that holds torch's answer on a simulated machine; None on a real one."""
     return environment.get(torch_answer.SIMULATED_ANSWER) if environment.get(SIMULATED) else None
+
+
+def _driver_version(nvml: NvmlAnswer, machine: Machine) -> Reading[str]:
+    """NVML's word for it, else, where NVML was left alone because all GPUs sleep, the kernel's."""
+    absent = nvml.driver_version
+    unasked = isinstance(absent, Missing) and absent.reason is MissingReason.NOT_ASKED
+    return machine.kernel_driver_version if unasked and nvml.devices else absent
 
 
 def _explained(nvml: NvmlAnswer, machine: Machine) -> SourceStatus:

@@ -59,6 +59,8 @@ class Sheet:
         """Fill several fields that one call answers, in order; one reason for all if it does not."""
         try:
             answers = function(*arguments)
+        except MemoryError:  # this process's lack, and no reason of the source's
+            raise
         except Exception as error:  # noqa: BLE001 - `reason_of` classifies it; others still count
             reason = self._reason_of(error)
             self.missing.update(dict.fromkeys(fields, reason))

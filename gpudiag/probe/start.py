@@ -50,10 +50,14 @@ def start_probes(
     *,
     environment: Mapping[str, str] = os.environ,
     root: str | None = None,
+    wake: bool = True,
 ) -> StartedProbes:
-    """Children that ask NVML, if it is among the sources, and the host; each is collected later."""
+    """Children that ask NVML, if it is among the sources, and the host; each is collected later.
+
+    Without `wake`, a GPU that the kernel has suspended is not asked.
+    """
     root = root or host_root(environment)
-    nvml = start_guarded("gpudiag.probe.nvml.early:stream_nvml", root) if "nvml" in sources else None
+    nvml = start_guarded("gpudiag.probe.nvml.early:stream_nvml", root, wake) if "nvml" in sources else None
     return StartedProbes(nvml, start_guarded("gpudiag.probe.host.machine:stream_machine", root), root)
 
 

@@ -171,7 +171,7 @@ def _rows(
     state = describe_state(judged)
     boards = [describe_board(device), *[""] * len(about)]  # only a GPU's first note names the board
     marks = "".join(notes.mark(_note(finding, board)) for finding, board in zip(about, boards, strict=False))
-    colour = {GpuState.HEALTHY: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
+    colour = {GpuState.HEALTHY: "", GpuState.ASLEEP: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
         cells[0] = _plain(describe_name(device))

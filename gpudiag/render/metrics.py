@@ -142,6 +142,12 @@ def _processes(device: Device) -> Iterator[tuple[dict[str, str], float]]:
         yield {}, float(len(device.processes))
 
 
+def _processes_memory(device: Device) -> Iterator[tuple[dict[str, str], float]]:
+    held = [process.memory_used_bytes for process in value_or(device.processes, ())]
+    if held and not any(isinstance(one, Missing) for one in held):
+        yield {}, float(sum(one for one in held if not isinstance(one, Missing)))
+
+
 def _recovery(device: Device) -> Iterator[tuple[dict[str, str], float]]:
     action = device.recovery_action
     if not isinstance(action, Missing):
@@ -149,7 +155,8 @@ def _recovery(device: Device) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
-    yield {}, float(device.responding is True)
+    if not device.is_asleep:
+        yield {}, float(device.responding is True)
 
 
 _UP_METRIC = Metric(
@@ -242,6 +249,12 @@ _MADE: dict[str, tuple[Metric, ...]] = {
     ),
     "processes": (
         Metric("gpudiag_gpu_processes", "gauge", "Processes that hold memory on the GPU.", _processes),
+        Metric(
+            "gpudiag_gpu_processes_memory_bytes",
+            "gauge",
+            "Memory that the GPU's processes hold, all together; also where memory is unified.",
+            _processes_memory,
+        ),
     ),
 }
 

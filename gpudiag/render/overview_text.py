@@ -84,13 +84,15 @@ def _machine(snapshot: Snapshot, findings: tuple[Finding, ...]) -> str:
 
 
 def _works(snapshot: Snapshot) -> bool:
-    """Whether any GPU answers."""
-    return any(device.responding is True for device in snapshot.devices)
+    """Whether any GPU answers, or sleeps: one that was not woken is no trouble."""
+    return any(device.responding is True or device.is_asleep for device in snapshot.devices)
 
 
 def _name(device: Device) -> str:
     name = describe_name(device)
-    return "GPU of unknown model" if isinstance(name, Missing) else name
+    if isinstance(name, Missing):
+        return "sleeping GPU" if device.is_asleep else "GPU of unknown model"
+    return name
 
 
 def _unlooked(report: Report, *, explained: bool) -> list[str]:

@@ -31,7 +31,7 @@ class DeviceRequest:
 
 
 def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -> Snapshot:
-    """One snapshot of this machine; `started` are probes that are already running.
+    """One snapshot of this machine, in which GPUs that are asleep stay so; `started` are probes that are already running.
 
     It returns within a second of the deadline, or of GPUtil's and torch's own if they are asked.
     """
@@ -42,8 +42,9 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
             kernel_log=request.kernel_log,
             started=started,
             patient=request.patient,
+            wake=False,
         )
-    started = started or start_probes()
+    started = started or start_probes(wake=False)
     snapshot = take_snapshot(
         ("nvml",),
         request.deadline_seconds,

@@ -78,6 +78,7 @@ def read_expected_machine(path: Path) -> Snapshot:
 
 _T = TypeVar("_T")
 INSTANT = "instant"
+_OF_HISTORY = ("history", "earlier", "baseline", "known_gpus")  # what checks need that the store has
 _ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
 # The driver may have to wake up before that, which takes some seconds without persistence mode.
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
@@ -215,7 +216,9 @@ class Preflight:
         patience = READ_SECONDS if self._level == INSTANT else _PATIENT_READ_SECONDS
         history, warning = self._keeper.read(patience)
         if warning:
-            self._warn(f"{warning}; gpudiag continues without it")
+            left_out = sum(wants((check,), *_OF_HISTORY) for check in self._checks)
+            count = "1 check has" if left_out == 1 else f"{left_out} checks have"
+            self._warn(f"{warning}; gpudiag continues without it: {count} nothing to compare with")
         try:
             measures = self._measure(first)
         finally:

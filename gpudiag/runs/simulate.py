@@ -13,6 +13,7 @@ from functools import partial
 
 from gpudiag.errors import UsageError
 from gpudiag.ranks.process import die_with_parent
+from gpudiag.shortage import shortage_of
 from gpudiag.simulate.motion import is_in_motion, move_readings
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, guarded, kill_programs, open_session
@@ -75,6 +76,8 @@ def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals
             preexec_fn=partial(_prepare_child, os.getpid(), unblocked),
         )
     except OSError as error:
+        if (shortage := shortage_of(error)) is not None:
+            raise shortage from error
         raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
     status = _wait(child, session)
     return status if status >= 0 else _SIGNAL_STATUS_BASE - status

@@ -23,23 +23,25 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
 from gpudiag.probe.attaching import HANDLE_CALL
+from gpudiag.probe.given_time import waited_seconds
 from gpudiag.probe.guard import die_with
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
+from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
 from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
 from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
+from gpudiag.probe.sleeping import read_sleeping
 from gpudiag.probe.start import host_root
 from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFacts, WatchedAsk
+from gpudiag.sampler.workers import Batch, Workers
 
 # --- the GPUs that it asks
 
@@ -78,6 +80,11 @@ class Row:
     def call(self) -> str:
         """The call in progress, or the last one."""
         return self._ask.asking if self._ask is not None else HANDLE_CALL
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the GPU was never asked, so that the driver need not have woken it."""
+        return self._ask is None and not self.lost
 
     @property
     def gone(self) -> int | None:
@@ -233,78 +240,6 @@ def _only(readings: dict[str, Any]) -> dict[str, Any]:
     return {name: readings[name] for name in FIXED_NAMES if name in readings}
 
 
-class Batch:
-    """Rows to be read once; threads take them one by one."""
-
-    def __init__(self, tier: str, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
-        """Plan to read `rows`; `everyone` are all rows, for calls about two GPUs."""
-        self.done = Event()
-        self._tier = tier
-        self._everyone = everyone
-        self._waiting: Iterator[Row] = iter(rows)
-        self._left = len(rows)
-        self._lock = Lock()
-        if not rows:
-            self.done.set()
-
-    def work(self) -> None:
-        """Read rows until none is left."""
-        while True:
-            with self._lock:
-                row = next(self._waiting, None)
-            if row is None:
-                return
-            row.read(self._tier, self._everyone)
-            with self._lock:
-                self._left -= 1
-                if self._left == 0:
-                    self.done.set()
-
-
-class Workers:
-    """Threads that read batches: one does it all while calls return at once; else others help.
-
-    On a driver that answers at once one thread is the quickest, as threads contend for the interpreter
-    lock. A thread whose call never returns is lost; another takes its place.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Start no more than `most` threads: one for each GPU and one to spare."""
-        self._most = most
-        self._queues: list[SimpleQueue[Batch]] = []
-        self._idle: list[SimpleQueue[Batch]] = []
-        self._lock = Lock()
-
-    def run(self, batch: Batch, quick_seconds: float, patience_seconds: float) -> None:
-        """Read the batch; return when it is done, or after `patience_seconds` with several threads."""
-        self._set_to_work(batch)
-        if batch.done.wait(quick_seconds):
-            return
-        while self._set_to_work(batch):
-            pass
-        batch.done.wait(patience_seconds)
-
-    def _set_to_work(self, batch: Batch) -> bool:
-        """Have one more thread read the batch; False where none is free and no more may be started."""
-        with self._lock:
-            if self._idle:
-                queue = self._idle.pop()
-            elif len(self._queues) < self._most:
-                queue = SimpleQueue()
-                self._queues.append(queue)
-                Thread(target=self._live, args=(queue,), daemon=True).start()
-            else:
-                return False
-        queue.put(batch)
-        return True
-
-    def _live(self, queue: SimpleQueue[Batch]) -> None:
-        while True:
-            queue.get().work()
-            with self._lock:
-                self._idle.append(queue)
-
-
 # --- the program
 
 _QUICK_SECONDS = 0.02  # a batch that takes longer gets more threads
@@ -313,6 +248,7 @@ _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
 _RETRY_SECONDS = 3.0  # between two tries of nvmlInit
 _LEAST_PAUSE_SECONDS = 0.01
+_ANNOUNCING_SECONDS = 20.0  # own choice: a call that has not crashed by then does so when it likes
 _TRIES = 20  # by one process; then a fresh one
 # A library that does not match the driver stays loaded; only a new process loads another one.
 _FINAL_STATES = ("version_mismatch", "failed")
@@ -321,8 +257,13 @@ _FINAL_STATES = ("version_mismatch", "failed")
 class Child:
     """The life of one sampler process."""
 
-    def __init__(self, output: int, root: str) -> None:
-        """Write lines to `output`; /proc is found under `root`."""
+    def __init__(self, output: int, root: str, spared: Spared | None = None) -> None:
+        """Write lines to `output`; /proc is found under `root`.
+
+        With `spared`, calls have ended such a process: they are left out, and the others announced for a while.
+        """
+        self._spared = spared
+        self._began = monotonic()
         self._output = output
         self._root = root
         self._interval = FAST_SECONDS
@@ -333,6 +274,7 @@ class Child:
     def run(self) -> None:
         """Start NVML, then tick until a fresh process should take over."""
         for _ in range(_TRIES):
+            self._let_sleep()
             start = _Start()
             Thread(target=start.run, daemon=True).start()
             began = monotonic()
@@ -348,19 +290,39 @@ class Child:
             self._obey(_RETRY_SECONDS)
         self._emit({"kind": "gone", "reason": "a fresh start"})
 
+    def _let_sleep(self) -> None:
+        """Return once a GPU is awake: initialising NVML would wake them all."""
+        while True:
+            count, asleep = read_sleeping(self._root)
+            if not asleep or len(asleep) < count:
+                return
+            self._emit({"kind": "asleep", "at": time(), "bus_ids": list(asleep.values())})
+            self._obey(self._interval)
+
+    def _sleepers(self, rows: list[Row]) -> dict[int, str]:
+        """The bus ids of GPUs that are asleep and were never asked, by NVML index."""
+        count, asleep = read_sleeping(self._root)
+        if count != len(rows):  # nobody knows which index is whose
+            return {}
+        return {row.index: asleep[row.index] for row in rows if row.is_new and row.index in asleep}
+
     def _sample(self, start: _Start) -> None:
+        careful = self._spared is not None
         pynvml = start.pynvml
+        if self._spared is not None:
+            pynvml = CarefulLibrary(pynvml, self._announce, self._spared)
         self._emit({"kind": "library", "document": start.library, "count": start.count})
         event_set = start.event_set if start.count else None
         rows = [Row(pynvml, index, event_set, self._root) for index in range(start.count)]
         census = _Census(pynvml, start.count, self._root)
         if event_set is not None:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
-        workers = Workers(len(rows) + 2)
+        workers = Workers(1 if careful else len(rows) + 2)
         pace, peers_asked = Pace(len(rows)), False
+        asleep: dict[int, str] = self._sleepers(rows)
         while True:
             began, used = monotonic(), process_time()
-            waited = _seconds_without_processor()
+            waited = waited_seconds()
             if self._paused:
                 self._emit({"kind": "paused"})
                 pace.hurry()
@@ -368,7 +330,9 @@ class Child:
                 if self._xids:
                     pace.hurry()
                 tier = SLOW if pace.is_slow_due(began, self._interval) else FAST
-                reading = [row for row in rows if row.asking_since is None]
+                if tier == SLOW:
+                    asleep = self._sleepers(rows)
+                reading = [row for row in rows if row.asking_since is None and row.index not in asleep]
                 todo: list[Any] = reading if census.asking_since else [*reading, census]
                 workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
@@ -376,8 +340,8 @@ class Child:
                     workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
-                waited = _seconds_without_processor() - waited
-                self._emit_tick(rows, began, waited, with_readings=not moved)
+                waited = waited_seconds() - waited
+                self._emit_tick(rows, began, waited, asleep, with_readings=not moved)
                 pace.note_tick(began, process_time() - used, slow=tier == SLOW)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
@@ -385,7 +349,9 @@ class Child:
             is_asking = any(row.asking_since is not None for row in rows)
             self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
 
-    def _emit_tick(self, rows: list[Row], began: float, waited: float, *, with_readings: bool) -> None:
+    def _emit_tick(
+        self, rows: list[Row], began: float, waited: float, asleep: Mapping[int, str], *, with_readings: bool
+    ) -> None:
         now = monotonic()
         answers = {row.index: row.pop_answer() for row in rows if with_readings}
         self._sequence += 1
@@ -397,7 +363,14 @@ class Child:
         late = {row.index: told for row in rows if (told := row.late(now)) is not None}
         self._emit(
             {"kind": "tick", "sequence": self._sequence, "at": time(), "seconds": now - began}
-            | {**by_tier, "late": late, "xids": xids, "interval": self._interval, "waited": waited}
+            | {
+                **by_tier,
+                "late": late,
+                "asleep": asleep,
+                "xids": xids,
+                "interval": self._interval,
+                "waited": waited,
+            }
             | {"longest": max((row.pop_longest() for row in rows), key=itemgetter(1), default=("", 0.0))}
         )
 
@@ -433,6 +406,10 @@ class Child:
                 self._paused = bool(command.get("paused", self._paused))
             if command.get("now") or "paused" in command:
                 return
+
+    def _announce(self, index: int, call: str) -> None:
+        if monotonic() - self._began < _ANNOUNCING_SECONDS:
+            self._emit({"kind": CALLING, "index": index, "call": call})
 
     def _emit(self, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -539,22 +516,18 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
     return max(_LEAST_PAUSE_SECONDS, interval - elapsed)
 
 
-def _seconds_without_processor() -> float:
-    """For how long this process's threads have been ready to run, and others ran (the kernel's schedstat)."""
-    waited = 0
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError, IndexError, ValueError), open(f"/proc/self/task/{thread}/schedstat") as file:
-            waited += int(file.read().split()[1])
-    return waited / 1e9
-
-
 def main() -> None:
     """Sample until the parent ends, or until a fresh process should take over."""
     die_with(int(sys.argv[1]))
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines
-    Child(output, host_root(os.environ)).run()
+    spared = (
+        None
+        if len(sys.argv) < 3
+        else [(index, call, words) for index, call, words in json.loads(sys.argv[2])]
+    )
+    Child(output, host_root(os.environ), spared).run()
     os._exit(0)  # a call that never returns must not keep the process
 
 

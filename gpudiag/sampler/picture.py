@@ -18,8 +18,10 @@ from gpudiag.probe.nvml.answer import (
     NvmlAnswer,
     NvmlFailure,
     NvmlLibrary,
+    library_of_sleepers,
     make_answer,
     responding_of,
+    sleeping_device,
     unread_device,
     whole_device,
     why_late,
@@ -33,6 +35,13 @@ DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 _PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
 _MISSED_IN_A_ROW = 3  # then the sampler is slow
 _KEPT_IN_A_ROW = 5  # then it is no longer
+
+# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all the same.
+_MOST_WAITED_SHARE = 0.75
+
+# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own choice: half of
+# it is what the sampler waits for a tick.
+_AWAKE_SECONDS = 1.0
 
 # A GPU's identity, besides its id: all that is kept of one that does not answer.
 _IDENTITY = tuple(
@@ -66,6 +75,8 @@ class NvmlPicture:
         self._peers: dict[int, dict[str, Any]] = {}
         self._failed_calls: dict[int, dict[str, str]] = {}
         self._late: dict[int, tuple[str, float]] = {}  # the call, and since when (monotonic)
+        self._is_awake = False  # the child that counted last has read a GPU at once
+        self._hung: set[int] = set()  # GPUs that were silent while the driver attached none
 
     def add(self, message: Mapping[str, Any], now: float | None = None) -> bool:
         """Add one message; True where more than the fast readings has changed."""
@@ -90,8 +101,13 @@ class NvmlPicture:
         starting = self.starting is not None and now - self.starting[1] >= DEADLINE_SECONDS
         return starting or bool(self.late(now))
 
-    def _is_attached(self, call: str, seconds: float) -> bool:
-        """Whether the driver may still be attaching a late GPU, one after the other."""
+    def _may_be_attaching(self, index: int, call: str, seconds: float) -> bool:
+        """Whether the driver may still be attaching a late GPU, one after the other; not where others came at once.
+
+        A GPU that hung stays so when a fresh child asks for its handle.
+        """
+        if self._is_awake or index in self._hung:
+            return False
         return call == HANDLE_CALL and seconds < SECONDS_PER_GPU * (self.count or 0)
 
     def wedged(self, now: float | None = None) -> dict[int, float]:
@@ -99,7 +115,7 @@ class NvmlPicture:
         return {
             index: seconds
             for index, (call, seconds) in self.late(now).items()
-            if not self._is_attached(call, seconds)
+            if not self._may_be_attaching(index, call, seconds)
         }
 
     def age_seconds(self) -> float | None:
@@ -150,7 +166,7 @@ class NvmlPicture:
         if device is not None and index not in late:
             return device
         call, silent_seconds = late.get(index, (HANDLE_CALL, 0.0))
-        attaching = self._is_attached(call, silent_seconds)
+        attaching = self._may_be_attaching(index, call, silent_seconds)
         if device is None:
             return unread_device(index, {}, why_late(call, 0, seconds, attaching=attaching))
         identity = (device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _IDENTITY))
@@ -160,7 +176,8 @@ class NvmlPicture:
     def with_fast(self, device: Device) -> Device:
         """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
-        A reading that NVML does not support may have come from another source, and is kept.
+        A reading that NVML does not support may have come from another source, and is kept; so is one that the snapshot
+        says the GPU does not have, whatever number NVML gives.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -172,7 +189,7 @@ class NvmlPicture:
         told = {
             name: reading
             for name, reading in fast.items()
-            if not (isinstance(reading, Missing) and reading.reason is MissingReason.NOT_SUPPORTED)
+            if not (_is_none_here(reading) or _is_none_here(getattr(device, name)))
         }
         return replace(device, **told)
 
@@ -193,10 +210,28 @@ class NvmlPicture:
         library = read_sheet(NvmlLibrary, message["document"])
         if message["count"] != self.count or library != self._library:
             self._forget()  # another driver, or other GPUs
-            self._counted_at = now
+        self._counted_at, self._is_awake = now, False
         self.failure = self.starting = None
         self._library, self.count = library, message["count"]
         return True
+
+    def _add_asleep(self, message: Mapping[str, Any], now: float) -> bool:
+        """All GPUs are asleep, and NVML was left alone."""
+        bus_ids = message["bus_ids"]
+        known = self.is_asleep() and self.count == len(bus_ids)
+        if not known:
+            self._forget()
+            self._counted_at = now
+        self._library, self.count = library_of_sleepers(), len(bus_ids)
+        self._devices = {index: sleeping_device(index, bus_id) for index, bus_id in enumerate(bus_ids)}
+        self.tick_at = self.answered_at = message["at"]
+        self.tick_seconds = 0.0
+        self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
+        return not known
+
+    def is_asleep(self) -> bool:
+        """Whether a GPU is asleep: what would call the driver must wait."""
+        return any(device.is_asleep for device in self._devices.values())
 
     def _add_tick(self, message: Mapping[str, Any], now: float) -> bool:
         changed = bool(message["slow"] or message["peers"])
@@ -206,6 +241,10 @@ class NvmlPicture:
         self._ticked_at = clock_gettime(CLOCK_BOOTTIME)
         for text, answer in message["slow"].items():
             self._add_whole(int(text), answer)
+        self._is_awake |= bool(message["slow"]) and now - self._counted_at < _AWAKE_SECONDS
+        for text, bus_id in message.get("asleep", {}).items():
+            changed |= int(text) not in self._devices
+            self._devices[int(text)] = sleeping_device(int(text), bus_id)
         for text, sheet in message["fast"].items():
             changed |= self._add_fast(int(text), sheet)
         for text, documents in message["peers"].items():
@@ -234,6 +273,11 @@ class NvmlPicture:
     def _add_whole(self, index: int, answer: Mapping[str, Any]) -> None:
         described = {int(pid): sheet for pid, sheet in answer["processes"].items()}
         device = whole_device(index, answer["document"], described)
+        before = self._devices.get(index)
+        if before is not None and isinstance(device.responding, Missing) and _is_nameless(device):
+            device = _silenced(
+                before, device.responding
+            )  # its handle is refused: it is the GPU that had the index
         self._devices[index] = device
         if index in self._peers and device.responding is True:
             self._devices[index] = replace(device, **self._peers[index])
@@ -267,12 +311,21 @@ class NvmlPicture:
         late = {int(text): told for text, told in message["late"].items()}
         for index in answered - late.keys():
             self._late.pop(index, None)
+            self._hung.discard(index)
+        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes on, slowly.
+        waited = min(message["waited"], _MOST_WAITED_SHARE * max(message["seconds"], message["interval"]))
         for index, (call, seconds, unfinished) in late.items():
             # A child that replaced another counts from zero; the GPU has been silent for longer.
             since = self._late[index][1] if index in self._late else now - seconds
-            self._late[index] = (call, since)
+            self._late[index] = (call, min(now, since + waited) if self._is_recent(index, now) else since)
             if unfinished is not None and index not in self._devices:
                 self._devices[index] = whole_device(index, unfinished, {})
+
+        self._hung |= self.wedged(now).keys()
+
+    def _is_recent(self, index: int, now: float) -> bool:
+        """Whether the GPU does not count as silent yet: one that does stays so until it answers."""
+        return index not in self._late or now - self._late[index][1] < DEADLINE_SECONDS
 
     def _add_paused(self, _message: Mapping[str, Any], _now: float) -> bool:
         return False
@@ -284,6 +337,16 @@ class NvmlPicture:
 def _is_gone(device: Device) -> bool:
     """Whether NVML reports the GPU as lost, or as needing a reset."""
     return isinstance(device.responding, Missing) and device.responding.reason in GONE
+
+
+def _is_none_here(reading: object) -> bool:
+    """Whether the GPU does not have this reading."""
+    return isinstance(reading, Missing) and reading.reason is MissingReason.NOT_SUPPORTED
+
+
+def _is_nameless(device: Device) -> bool:
+    """Whether nothing tells which GPU it is."""
+    return isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
 
 
 def _silenced(device: Device, why: Missing) -> Device:

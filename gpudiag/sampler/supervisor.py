@@ -19,6 +19,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.inventory import Answers
 from gpudiag.probe.nvml.answer import NvmlAnswer
+from gpudiag.probe.nvml.careful import CALLING
 from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.probe.visibility import read_allocation
 from gpudiag.sampler.inspect import DRIVER
@@ -42,6 +44,8 @@ from gpudiag.sampler.tiers import FAST_SECONDS
 # --- one child
 
 _MAX_STUCK = 3
+_REAPED_SECONDS = 0.1  # how long a process that has closed its output may take to end
+_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 _READ_BYTES = 1 << 18
 _MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
@@ -100,6 +104,14 @@ class ChildProcess:
     def is_reaped(self) -> bool:
         """Whether the process has ended; one stuck in the driver stays until the driver's call returns."""
         return self._process.poll() is not None
+
+    def crash(self) -> str:
+        """The signal by which a fault of its own ended it, `killed by SIGSEGV`; empty where none did."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_REAPED_SECONDS)
+        status = self._process.poll()
+        fault = status is not None and -status in _FAULTS
+        return f"killed by {signal.Signals(-status).name}" if status is not None and fault else ""
 
     def how_it_ended(self) -> str:
         """Its exit status or signal in words."""
@@ -369,6 +381,10 @@ class Supervisor:
         self._failed = False  # the current child's last message was that NVML failed
         self._start_at = 0.0
         self._renewed_at = 0.0
+        self._called: tuple[int, str] | None = None  # by a child that announces its calls, after a crash
+        self._spared: list[tuple[int, str, str]] | None = (
+            None  # calls left out, and why; None: none has crashed
+        )
         self._gives_up = False  # the successor was started because a call does not return
 
     def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
@@ -424,6 +440,11 @@ class Supervisor:
     def _note_end(self, child: ChildProcess, now: float) -> None:
         self._abandon(child)
         self._current = None
+        if crash := child.crash():
+            self._spared = self._spared or []
+            if self._called is not None:
+                self._spared.append((*self._called, crash))
+            self._called = None
         self.restarts += 1
         self.generation += 1
         if child.heard_at == child.started_at and self._ends_in_a_row > 0:
@@ -433,6 +454,8 @@ class Supervisor:
             )
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
         step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
+        if crash and self._spared:  # it has learned what to leave out
+            step = 0
         self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
 
     def _renew(self, now: float) -> None:
@@ -468,7 +491,8 @@ class Supervisor:
         if self.stuck >= _MAX_STUCK:
             return None
         try:
-            child = ChildProcess(_CHILD, (), receive, self._environment)
+            careful = () if self._spared is None else (json.dumps(self._spared),)
+            child = ChildProcess(_CHILD, careful, receive, self._environment)
         except OSError as error:  # no more processes or descriptors: tried again at the next look
             self.cannot_start = f"the sampler's process cannot be started: {error.strerror or error}"
             return None
@@ -476,6 +500,9 @@ class Supervisor:
         return child
 
     def _receive(self, _child: ChildProcess, message: dict[str, Any]) -> None:
+        if message["kind"] == CALLING:
+            self._called = (message["index"], message["call"])
+            return
         self._failed = message["kind"] == "failed"
         self.cannot_start = None
         self._hand_on(message)

@@ -136,7 +136,7 @@ def _live_device(
         health=about[0].outcome.value
         if about
         else "ok"
-        if responds
+        if responds or device.is_asleep
         else "fail"
         if driver_answers
         else "error",
@@ -338,6 +338,8 @@ class Changes:
 
     def _compare_answers(self, after: Device, *, nvml_answers: bool) -> None:
         now, key = after.responding, key_of(after)
+        if after.is_asleep:
+            return  # it was never asked
         if not isinstance(now, Missing):
             self._well.add(key)
             if key in self._away:

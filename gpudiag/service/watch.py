@@ -381,7 +381,7 @@ class MachineWatch:
 
     def _keep_house(self) -> None:
         self._set_pace()
-        self._inspector.look(driver_hangs=self._picture.is_hanging())
+        self._inspector.look(driver_hangs=self._picture.is_hanging() or self._picture.is_asleep())
         self._pods.look()
         if self._jobs is not None:
             self._jobs.look()

@@ -18,6 +18,7 @@ class GpuBlueprint:
     """One GPU and how the kernel sees it.
 
     `on_bus` False: the PCI bus does not show it (WSL, where the GPU is behind /dev/dxg).
+    `asleep`: the kernel has suspended it (D3cold).
     `link_lost`: it is on the bus, and its configuration space reads as ones.
     `initialized` False: the driver is bound to it, and could not start it.
     `context_error`: why CUDA cannot start a context on this GPU; None where it can.
@@ -28,6 +29,7 @@ class GpuBlueprint:
     pci_class_id: str = "0302"
     kernel_driver: str | None = "nvidia"
     on_bus: bool = True
+    asleep: bool = False
     link_lost: bool = False
     initialized: bool = True
     context_error: str | None = None

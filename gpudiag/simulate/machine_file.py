@@ -48,7 +48,7 @@ _IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
 _BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs
 _GPU_KEYS = (
     "calls", "minor_number", "pci_device_id", "pci_subsystem_id", "pci_class_id", "kernel_driver", "on_bus",
-    "missing",
+    "asleep", "missing",
 )  # fmt: skip
 _ECC_COUNTERS = ("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate")
 _LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
@@ -158,6 +158,7 @@ def _blueprint(
         pci_class_id=others.get("pci_class_id", "0302"),
         kernel_driver=others.get("kernel_driver", "nvidia"),
         on_bus=others.get("on_bus", True),
+        asleep=others.get("asleep", False),
     )
 
 

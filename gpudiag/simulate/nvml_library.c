@@ -436,6 +436,10 @@ static intptr_t call(uint32_t index, const uintptr_t *arguments)
         log_call(index, subject, -1);
         hang();
     }
+    if (verdict.manner == CRASH) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
     burn_ns(cost_ns);
     if (verdict.delay_ns != 0)
         delay(&verdict);

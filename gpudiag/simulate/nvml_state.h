@@ -34,7 +34,7 @@ struct slot {
     int32_t code;
     uint32_t flags, offset, length;
 };
-enum { HANG = 1, IN_TURN = 2 }; /* manners: never answers; its delays come one after the other, whoever calls */
+enum { HANG = 1, IN_TURN = 2, CRASH = 3 }; /* manners: never answers; ends the process; its delays come one after the other, whoever calls */
 struct fault { /* hits calls number `first` to `last` of those that it matches, counted from 1 */
     uint64_t id, delay_ns;
     uint32_t subject;

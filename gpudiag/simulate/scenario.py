@@ -13,7 +13,7 @@ class CallFault:
     names and prefixes in `except_calls` are spared. A look-up of the GPU's handle
     (nvmlDeviceGetHandleBy*) is not a call on the GPU: `*` spares it, its name or prefix hits it.
     Where several faults match a call, the first one decides. `code` is the NVML return code to answer
-    with; `hang` never answers; `delay_seconds` answers late, with `in_turn` one such call after the other;
+    with; `hang` never answers; `crash` ends the process by SIGSEGV; `delay_seconds` answers late, with `in_turn` one such call after the other;
     `nth` limits the fault to the nth call (from 1), `from_nth` to that call and all later ones.
     """
 
@@ -21,6 +21,7 @@ class CallFault:
     except_calls: tuple[str, ...] = ()
     code: int | None = None
     hang: bool = False
+    crash: bool = False
     delay_seconds: float = 0.0
     in_turn: bool = False
     nth: int | None = None

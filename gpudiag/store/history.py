@@ -6,7 +6,7 @@ deadline accesses it. What goes wrong is one line for the user.
 
 import json
 import select
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
@@ -20,6 +20,7 @@ from gpudiag.model.finding import WORST_FIRST
 from gpudiag.model.history import UNREAD, History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
+from gpudiag.probe.given_time import deadline_for
 from gpudiag.probe.guard import GuardedChild, run_guarded
 from gpudiag.store.history_child import StartedHistory
 
@@ -44,7 +45,7 @@ class HistoryKeeper:
 
     def read(self, deadline_seconds: float = READ_SECONDS) -> tuple[Reading[History], str]:
         """The history, or why there is none, and a warning for the user, empty if all is well."""
-        wait_for_message(self._child, self._child.started_at + deadline_seconds)
+        wait_for_message(self._child, deadline_for(self._child, deadline_seconds))
         for kind, *rest in self._child.messages:
             if kind == "history":
                 text, last, good = rest
@@ -62,7 +63,8 @@ class HistoryKeeper:
         if self._child.ending is None:
             self._child.messages.clear()
             self._started.hand_over(json.dumps(run.encoded()).encode())
-            wait_for_message(self._child, monotonic() + deadline_seconds)
+            until = monotonic() + deadline_seconds
+            wait_for_message(self._child, deadline_for(self._child, deadline_seconds, lambda: until))
         if any(kind == "stored" for kind, *_ in self._child.messages):
             return ""
         return self._give_up("written")
@@ -129,15 +131,19 @@ def read_history(store: str, machine: str, deadline_seconds: float = READ_SECOND
     return history
 
 
-def wait_for_message(child: GuardedChild, deadline: float, besides: Collection[str] = ()) -> None:
+def wait_for_message(
+    child: GuardedChild, deadline: float | Callable[[], float], besides: Collection[str] = ()
+) -> None:
     """Return when the child has sent a message or ended, or at `deadline` (`time.monotonic`); never kills it.
 
-    Messages of the kinds in `besides`, such as announcements of a call, do not count.
+    Messages of the kinds in `besides`, such as announcements of a call, do not count. A deadline that is a function is
+    asked again once it has passed.
     """
     while child.ending is None and all(kind in besides for kind, *_ in child.messages):
         # Also past the deadline, read what has come: the caller may have been busy elsewhere.
-        ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, deadline - monotonic()))
-        if not ready:
+        until = deadline() if callable(deadline) else deadline
+        ready, _, _ = select.select(child.descriptors(), [], [], max(0.0, until - monotonic()))
+        if not ready and (not callable(deadline) or monotonic() >= deadline()):
             return
         for descriptor in ready:
             if descriptor in child.descriptors():

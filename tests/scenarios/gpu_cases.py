@@ -95,6 +95,7 @@ def holding(held_bytes: int, *processes: GpuProcess) -> dict[str, object]:
     }  # fmt: skip
 
 
+NO_VALUE = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
 GIB_HELD, FEW_HELD = 66 * 1024 * MIB, 7 * 1024 * MIB
 BUSY = gpus(utilization_percent=98, clocks_event_reasons=(), sm_clock_mhz=1800, power_draw_watts=650.0)
 STUCK = {"utilization_percent": 99, "memory_utilization_percent": 1, "power_draw_watts": 120.0}
@@ -111,6 +112,15 @@ DISCOVERY = (
         "source.nvml_calls", "nvml.call_failed",
         now(top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
         now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetSerial", 3, "Unknown Error (NVML 999)"),))),
+    ),
+    Case(
+        "source.nvml_calls", "nvml.value_not_read",
+        now(gpu(3, fan_speed_percent=NO_VALUE), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
+        now(gpu(3, responding=LOST), top(failed_calls=(FailedCall("nvmlDeviceGetFanSpeed", 3, "Unknown Error (NVML 999)"),))),
+    ),
+    Case(
+        "vgpu.license", "vgpu.unlicensed",
+        now(gpu(3, vgpu_license="unlicensed")), now(gpu(3, vgpu_license="licensed")),
     ),
     Case("gpu.lost", "gpu.lost", now(gpu(3, responding=LOST)), now(gpu(3, responding=LATE))),
     Case(

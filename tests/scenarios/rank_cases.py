@@ -46,6 +46,7 @@ NO_GPU_MEMORY = happened(
     "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 1 has a total capacity of 79.18 GiB of which 12.00 MiB is free.",
     stage="warmup",
 )
+NO_THREAD = happened(IncidentKind.RAISED, "message", "can't start new thread", stage="import")
 CUT_OFF = happened(IncidentKind.CUT_OFF, "not_reached_by", "a1, a3")
 PARTED = happened(IncidentKind.PARTED, "one_side", "a1")
 LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
@@ -62,6 +63,7 @@ _CASES = (
     ("rank.stopped", STOPPED, False, SILENT, False),
     ("rank.raised", TIMED_OUT, False, NO_LOOPBACK, False),
     ("rank.out_of_gpu_memory", NO_GPU_MEMORY, False, TIMED_OUT, False),
+    ("rank.shortage", NO_THREAD, False, TIMED_OUT, False),
     ("network.wrong_interface", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
     ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
     ("network.name_is_loopback", MISNAMED, False, NO_SUCH_INTERFACE, False),

@@ -177,7 +177,7 @@ def _against_device(
 ) -> list[str]:
     against = []
     if isinstance(device.responding, Missing):
-        against.append("it gives no readings")
+        against.append("it is asleep" if device.is_asleep else "it gives no readings")
     if device.id.uuid in faulty or device.id.bus_id in faulty:
         against.append("a check found a fault on it")
     if device.compute_mode in _CLOSED_COMPUTE_MODES:

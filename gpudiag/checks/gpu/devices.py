@@ -401,7 +401,10 @@ def _request(finding: Finding) -> Restated:
     return Restated(finding, ASKED_FOR_BY, request=f"The driver asks for {request}." if unfit else "")
 
 
-_NOT_SILENT = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)  # gpu.lost reports those
+_NOT_SILENT = (
+    MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED,  # gpu.lost reports those
+    MissingReason.NOT_ASKED,  # it is asleep
+)  # fmt: skip
 
 
 def _silent(snapshot: Snapshot, device: Device) -> Finding | None:

@@ -20,6 +20,7 @@ class GpuState(StrEnum):
     LOST = "lost"
     NEEDS_RESET = "to reset"
     HUNG = "hung"
+    ASLEEP = "asleep"  # the kernel has suspended it, and it was not woken
     STARTING = "starting"  # the driver is attaching it
     UNREAD = "unread"
     MISSING = "missing"
@@ -36,6 +37,7 @@ _OF_REASONS = {
     MissingReason.RESET_REQUIRED: GpuState.NEEDS_RESET,
     MissingReason.TIMED_OUT: GpuState.HUNG,
     MissingReason.ATTACHING: GpuState.STARTING,
+    MissingReason.NOT_ASKED: GpuState.ASLEEP,
 }
 
 

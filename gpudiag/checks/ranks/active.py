@@ -5,7 +5,7 @@ from functools import partial
 
 from gpudiag.checks.gpu.holders import describe_holders, own_pids
 from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
-from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, without_gpu_memory
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, without_shortages
 from gpudiag.checks.ranks.measured_speeds import device_of
 from gpudiag.checks.registry import (
     BOTH_GPUS,
@@ -82,7 +82,7 @@ def active_ranks(context: Context) -> Judgement:
     if not measured.tests:
         return could_not_look("no active test was planned")
     not_done = [test for test in measured.tests if test not in measured.done]
-    findings = without_gpu_memory(judge_incidents(measured.incidents, complete=not not_done))
+    findings = without_shortages(judge_incidents(measured.incidents, complete=not not_done))
     explained = any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings)
     if explained or not not_done:
         return judged(*findings)

@@ -26,6 +26,7 @@ from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
+from gpudiag.reference.shortages import find_shortage
 from gpudiag.units import format_seconds, format_size
 
 _RANK_DIED_BASIS = Basis(
@@ -78,6 +79,20 @@ RANK_OUT_OF_GPU_MEMORY = FindingKind(
     meaning="A rank found too little free memory on its GPU, so it was not tested there; the GPU need not be at fault.",
     remedy="Find who holds the GPU's memory (`gpudiag list`); wait for that process, or ask for less (--max-bytes).",
     basis=_RANK_DIED_BASIS,
+)
+RANK_SHORTAGE = FindingKind(
+    code="rank.shortage",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_OTHER,
+    owner=Owner.JOB,
+    meaning="A rank was refused memory of the host, a process, a thread or a file by a limit, so nothing was tested with it.",
+    remedy="Raise the limit (`ulimit -a` shows all; in a container --pids-limit, --memory, --ulimit), or ask for fewer ranks: --nproc.",
+    basis=Basis(
+        reads="The exception or the standard error with which a rank of gpudiag's own tests has ended.",
+        limit="The words of Python, glibc and C++ for what a limit refuses; a GPU's memory is rank.out_of_gpu_memory.",
+        look_also=("ulimit -a", "gpudiag doctor", "rank.died", "rank.raised"),
+    ),
 )
 RANK_SILENT = FindingKind(
     code="rank.silent",
@@ -256,6 +271,7 @@ RANK_FINDINGS = (
     RANK_STOPPED,
     RANK_RAISED,
     RANK_OUT_OF_GPU_MEMORY,
+    RANK_SHORTAGE,
     RANK_SILENT,
     RANK_ENDED_EARLY,
     RANK_NOT_STARTED,
@@ -331,20 +347,33 @@ def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
     """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
     complete = len(measurement.results) == measurement.sizes_planned
     incidents = tuple(one for one in measurement.incidents if not is_localised(one, measurement))
-    return without_gpu_memory(judge_incidents(incidents, complete=complete))
+    return without_shortages(judge_incidents(incidents, complete=complete))
 
 
-def without_gpu_memory(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, with a rank of our own tests that found no memory on its GPU as one that was not tested there.
+def without_shortages(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, with a rank of our own tests that a limit, or a full GPU, kept from its work as one not tested.
 
     Of a user's script it stays the script's failure.
     """
-    return tuple(
-        RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
-        if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding))
-        else finding
-        for finding in findings
-    )
+    return tuple(_shortage_in(finding) or finding for finding in findings)
+
+
+def _shortage_in(finding: Finding) -> Finding | None:
+    """The finding as the shortage that it is; None where it is another failure."""
+    if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding)):
+        return RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+    return host_shortage_in(finding)
+
+
+def host_shortage_in(finding: Finding) -> Finding | None:
+    """The end of a rank of our own tests as the shortage of the host that it is; None where it is another failure."""
+    if finding.code not in (RANK_RAISED.code, RANK_DIED.code, RANK_START_FAILED.code):
+        return None
+    if not any(
+        find_shortage(words) for words in (finding.message, *(str(one.value) for one in finding.evidence))
+    ):
+        return None
+    return RANK_SHORTAGE.finding(finding.subject, finding.message, *finding.evidence)
 
 
 def _message_of(finding: Finding) -> str:

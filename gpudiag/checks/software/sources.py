@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from gpudiag.checks import limits
+from gpudiag.checks.gpu.instruments import asks_only, lone_failure
 from gpudiag.checks.needs import NO_TRACE, nvml_silent
 from gpudiag.checks.per_device import answering, is_loaded, judge_devices
 from gpudiag.checks.registry import (
@@ -241,6 +242,21 @@ CALL_FAILED = FindingKind(
         look_also=("nvidia-smi -q", "dmesg | grep -e NVRM -e Xid", "gpudiag list --wide", "gpu.not_read"),
     ),
 )
+VALUE_NOT_READ = FindingKind(
+    code="nvml.value_not_read",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.SW_OTHER,
+    owner=Owner.HOST,
+    meaning="One instrument of the GPU (power, fan, a temperature, a clock, utilization) gave no value; all else of it was read.",
+    remedy="Ask again: `gpudiag list --wide`. If it stays, compare with `nvidia-smi -q -i INDEX`, and look at `dmesg` (Xid, NVRM).",
+    basis=Basis(
+        reads="the return code of every NVML call; a call that fails is made a second time",
+        limit="One instrument of a GPU; a second failed reading is nvml.call_failed. Our choice: a V100's power was `ERR!` once"
+        " and the GPU healthy (Azure/azhpc-diagnostics issue 77).",
+        look_also=("nvidia-smi -q -i INDEX", "gpudiag list --wide", "nvml.call_failed"),
+    ),
+)
 _MAX_NAMED = 3
 # Questions about two GPUs: one that is lost or hangs makes them fail on the other.
 _ABOUT_TWO = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
@@ -270,12 +286,12 @@ _REASONS = "clocks_event_reasons"
     "source.nvml_calls",
     title="no call into NVML fails",
     needs=("nvml",),
-    reports=(CALL_FAILED,),
+    reports=(CALL_FAILED, VALUE_NOT_READ),
     readings=("the return code of every NVML call",),
     confirmed=BOTH_GPUS,
 )
 def nvml_calls(context: Context) -> Judgement:
-    """An ERROR finding per GPU, and for the library, with failed calls; gpu.lost and gpu.hung have silent GPUs."""
+    """An ERROR finding per GPU (WARN where a single instrument failed), and for the library, with failed calls; gpu.lost and gpu.hung have silent GPUs."""
     snapshot = context.snapshot
     found = [_failed(snapshot, index, calls) for index, calls in _by_gpu(snapshot).items()]
     return judged(*(finding for finding in found if finding is not None))
@@ -303,6 +319,11 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
     device = next((device for device in snapshot.devices if device.id.nvml_index == index), None)
     if device is None or isinstance(device.responding, Missing):
         return None  # gpu.lost, gpu.hung
+    lone = lone_failure(device)
+    if lone and asks_only(calls, lone):
+        what = " and ".join(name_reading(name) for name in lone)
+        message = f"{name_device(device)}: {what}: no value ({calls[0].words}), while all else was read"
+        return VALUE_NOT_READ.finding(device_subject(snapshot, device), message, *evidence)
     message = f"{name_device(device)}: NVML answers with an error: {told}"
     return CALL_FAILED.finding(device_subject(snapshot, device), message, *evidence)
 

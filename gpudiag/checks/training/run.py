@@ -8,9 +8,11 @@ from gpudiag.checks.ranks.incidents import (
     RANK_FINDINGS,
     RANK_LATE,
     RANK_OUT_OF_GPU_MEMORY,
+    RANK_SHORTAGE,
     RANK_TEARDOWN,
+    host_shortage_in,
     judge_incidents,
-    without_gpu_memory,
+    without_shortages,
 )
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training.blame import Together
@@ -65,6 +67,8 @@ _ONE_PROCESS_REMEDY = (
 _COUNT = "the framework's own count"
 OPTIMIZER_STATE = "optimizer_state"
 _KEPT = "elements that ranks keep"
+# Ends of a rank that say nothing of the training.
+_NOT_TESTED = (RANK_OUT_OF_GPU_MEMORY.code, RANK_SHORTAGE.code)
 
 
 def judge_start(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
@@ -284,7 +288,9 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     No finding means that all planned steps were verified on every rank.
     """
     start, data = judge_start(measurement), judge_data(measurement) if measurement.starts else ()
-    findings = [*_judge_ends(measurement), *start, *data]
+    ends = _judge_ends(measurement)
+    short = [found for found in map(host_shortage_in, ends) if found is not None]
+    findings = [*ends, *start, *data] if not short else []
     if not any(finding.code in _EXPLAINS_STEPS for finding in (*start, *data)) and measurement.starts:
         repeats = any(finding.code == ORDER_REPEATS.code for finding in data)
         steps = judge_steps(measurement, epochs=1 if repeats else None)
@@ -295,7 +301,7 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     findings += judge_injection(measurement.injected, measurement.host)
     if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
         findings += _judge_completeness(measurement)
-    told = worst_first(_without_consequences(findings))
+    told = worst_first(short or _without_consequences(findings))
     # A report has the findings of several strategies.
     return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
 
@@ -489,9 +495,9 @@ def _judge(measured: list[StrategyMeasurement], nothing: str) -> Judgement:
     for one in measured:
         # A machine with one GPU is healthy, and has nothing to average.
         found = [finding for finding in judge_training(one) if finding.code != SINGLE_WORKER.code]
-        ends = without_gpu_memory(judge_incidents(one.incidents, complete=_is_complete(one)))
+        ends = without_shortages(judge_incidents(one.incidents, complete=_is_complete(one)))
         # A GPU that others hold is not tested, and not at fault.
-        findings += [end for end in ends if end.code == RANK_OUT_OF_GPU_MEMORY.code] or found
+        findings += [end for end in ends if end.code in _NOT_TESTED] or found
     return judged(*findings)
 
 

@@ -8,9 +8,23 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpudiag.probe.sheet import ERROR, NO_PERMISSION, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
+from gpudiag.probe.sheet import (
+    ERROR,
+    NO_PERMISSION,
+    NOT_ASKED,
+    NOT_SUPPORTED,
+    SOURCE_ABSENT,
+    Absent,
+    Sheet,
+    reason_of,
+)
+from gpudiag.probe.sleeping import ASLEEP, is_asleep
 
 # --- the kernel's word
+
+_OF_LINKS = (
+    "link_generation", "link_width", "link_generation_max", "link_width_max", "slot_generation_max", "slot_width_max",
+)  # fmt: skip
 
 _NVIDIA = "10de"
 # PCI class codes ("PCI Code and ID Assignment"): VGA, 3D controller, other bridge (an NVSwitch).
@@ -54,6 +68,10 @@ def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
     sheet.values["device_id"] = _line(directory, "device").removeprefix("0x")
     sheet.read("driver", _driver, directory)
     sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "numa_node")))
+    if is_asleep(directory):  # newer kernels wake it to read these files
+        for field in (*_OF_LINKS, *(f"errors_{kind}" for kind, *_ in _ERROR_FILES)):
+            sheet.mark(field, NOT_ASKED, ASLEEP)
+        return sheet.document()
     for prefix, place in (("link", directory), ("slot", os.path.dirname(os.path.realpath(directory)))):
         for limit in ("", "_max") if prefix == "link" else ("_max",):
             which = "max" if limit else "current"

@@ -7,13 +7,15 @@ from dataclasses import field, replace
 from typing import Any, Protocol
 
 from gpudiag.installed import pip_command
-from gpudiag.model.codec import join_sheets, missing_of, noun, read_sheet
+from gpudiag.model.codec import all_missing, join_sheets, missing_of, noun, read_sheet
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Container, Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.attaching import HANDLE_CALL, SECONDS_PER_GPU, Attaching
+from gpudiag.probe.sleeping import ASLEEP
 
 SOURCE = "nvml"
+_ASLEEP = Missing(MissingReason.NOT_ASKED, ASLEEP)
 GONE = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these gives nothing to work with.
@@ -162,6 +164,16 @@ def unread_device(index: int, sheet: dict[str, Any], why: Missing) -> Device:
     return replace(device, responding=why)
 
 
+def library_of_sleepers() -> NvmlLibrary:
+    """What is known of NVML where it was left alone because all GPUs are asleep."""
+    return all_missing(NvmlLibrary, _ASLEEP, failed_calls={})
+
+
+def sleeping_device(index: int, bus_id: str) -> Device:
+    """The row of a GPU that was not asked, because it is asleep."""
+    return unread_device(index, {"bus_id": bus_id}, _ASLEEP)
+
+
 def responding_of(device: Device) -> Reading[bool]:
     """True, or the reason why the GPU as a whole does not respond, by its readings."""
     readings = [device.id.uuid, device.id.bus_id, *(getattr(device, name) for name in _OWN_READINGS)]
@@ -206,6 +218,7 @@ class _Messages:
         self._peers: dict[int, list[dict[str, Any]]] = {}
         self._late_peers: dict[int, tuple[str, int]] = {}
         self.failed_calls: dict[int, dict[str, str]] = {}
+        self._asleep: dict[int, str] = {}  # bus ids
         for kind, *content in child.messages:
             getattr(self, f"_add_{kind}")(*content)
         self._stuck = self._stuck_pairs()
@@ -223,10 +236,21 @@ class _Messages:
     def _add_count(self, count: int) -> None:
         self.count = count
 
+    def _add_asleep(self, index: int, bus_id: str) -> None:
+        self._asleep[index] = bus_id
+
+    def _add_all_asleep(self, bus_ids: list[str]) -> None:
+        self.library = library_of_sleepers()
+        self.count = len(bus_ids)
+        self._asleep = dict(enumerate(bus_ids))
+
+    def _add_calling(self, index: int, call: str) -> None:
+        """The call about a GPU that was made next: `careful.ask_around_crashes` reads it."""
+
     def _add_attaching(self, at: float) -> None:
         """When the handles were asked for: `Attaching` reads it."""
 
-    def _add_attached(self, index: int, at: float) -> None:
+    def _add_attached(self, index: int, at: float, waited: float = 0.0) -> None:
         """When a handle came: `Attaching` reads it."""
 
     def _add_failed(self, document: dict[str, Any]) -> None:
@@ -272,6 +296,9 @@ class _Messages:
         if self._failed is not None:
             return self._failed
         if child.ending in ("crashed", "raised"):
+            if child.ending == "crashed" and self.count is None and self._asking:
+                words = f"{self._asking} ended the process that asks NVML ({child.detail})"
+                return NvmlFailure(SourceState.FAILED, words)
             return NvmlFailure(SourceState.FAILED, f"asking NVML failed: {child.detail}")
         if self.count is None:
             call = self._asking or ("nvmlInit" if self.library is None else "nvmlDeviceGetCount")
@@ -280,6 +307,8 @@ class _Messages:
 
     def device(self, index: int) -> Device:
         """The row of one GPU, whole or with the reason for what is missing."""
+        if index in self._asleep:
+            return sleeping_device(index, self._asleep[index])
         if index in self._whole:
             peers = {"peers": self._peers[index]} if index in self._peers else {}
             device = whole_device(index, {**self._whole[index], **peers}, self._processes)

@@ -64,6 +64,8 @@ _GONE = (DEVICE_LOST, RESET_REQUIRED)
 # The question should have been answered: not "this GPU has none", "this driver does not know", "not for you".
 _FAILED = (ERROR, TIMED_OUT, SOURCE_ABSENT)
 _MAX_CODE = 1000  # of nvmlReturn_t: 999 is the last
+# Timeout, no data, insufficient resources, unknown: what a healthy GPU has been seen to answer once.
+_TRANSIENT = (10, 21, 23, 999)
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
@@ -213,7 +215,7 @@ class Ask:
         """The same, where these NVML codes are normal answers: raised, but not noted as failures."""
         self.asking = name
         try:
-            return getattr(self.pynvml, name)(self.handle, *arguments, **named)
+            return self._call_twice(name, codes, arguments, named)
         except Exception as error:
             code = code_of(error)
             if code == CORRUPTED_INFOROM:
@@ -221,6 +223,21 @@ class Ask:
             elif code not in codes:
                 self.noted.note(name, *reason_of(error))
             raise
+
+    def _call_twice(
+        self, name: str, codes: Sequence[int], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """What the function returns; asked once more where its error may be of that moment alone."""
+        try:
+            return self.call(name, *arguments, **named)
+        except Exception as error:
+            if code_of(error) not in _TRANSIENT or code_of(error) in codes:
+                raise
+        return self.call(name, *arguments, **named)
+
+    def call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Call the function of pynvml on this handle, once."""
+        return getattr(self.pynvml, name)(self.handle, *arguments, **named)
 
     def text(self, name: str) -> str:
         """A text that NVML gives, whatever bytes it holds.
@@ -279,7 +296,7 @@ class Ask:
             Absent: there is none, for whatever reason.
         """
         value = self.fields.get(field_id)
-        if value is None:
+        if value is None or value.nvmlReturn in _TRANSIENT:
             try:
                 value = self.allowing((INVALID_ARGUMENT,), "nvmlDeviceGetFieldValues", [field_id])[0]
             except Exception as error:

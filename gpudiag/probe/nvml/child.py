@@ -6,12 +6,15 @@
     ("library", {...})            versions, once nvmlInit came back
     ("failed", {...})             what nvmlInit or a call before "count" raised; nothing follows
     ("count", N)
+    ("all_asleep", [BUS_ID, ...]) all GPUs are, and NVML was not asked; nothing follows
+    ("asleep", INDEX, BUS_ID)     a GPU that is not asked: that would wake it
     ("attaching", AT)             now the GPUs' handles are asked for (`time.monotonic`)
-    ("attached", INDEX, AT)       a handle has come, or was refused
+    ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had no processor
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
     ("process", PID, {...})       what /proc says about one process on a GPU
     ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all of them are read
+    ("calling", INDEX, CALL)      the call that is made next; only after a crash (careful.py)
     ("late_peers", INDEX, CALL, OTHER)  a call about this GPU and that other one that has not returned
 
 A sheet's `failed_calls` are the calls that NVML answered with an error, each with NVML's words.
@@ -23,13 +26,16 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event, Thread
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any
 
 from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
+from gpudiag.probe.given_time import note_end_of_thread, own_thread_waited_seconds, waited_seconds
 from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
 from gpudiag.probe.host.processes import read_process
 from gpudiag.probe.nvml.ask import (
@@ -102,10 +108,21 @@ _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
 _LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
 
 
-def stream_nvml(emit: Emit, root: str = "/", await_initialization: Callable[[], None] | None = None) -> None:
+def stream_nvml(
+    emit: Emit,
+    root: str = "/",
+    await_initialization: Callable[[], None] | None = None,
+    *,
+    wrap: Callable[[Any], Any] = lambda pynvml: pynvml,
+    one_thread: bool = False,
+    asleep: Mapping[int, str] = MappingProxyType({}),
+    bound: int = 0,
+) -> None:
     """Ask NVML about every GPU and send what it says; `root` is where /proc is found.
 
-    `await_initialization` returns when the library, which is being initialised already, has answered.
+    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap` makes of
+    pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are the bus ids of GPUs that
+    must not be woken, by NVML index, where the driver has `bound` of them: they are not asked.
     """
 
     def announce(call: str) -> None:
@@ -125,19 +142,26 @@ def stream_nvml(emit: Emit, root: str = "/", await_initialization: Callable[[], 
         return
     emit(("count", count))
     emit(("attaching", monotonic()))
-    rows = [_Row(pynvml, index) for index in range(count)]
+    pynvml = wrap(pynvml)
+    sleeping = asleep if count == bound else {}  # else nobody knows which index is whose
+    for index, bus_id in sleeping.items():
+        emit(("asleep", index, bus_id))
+    rows = [_Row(pynvml, index) for index in range(count) if index not in sleeping]
     attachment = _Attachment(rows, emit)
-    _start_for_each(rows, lambda row: row.read(emit, root), lambda row: row.done)
+    start = partial(_start_for_each, one_thread=one_thread)
+    start(rows, lambda row: row.read(emit, root), lambda row: row.done)
     attachment.wait()
     _await(rows, lambda row: row.done, lambda row: row.send_late(emit), patience_seconds=_PATIENCE_SECONDS)
     # Only now, and only for those already read: a call about two GPUs would cost both if one hangs.
     read = [row for row in rows if row.done.is_set()]
-    _start_for_each(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
+    start(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
     _await(read, lambda row: row.peers_done, lambda row: row.send_late_peers(emit))
     _await(rows, lambda row: row.done, lambda row: row.send_late(emit))
 
 
-def _start_for_each(rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event]) -> None:
+def _start_for_each(
+    rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event], *, one_thread: bool
+) -> None:
     """Call `act` for every GPU, in turn in one thread; once one takes long, in several threads.
 
     On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight
@@ -148,10 +172,11 @@ def _start_for_each(rows: list[_Row], act: Callable[[_Row], None], done: Callabl
     def act_next() -> None:
         for row in waiting:
             act(row)
+        note_end_of_thread()
 
     if rows:
         Thread(target=act_next, daemon=True).start()
-    if not all(done(row).wait(_QUICK_SECONDS) for row in rows):
+    if not one_thread and not all(done(row).wait(_QUICK_SECONDS) for row in rows):
         for _ in rows[1:]:
             Thread(target=act_next, daemon=True).start()
 
@@ -163,14 +188,14 @@ def _await(
     *,
     patience_seconds: float = float("inf"),
 ) -> None:
-    """Return when all are done, or after `patience_seconds` without news; meanwhile report late ones."""
-    heard = monotonic()
+    """Return when all are done, or after `patience_seconds` of given time without news; meanwhile report late ones."""
+    heard, waited = monotonic(), waited_seconds()
     while late := [row for row in rows if not done(row).is_set()]:
         if done(late[0]).wait(_LATE_AFTER_SECONDS):
             continue
         if any([tell_late(row) for row in late]):
-            heard = monotonic()
-        elif monotonic() - heard > patience_seconds:
+            heard, waited = monotonic(), waited_seconds()
+        elif monotonic() - heard - (waited_seconds() - waited) > patience_seconds:
             return
 
 
@@ -220,10 +245,13 @@ class _Row:
 
     def read(self, emit: Emit, root: str) -> None:
         """Ask for everything, send the row, then describe its processes."""
+        began = monotonic()
         self._sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self._index)
         handle = self._sheet.values.pop("handle", None)
+        at = monotonic()
+        waited = own_thread_waited_seconds() if at - began > COLD_SECONDS else 0.0
         with suppress(OSError):  # the parent has gone; still attach the other GPUs
-            emit(("attached", self._index, monotonic()))
+            emit(("attached", self._index, at, waited))
         self.attached.set()
         if handle is not None:
             self._ask = Ask(self._pynvml, handle)

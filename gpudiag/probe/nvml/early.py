@@ -11,19 +11,27 @@ from ctypes import CDLL
 from threading import Thread
 from typing import Any
 
+from gpudiag.probe.given_time import note_end_of_thread
+from gpudiag.probe.sleeping import read_sleeping
+
 LIBRARY = "libnvidia-ml.so.1"
 
 
-def stream_nvml(emit: Callable[[Any], None], root: str = "/") -> None:
-    """What `child.stream_nvml` sends."""
+def stream_nvml(emit: Callable[[Any], None], root: str = "/", wake: bool = True) -> None:
+    """What `child.stream_nvml` sends; without `wake`, GPUs that are asleep stay so, and NVML is left alone where all are."""
+    count, asleep = (0, {}) if wake else read_sleeping(root)
+    if asleep and len(asleep) == count:
+        emit(("all_asleep", list(asleep.values())))
+        return
     initialization = Thread(target=_initialize, daemon=True)
     initialization.start()
     from gpudiag.probe.nvml.child import stream_nvml
 
-    stream_nvml(emit, root, initialization.join)
+    stream_nvml(emit, root, initialization.join, asleep=asleep, bound=count)
 
 
 def _initialize() -> None:
     """Initialise the library; what keeps it from that is reported by the call of pynvml."""
     with suppress(OSError, AttributeError):
         CDLL(LIBRARY).nvmlInitWithFlags(0)
+    note_end_of_thread()

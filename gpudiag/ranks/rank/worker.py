@@ -222,12 +222,12 @@ def run_rank(job: Job, local: LocalRank, board: PositionBoard, template_pid: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the agent, which ends the ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    DumpFiles(directory, local.rank).answer_requests()
     events = EventWriter(directory / f"rank{local.rank}.events")
     position = board.writer(job.ranks.index(local))
     faults = tuple(fault for fault in job.faults if fault.rank == local.rank)
     status = EXIT_RAISED
     try:
+        DumpFiles(directory, local.rank).answer_requests()
         _run_entry(job, local, RankProgress(position, events, faults), events)
         status = EXIT_DONE
     except BaseException as error:  # noqa: BLE001 - whatever ends a rank is evidence, SystemExit too

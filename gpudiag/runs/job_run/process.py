@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from gpudiag.errors import CommandNotFoundError, CommandRefusedError, LaunchError
 from gpudiag.ranks.process import die_with_parent, name_process
+from gpudiag.shortage import shortage_of
 
 PASSED_ON = (
     signal.SIGHUP,
@@ -65,6 +66,7 @@ def start_job(argv: Sequence[str], environment: Mapping[str, str], mask: set[sig
     Raises:
         CommandNotFoundError: there is no such command.
         CommandRefusedError: it cannot be executed.
+        ShortageError: no process can be started.
     """
     # Python ignores these two for itself; all other signals are as the caller left them.
     defaults = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -73,7 +75,7 @@ def start_job(argv: Sequence[str], environment: Mapping[str, str], mask: set[sig
     try:
         return os.posix_spawnp(argv[0], list(argv), dict(environment), setsigmask=mask, setsigdef=defaults)
     except OSError as error:
-        raise _refusal(argv[0], error) from error
+        raise shortage_of(error) or _refusal(argv[0], error) from error
 
 
 def _refusal(command: str, error: OSError) -> LaunchError:

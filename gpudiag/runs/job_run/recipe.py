@@ -40,6 +40,7 @@ from gpudiag.runs.job_run.process import (
 from gpudiag.runs.job_run.scratch import find_prefix, remove_files, remove_left_files
 from gpudiag.runs.job_run.verdict import RunStart, build_verdict, find_outputs
 from gpudiag.runs.output import require_writable, write_document
+from gpudiag.shortage import shortage_of
 
 _VERDICT_SECONDS = 30.0  # reading the kernel log and the job's output, on a busy machine
 _LAST_LOOK_SECONDS = 5.0  # a signal that ends a job which stands still waits so long for a look at it
@@ -110,17 +111,22 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _remove_own(folder if made else None, scratch)
         raise
-    link = _start_agent(plan, start, path, job_pid, tell)
+    try:
+        link = _start_agent(plan, start, path, job_pid, tell)
+    except OSError as error:  # the job runs: it goes on
+        words = (shortage_of(error) or error).args[0]
+        print(f"gpudiag: the job is not watched, and has no verdict: {words}", file=sys.stderr)
+        link = _AgentLink(None, *os.pipe())
     supervision = Supervision(job_pid, witness, link.look_before, link.tell_signal)
     status = supervision.wait()
     link.tell_end(status)
-    if not supervision.wait_for(link.pid, _VERDICT_SECONDS):
+    if link.pid is not None and not supervision.wait_for(link.pid, _VERDICT_SECONDS):
         with suppress(ProcessLookupError):
             os.kill(link.pid, signal.SIGKILL)
     if witness.pid not in supervision.ended:  # else its pid may be another's by now
         witness.end()
-    written = supervision.ended.get(link.pid) == 0
-    if not written:
+    written = link.pid is not None and supervision.ended.get(link.pid) == 0
+    if not written and link.pid is not None:
         print("gpudiag: the agent beside the job did not write a verdict", file=sys.stderr)
     _remove_own(folder if made else None, scratch)
     return RunEnd(status, path)
@@ -151,9 +157,9 @@ def default_verdict() -> Path:
 
 
 class _AgentLink:
-    """The line to the agent's process; where it is gone, the job goes on without it."""
+    """The line to the agent's process; where it is gone, or never came (None), the job goes on without it."""
 
-    def __init__(self, pid: int, commands: int, replies: int) -> None:
+    def __init__(self, pid: int | None, replies: int, commands: int) -> None:
         self.pid = pid
         self._commands, self._replies = commands, replies
 
@@ -188,7 +194,7 @@ def _start_agent(plan: RunPlan, start: RunStart, path: Path, job_pid: int, tell:
         _run_agent(plan, start, path, job_pid, tell, parent, (commands_read, replies_write))
     os.close(commands_read)
     os.close(replies_write)
-    return _AgentLink(pid, commands, replies)
+    return _AgentLink(pid, replies, commands)
 
 
 def _run_agent(

@@ -77,6 +77,8 @@ def _add_gpu(
         numa_node=readings.get("numa_node", -1),
     )
     path = _add_function(files, links, function, parent)
+    if gpu.asleep:
+        files[f"{path}/power/runtime_status"] = "suspended\n"
     files[f"{path}/local_cpulist"] = f"{cpulist(host, readings.get('numa_node', -1))}\n"
     subsystem = gpu.gpu.pci_subsystem_id or "00000000"
     files[f"{path}/subsystem_device"] = f"0x{subsystem[:4]}\n"
@@ -134,6 +136,9 @@ def _add_function(files: dict[str, str], links: dict[str, str], function: PciFun
         depth = path.count("/")
         links[f"{path}/driver"] = "../" * depth + f"bus/pci/drivers/{function.driver}"
         files[f"sys/bus/pci/drivers/{function.driver}/uevent"] = ""
+        links[f"sys/bus/pci/drivers/{function.driver}/{function.address}"] = (
+            "../../../../" + path.removeprefix("sys/")
+        )
     return path
 
 

@@ -32,7 +32,7 @@ MAX_SUBJECTS = 1024
 _ANY_KEY = 0
 _OCCUPIED, _HANGS = 1, 2
 _FOREVER = 0xFFFFFFFF
-_HANG, _IN_TURN = 1, 2  # manners of a fault
+_HANG, _IN_TURN, _CRASH = 1, 2, 3  # manners of a fault
 
 _HASH_SEED, _HASH_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 _FUNCTION_FACTOR, _SUBJECT_FACTOR = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
@@ -176,7 +176,7 @@ class AnswerTable:
                     round(fault.delay_seconds * 1e9),
                     subject,
                     -1 if fault.code is None else fault.code,
-                    _HANG if fault.hang else _IN_TURN if fault.in_turn else 0,
+                    _HANG if fault.hang else _CRASH if fault.crash else _IN_TURN if fault.in_turn else 0,
                     first,
                     fault.nth or _FOREVER,
                     len(self._bitmaps) - 1,

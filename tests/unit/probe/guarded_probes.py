@@ -56,3 +56,7 @@ def emit_from_threads(emit, threads, messages, size):
 
 def describe_interpreter(emit):
     emit(("interpreter", sys.argv, os.getppid()))
+
+
+def exhaust_memory(emit):
+    raise MemoryError

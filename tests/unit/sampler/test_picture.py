@@ -212,3 +212,110 @@ def test_nobody_looking_is_not_slow():
     picture = started()
     say_late(picture, 5, seconds=0.3, interval=5.0)
     assert picture.slow is None
+
+
+HANDLE = "nvmlDeviceGetHandleByIndex"
+NO_HANDLE = {"missing": {"handle": "device_lost"}, "missing_detail": {"handle": "GPU is lost (NVML 15)"}}
+
+
+def test_a_lost_gpu_whose_handle_is_refused_keeps_its_identity_and_is_counted_once():
+    picture = started(3)
+    picture.add(tick(slow={1: NO_HANDLE}), 105.0)
+    gone = device(picture, 1, 105.0)
+    assert (gone.id.uuid, gone.id.bus_id) == ("GPU-1", "00000000:01:00.0")
+    assert gone.responding == Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
+    assert gone.temperature_celsius == Missing(MissingReason.DEVICE_LOST)
+    assert len(picture.answer(105.0).devices) == 3
+    assert picture.lost() == [1]
+
+
+def silent(picture: NvmlPicture, index: int, seconds: float, now: float, call: str = HANDLE) -> None:
+    others = {other: sheet(other) for other in range(picture.count or 0) if other != index}
+    picture.add(tick(slow=others, late={index: [call, seconds, None]}), now)
+
+
+def test_a_hung_gpu_stays_hung_when_a_fresh_sampler_asks_for_its_handle():
+    picture = started(3)
+    silent(picture, 1, 3.0, 103.0, "nvmlDeviceGetPowerUsage")
+    assert device(picture, 1, 103.0).responding.reason is MissingReason.TIMED_OUT
+    picture.add({"kind": "library", "document": LIBRARY, "count": 3}, 106.0)  # the successor
+    assert device(picture, 1, 106.0).responding.reason is MissingReason.TIMED_OUT
+    for seconds in (0.5, 3.0, 20.0):
+        silent(picture, 1, seconds, 106.0 + seconds)
+        assert device(picture, 1, 106.0 + seconds).responding.reason is MissingReason.TIMED_OUT
+        assert picture.wedged(106.0 + seconds).keys() == {1}  # so that another successor is started
+    picture.add(tick(slow={1: sheet(1)}), 130.0)
+    assert device(picture, 1, 130.0).responding is True
+    assert picture.late(130.0) == {}
+
+
+def test_where_others_came_at_once_a_gpu_without_a_handle_hangs_and_is_not_being_attached():
+    picture = NvmlPicture()
+    picture.add({"kind": "library", "document": LIBRARY, "count": 4}, 100.0)
+    silent(picture, 2, 0.5, 100.5)
+    silent(picture, 2, 3.0, 103.0)
+    assert device(picture, 2, 103.0).responding.reason is MissingReason.TIMED_OUT
+
+
+def test_a_driver_that_attaches_one_gpu_after_the_other_is_starting():
+    picture = NvmlPicture()
+    picture.add({"kind": "library", "document": LIBRARY, "count": 4}, 100.0)
+    picture.add(tick(late={index: [HANDLE, 3.0, None] for index in range(4)}), 103.0)
+    assert device(picture, 0, 103.0).responding.reason is MissingReason.ATTACHING
+    silent(picture, 3, 4.0, 104.0)
+    assert device(picture, 3, 104.0).responding.reason is MissingReason.ATTACHING
+    assert picture.wedged(104.0) == {}
+
+
+def test_gpus_that_wait_for_a_processor_beside_a_hung_one_are_not_silent():
+    picture = started(3)
+    for second in range(1, 5):
+        late = {
+            1: ["nvmlDeviceGetName", second * 1.0, None],
+            2: ["nvmlDeviceGetPowerUsage", second * 1.0, None],
+        }
+        picture.add(tick(late=late, waited=0.9, seconds=1.0), 100.0 + second)
+        assert picture.late(100.0 + second) == {}
+    picture.add(tick(slow={2: sheet(2)}, late={1: ["nvmlDeviceGetName", 5.0, None]}), 105.0)
+    for second in range(6, 14):  # the host is quiet again
+        picture.add(tick(slow={2: sheet(2)}, late={1: ["nvmlDeviceGetName", 1.0, None]}), 100.0 + second)
+    assert picture.late(113.0).keys() == {1}
+
+
+def test_a_gpu_that_hangs_on_a_busy_host_is_found_all_the_same():
+    picture = started(2)
+    for second in range(1, 15):
+        late = {1: ["nvmlDeviceGetName", second * 1.0, None]}
+        picture.add(tick(fast={0: sheet(0)}, late=late, waited=50.0), 100.0 + second)
+    assert picture.late(114.0).keys() == {1}
+
+
+def test_a_number_that_the_gpu_does_not_have_stays_absent_on_every_tick():
+    """NVML of a GB10 answers 0 for its memory's controller, at any load."""
+    picture = started()
+    picture.add(tick(fast={1: {"memory_utilization_percent": 0, "utilization_percent": 96, "missing": {}, "missing_detail": {}}}),
+                 101.0)  # fmt: skip
+    absent = Missing(MissingReason.NOT_SUPPORTED, "the memory's controller is the processor's")
+    shown = picture.with_fast(replace(device(started(), 1), memory_utilization_percent=absent))
+    assert (shown.memory_utilization_percent, shown.utilization_percent) == (absent, 96)
+
+
+def test_gpus_that_sleep_are_rows_without_readings_and_no_trouble():
+    picture = NvmlPicture()
+    sleeping = {"kind": "asleep", "at": 1.0, "bus_ids": ["00000000:01:00.0"]}
+    assert picture.add(sleeping, 100.0) is True
+    assert picture.add(sleeping, 101.0) is False
+    assert picture.has_answer()
+    (row,) = picture.answer(101.0).devices
+    assert (row.is_asleep, row.id.bus_id) == (True, "00000000:01:00.0")
+    assert (picture.late(200.0), picture.lost(), picture.is_hanging(200.0)) == ({}, [], False)
+    picture.add({"kind": "library", "document": LIBRARY, "count": 1}, 110.0)  # it has woken
+    picture.add(tick(slow={0: sheet(1)}), 110.0)
+    assert device(picture, 0, 110.0).responding is True
+
+
+def test_one_of_two_may_sleep():
+    picture = started(2)
+    assert picture.add(tick(slow={0: sheet(0)}, asleep={"1": "00000000:01:00.0"}), 101.0) is True
+    assert [one.is_asleep for one in picture.answer(101.0).devices] == [False, True]
+    assert picture.is_asleep()

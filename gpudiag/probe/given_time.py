@@ -1,0 +1,76 @@
+"""Time that a process was given: without that in which it was ready to run and the processors were others'.
+
+On a busy host a second may hold a fifth of a second for a process. A limit by wall time then takes a healthy driver for a
+hung one. What the kernel counts in /proc/PID/task/TID/schedstat (nanoseconds on the run queue, the second number) is no
+time in which an answer could have come. A thread in a call that hangs is not on the run queue: its wait counts in full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+_MOST_FACTOR = 4.0  # own choice: no wait is longer than five times its limit ...
+_MOST_SECONDS = 10.0  # ... or than ten seconds more
+_NANOSECONDS = 1e9
+_MOST_SHARE = 0.9  # of a time that threads may have waited all together, each at the same moment
+_of_ended_threads: list[float] = []  # of this process
+
+
+class Running(Protocol):
+    """A process that is waited for."""
+
+    pid: int
+    started_at: float  # time.monotonic
+
+
+def waited_seconds(pid: int | str = "self") -> float:
+    """Seconds that the living threads of that process have waited for a processor, all together; 0 if not known.
+
+    Of this process, those count too whose end was noted.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0.0
+    ended = sum(_of_ended_threads) if pid == "self" else 0.0
+    return ended + sum(_waited(f"/proc/{pid}/task/{thread}/schedstat") for thread in threads)
+
+
+def note_end_of_thread() -> None:
+    """Keep what this thread has waited, which the kernel forgets when it ends."""
+    _of_ended_threads.append(own_thread_waited_seconds())
+
+
+def given_seconds(seconds: float) -> float:
+    """How much of that time, the life of this process so far, it was given."""
+    return seconds - min(waited_seconds(), _MOST_SHARE * seconds)
+
+
+def own_thread_waited_seconds() -> float:
+    """Seconds that this thread has waited for a processor since it was started; 0 if not known."""
+    return _waited("/proc/thread-self/schedstat")
+
+
+def deadline_for(
+    child: Running, seconds: float, since: Callable[[], float] | None = None
+) -> Callable[[], float]:
+    """When that child has had `seconds` of time given to it (`time.monotonic`), to be asked again until it has passed.
+
+    `since` gives the deadline as it is without a busy host; by default `seconds` after the child's start.
+    """
+
+    def moment() -> float:
+        until = child.started_at + seconds if since is None else since()
+        return until + min(waited_seconds(child.pid), _MOST_FACTOR * seconds, _MOST_SECONDS)
+
+    return moment
+
+
+def _waited(path: str) -> float:
+    try:
+        with open(path) as file:
+            return int(file.read().split()[1]) / _NANOSECONDS
+    except (OSError, IndexError, ValueError):  # it has ended, or the kernel does not count
+        return 0.0

@@ -1,0 +1,37 @@
+"""GPUs that the kernel has put to sleep (PCI runtime suspend, D3cold), which asking NVML would wake.
+
+A laptop's GPU takes 5 to 7 W more while it is awake, and some wake for minutes after each question (henrygd/beszel-docs pull
+request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request 41). sysfs says it without waking them.
+"""
+
+from __future__ import annotations
+
+import os
+
+_DRIVER = "sys/bus/pci/drivers/nvidia"
+ASLEEP = "asleep: the kernel has suspended it, and asking would wake it"  # why it gives no reading
+_SUSPENDED = "suspended"  # Documentation/ABI/testing/sysfs-devices-power: runtime_status
+
+
+def read_sleeping(root: str = "/") -> tuple[int, dict[int, str]]:
+    """How many GPUs the NVIDIA driver has, and the bus ids of those asleep, by NVML index: NVML numbers them by bus id."""
+    folder = os.path.join(root, _DRIVER)
+    try:
+        bound = sorted(name for name in os.listdir(folder) if ":" in name)
+    except OSError:
+        return 0, {}
+    asleep = {index: name for index, name in enumerate(bound) if is_asleep(os.path.join(folder, name))}
+    if not asleep:  # nearly always
+        return len(bound), {}
+    from gpudiag.probe.host.pci import bus_id_of_address
+
+    return len(bound), {index: bus_id_of_address(name) for index, name in asleep.items()}
+
+
+def is_asleep(device: str) -> bool:
+    """Whether the PCI device of that folder in sysfs is suspended."""
+    try:
+        with open(os.path.join(device, "power/runtime_status")) as file:
+            return file.read().strip() == _SUSPENDED
+    except OSError:
+        return False

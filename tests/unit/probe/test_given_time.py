@@ -1,0 +1,86 @@
+"""Limits count the time that a process was given: a busy host must not make a healthy driver a hung one."""
+
+import os
+import threading
+from time import monotonic
+
+import pytest
+
+from gpudiag.probe import given_time
+from gpudiag.probe.attaching import Attaching
+from gpudiag.probe.given_time import deadline_for, given_seconds, waited_seconds
+from gpudiag.probe.guard import collect, start_guarded
+from gpudiag.store.history import wait_for_message
+
+
+class Child:
+    pid, started_at = 4242, 100.0
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """What the kernel says that a process has waited for a processor."""
+    told = [0.0]
+    monkeypatch.setattr(given_time, "waited_seconds", lambda pid="self": told[0])
+    return told
+
+
+def test_a_deadline_moves_by_what_the_process_has_waited_for_a_processor(waits):
+    until = deadline_for(Child(), 2.0)
+    assert until() == 102.0
+    waits[0] = 1.5
+    assert until() == 103.5
+
+
+def test_no_wait_is_longer_than_five_times_its_limit_or_ten_seconds_more(waits):
+    waits[0] = 1000.0
+    assert deadline_for(Child(), 1.5)() == 100 + 1.5 + 6.0
+    assert deadline_for(Child(), 30.0)() == 100 + 30.0 + 10.0
+
+
+def test_a_deadline_that_counts_from_another_moment_moves_too(waits):
+    waits[0] = 0.5
+    assert deadline_for(Child(), 2.0, lambda: 107.0)() == 107.5
+
+
+def test_time_that_threads_wait_at_once_leaves_a_tenth(waits):
+    waits[0] = 30.0
+    assert given_seconds(2.0) == pytest.approx(0.2)
+    waits[0] = 0.5
+    assert given_seconds(2.0) == 1.5
+
+
+def test_the_kernel_counts_waits_and_a_process_that_is_gone_has_none():
+    assert waited_seconds() >= 0.0
+    assert waited_seconds(os.getpid()) >= 0.0
+    assert waited_seconds(2**22 + 1) == 0.0
+
+
+def test_what_an_ended_thread_has_waited_is_kept(monkeypatch):
+    monkeypatch.setattr(given_time, "_of_ended_threads", [])
+    monkeypatch.setattr(given_time, "own_thread_waited_seconds", lambda: 7.0)
+    thread = threading.Thread(target=given_time.note_end_of_thread)
+    thread.start()
+    thread.join()
+    assert waited_seconds() >= 7.0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_whose_deadline_moves_is_waited_for():
+    child = start_guarded("tests.unit.probe.guarded_probes:answer", 7)
+    asked = []
+
+    def moment():
+        asked.append(None)
+        return monotonic() - 1 if len(asked) == 1 else monotonic() + 60
+
+    wait_for_message(child, moment)
+    assert child.messages[0][:2] == ("answer", 7)
+    collect([(child, monotonic() + 60)])
+
+
+def test_a_handle_that_was_late_for_want_of_a_processor_is_of_a_driver_awake():
+    asked = [("count", 3), ("attaching", 10.0), ("attached", 0, 12.0, 1.9)]
+    assert Attaching(asked).pending() == []  # GPU 1 hangs: nothing is being attached
+    slept = [("count", 3), ("attaching", 10.0), ("attached", 0, 12.0, 0.0)]
+    assert Attaching(slept).pending() == [1, 2]
