@@ -19,6 +19,7 @@ class KernelEventKind(StrEnum):
     SXID = "sxid"  # the same about one NVSwitch
     GPU_OFF_BUS = "gpu_off_bus"  # "fallen off the bus" without an Xid number
     GPU_NOT_STARTED = "gpu_not_started"  # the driver could not take the GPU into use
+    GPU_IGNORED = "gpu_ignored"  # a card that the driver leaves alone by design: too old for it, or a virtual function
     PCIE_ERROR = "pcie_error"  # PCIe Advanced Error Reporting
     OUT_OF_MEMORY_KILL = "out_of_memory_kill"
     SOFT_LOCKUP = "soft_lockup"  # a processor stuck in the kernel

@@ -99,6 +99,15 @@ _NOT_STARTED_PATTERN = re.compile(
     r"|NVRM: None of the NVIDIA (?:graphics adapters|devices) were initialized",
     re.IGNORECASE,
 )
+# NVRM: ignoring the legacy GPU 0000:07:00.0      NVRM: Ignoring probe for VF 0000:0d:00.4
+# NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1292)  -  NVRM: installed in this system is not supported by the 304.116
+# NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the NVIDIA 470.xx Legacy drivers.
+_IGNORED_PATTERN = re.compile(
+    r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
+    r"|NVRM: installed in this system is not supported by|NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
+    r"|NVRM: .*is ignored by this driver",
+    re.IGNORECASE,
+)
 _HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
 # rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls on
 _RCU_STALL_PATTERN = re.compile(r"INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b")
@@ -217,6 +226,8 @@ def _parse_with_names(lines: list[tuple[Reading[datetime], str]]) -> Iterator[Ke
             yield _of_record(event, record["record"], following)
         elif event.kind is KernelEventKind.GPU_OFF_BUS and event.bus_id is None and gpu_named_before:
             yield _off_bus(text, at, gpu_named_before)
+        elif event.kind is KernelEventKind.GPU_IGNORED and event.bus_id is None and "not supported" in text:
+            yield replace(event, bus_id=gpu_named_before)
         elif event.kind is KernelEventKind.XID and event.gpu_uuid is None and event.bus_id in boards:
             yield replace(event, gpu_uuid=boards[event.bus_id])
         else:
@@ -327,6 +338,13 @@ def _gpu_not_started(text: str, at: Reading[datetime]) -> KernelEvent | None:
     )
 
 
+def _gpu_ignored(text: str, at: Reading[datetime]) -> KernelEvent | None:
+    match = _IGNORED_PATTERN.search(text)
+    if match is None:
+        return None
+    return KernelEvent(kind=KernelEventKind.GPU_IGNORED, at=at, text=text, bus_id=parse_bus_id(text))
+
+
 def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:
     """The event of a firmware record, with what its lines say it is about: PCIe device, memory, processor."""
     for text in following:
@@ -417,6 +435,7 @@ _PARSERS: tuple[Callable[[str, Reading[datetime]], KernelEvent | None], ...] = (
     _sxid,
     _gpu_off_bus,
     _gpu_not_started,
+    _gpu_ignored,
     _pcie_error,
     _about_process(KernelEventKind.OUT_OF_MEMORY_KILL, _OOM_PATTERN),
     _about_process(KernelEventKind.SOFT_LOCKUP, _LOCKUP_PATTERN),
