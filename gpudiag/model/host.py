@@ -62,7 +62,9 @@ def gpus_on_bus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     displays = [
         one
         for one in functions
-        if one.class_id[:4] in DISPLAY_CLASSES and one.driver != _PASSED_THROUGH and one.virtual_function is not True
+        if one.class_id[:4] in DISPLAY_CLASSES
+        and one.driver != _PASSED_THROUGH
+        and one.virtual_function is not True
     ]
     return tuple(one for one in displays if not _is_part_of_another(one, displays))
 
@@ -117,13 +119,17 @@ class Machine:
     shared_memory_total_bytes: Reading[int]  # /dev/shm
     kernel_driver_version: Reading[str]  # /proc/driver/nvidia/version
     kernel_driver_flavor: Reading[str]  # open or proprietary
-    kernel_modules: Reading[tuple[str, ...]]  # of those that concern GPUs: nvidia*, nouveau
+    kernel_modules: Reading[tuple[str, ...]]  # of those that concern GPUs: nvidia*, nouveau, ib_umad, mlx5_ib
     pci_devices: Reading[tuple[PciDevice, ...]]
     device_nodes: Reading[tuple[str, ...]]  # /dev/nvidia*, /dev/dxg
     interfaces: Reading[tuple[NetworkInterface, ...]]
     container: Container | None  # None: not in a container
     allocation: dict[str, str]  # the environment variables that hand out GPUs, as they are set
     preloaded_libraries: Reading[tuple[str, ...]] = NOT_ASKED  # of /etc/ld.so.preload: in every program
-    memory_only_nodes_used_bytes: Reading[int] = NOT_ASKED  # of NUMA nodes without a processor: on GH200, GPU memory
-    job_cgroup: Reading[str] = NOT_ASKED  # the batch job in whose control group this process is: `Slurm job 7`
+    memory_only_nodes_used_bytes: Reading[int] = (
+        NOT_ASKED  # of NUMA nodes without a processor: on GH200, GPU memory
+    )
+    job_cgroup: Reading[str] = (
+        NOT_ASKED  # the batch job in whose control group this process is: `Slurm job 7`
+    )
     state: Reading[HostState] = NOT_ASKED

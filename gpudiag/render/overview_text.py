@@ -25,7 +25,7 @@ from gpudiag.units import format_size
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
 # What `gpudiag preflight` judges beside `checks.on_machine`: with tests, a second look, and the job's Python.
-_NOT_TESTED = "speed, data, network, torch, changes over time"
+_NOT_TESTED = "speed, data, network, torch, history"
 _WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
 
 

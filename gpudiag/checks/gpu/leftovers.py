@@ -90,7 +90,9 @@ def memory_leftover(context: Context) -> Judgement:
     if all(device.memory_kind == "unified" for device in answering(context.snapshot)):
         return does_not_apply("the GPU's memory is the whole machine's")
     if _is_the_systems(context.snapshot):
-        return does_not_apply("the system itself uses memory of the GPUs (page cache on NUMA nodes without processors)")
+        return does_not_apply(
+            "the system itself uses memory of the GPUs (page cache on NUMA nodes without processors)"
+        )
     return judge_devices(context.snapshot, ("memory_used_bytes", "processes"), _judge_memory)
 
 
@@ -101,7 +103,9 @@ def _is_the_systems(snapshot: Snapshot) -> bool:
     """
     system = snapshot.machine.memory_only_nodes_used_bytes
     devices = [device for device in answering(snapshot) if is_coherent(device)]
-    used = [device.memory_used_bytes for device in devices if not isinstance(device.memory_used_bytes, Missing)]
+    used = [
+        device.memory_used_bytes for device in devices if not isinstance(device.memory_used_bytes, Missing)
+    ]
     if isinstance(system, Missing) or not used:
         return False
     return sum(used) <= system + len(used) * (limits.LEFTOVER_BYTES + _APART_BYTES)

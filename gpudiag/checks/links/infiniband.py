@@ -122,7 +122,9 @@ def _counted_alike(snapshot: Snapshot, found: list[Finding]) -> Iterator[Finding
             yield from alike
             continue
         ports = [finding.subject.ends[0] for finding in alike if isinstance(finding.subject, LinkSubject)]
-        states = ", ".join(dict.fromkeys(finding.message.partition(" port ")[2].split(" ", 1)[1] for finding in alike))
+        states = ", ".join(
+            dict.fromkeys(finding.message.partition(" port ")[2].split(" ", 1)[1] for finding in alike)
+        )
         first = alike[0]
         message = f"{len(alike)} ports alike ({', '.join(ports[:_NAMED_ONE_BY_ONE])} ...): each {states}"
         yield replace(first, subject=HostSubject(snapshot.host), message=message)
@@ -188,7 +190,9 @@ def _ports(context: Context) -> tuple[InfinibandPort, ...] | Judgement:
     ports = _ports_of(context.snapshot)
     if isinstance(ports, Missing):
         return not_readable("RDMA ports", ports)
-    own = tuple(port for port in ports if port.virtual_function is not True and not _is_of_idle_card(port, ports))
+    own = tuple(
+        port for port in ports if port.virtual_function is not True and not _is_of_idle_card(port, ports)
+    )
     if ports and not own:
         return does_not_apply("all RDMA ports are virtual functions, for guests and pods")
     return own or does_not_apply("there are no RDMA ports")

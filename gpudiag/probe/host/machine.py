@@ -22,7 +22,8 @@ _CPUINFO_BYTES = 4096  # enough for the first processor; the rest costs an inter
 _MODEL_NAMES = ("model name", "Model", "Processor")  # x86; boards of other architectures
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no temporary file: the mount itself is the subject
 _DEVICE_NODE = re.compile(r"nvidia(?:\d+|ctl|-modeset|-uvm|-uvm-tools|-nvswitchctl|-nvswitch\d+)|dxg")
-_MODULE = re.compile(r"nvidia(?:_\w+)?|nouveau|nova_core|nova_drm")
+# ib_umad and mlx5_ib: the switches of NVLink 5 are managed over InfiniBand.
+_MODULE = re.compile(r"nvidia(?:_\w+)?|nouveau|nova_core|nova_drm|ib_umad|mlx5_ib")
 
 
 def stream_machine(emit: Callable[[Any], None], root: str = "/") -> None:
@@ -145,7 +146,9 @@ def _preloaded(root: str) -> list[str]:
         text = _text(root, "etc/ld.so.preload")
     except FileNotFoundError:
         return []
-    return [word for line in text.splitlines() for word in re.split(r"[\s:]+", line.partition("#")[0]) if word]
+    return [
+        word for line in text.splitlines() for word in re.split(r"[\s:]+", line.partition("#")[0]) if word
+    ]
 
 
 def read_memory_only_nodes(root: str = "/") -> int:
@@ -164,7 +167,9 @@ def read_memory_only_nodes(root: str = "/") -> int:
     from gpudiag.model.host_state import parse_processor_list  # few machines need it
 
     alone = parse_processor_list(with_memory) - parse_processor_list(with_processors)
-    used = [re.search(r"MemUsed:\s+(\d+) kB", _text(root, f"{directory}/node{node}/meminfo")) for node in alone]
+    used = [
+        re.search(r"MemUsed:\s+(\d+) kB", _text(root, f"{directory}/node{node}/meminfo")) for node in alone
+    ]
     return sum(int(found[1]) * KIB for found in used if found)
 
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -27,9 +28,9 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.kernel_log.lines import (
-    MARKERS,
     MAX_TEXT_CHARACTERS,
     gpu_named_last,
+    markers,
     parse_each_line,
     says_something,
 )
@@ -249,7 +250,6 @@ READING_SHARE = 0.55
 SKIMMING_SHARE = 0.8
 BOOT_SECONDS = 120.0  # a log whose first line is no later than this after the boot has all of it
 
-_MARKERS = tuple(marker.encode() for marker in MARKERS)
 _OFF_BUS = b"fallen off the bus"
 
 
@@ -438,10 +438,15 @@ class _Log:
         return found
 
 
+@cache
+def _markers() -> tuple[bytes, ...]:
+    return tuple(marker.encode() for marker in markers())
+
+
 def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
     """(begin, end, marker) of each line that holds a marker, in the chunk's order."""
     found: dict[int, tuple[int, bytes]] = {}
-    for marker in _MARKERS:
+    for marker in _markers():
         at = chunk.find(marker)
         while at >= 0:
             end = chunk.find(b"\n", at)

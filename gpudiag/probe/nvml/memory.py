@@ -59,7 +59,9 @@ def read_memory(ask: Ask, sheet: DeviceSheet) -> None:
         amount = sheet.values[name]
         if amount is not None and amount > total:
             del sheet.values[name]
-            sheet.mark(name, NOT_SUPPORTED, f"NVML answers {amount} bytes of {total}: a part is more than the whole")
+            sheet.mark(
+                name, NOT_SUPPORTED, f"NVML answers {amount} bytes of {total}: a part is more than the whole"
+            )
     if "memory_reserved_bytes" not in sheet.values:
         return
     if sheet.values["memory_reserved_bytes"] is None:

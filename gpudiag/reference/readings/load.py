@@ -119,9 +119,11 @@ HEAT: tuple[Declared, ...] = (
         "temperature_celsius",
         "{} C",
         Call(
-            "nvmlDeviceGetTemperatureV", 0, gives="running",
+            "nvmlDeviceGetTemperatureV",
+            0,
+            gives="running",
             older=Call("nvmlDeviceGetTemperature", 0, gives="running"),
-        ),  # fmt: skip
+        ),
         "fast",
         history="mean",
         metric=Metric(
@@ -202,9 +204,11 @@ POWER: tuple[Declared, ...] = (
         "power_draw_watts",
         "{} W",
         Field(
-            186, gives="running", per=MILLIWATTS_PER_WATT,
+            186,
+            gives="running",
+            per=MILLIWATTS_PER_WATT,
             otherwise=Call("nvmlDeviceGetPowerUsage", gives="running", per=MILLIWATTS_PER_WATT),
-        ),  # fmt: skip
+        ),
         "fast",
         history="mean",
         metric=Metric(
@@ -331,7 +335,11 @@ CLOCKS: tuple[Declared, ...] = (
             dcgm=Dcgm("MAX_MEM_CLOCK", "Maximum memory clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ),
         ),
     ),
-    Declared("graphics_clock_mhz", "graphics {} MHz", Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK, gives="running")),
+    Declared(
+        "graphics_clock_mhz",
+        "graphics {} MHz",
+        Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK, gives="running"),
+    ),
     Declared("graphics_clock_max_mhz", "max {}", Call("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK), "fixed"),
     Declared(
         "video_clock_mhz",
