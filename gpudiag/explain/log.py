@@ -94,11 +94,12 @@ _DONE = re.compile(
 )
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
+MOST_UNKNOWN_LINES = 10_000  # that are counted
 # Words for what is no note: a line with one of them that nobody knows is counted, and never "nothing wrong".
 _GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
 # Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
 _HARMLESS_WORDS = re.compile(
-    rb"(?i)\b(?:level|verbosity|severity|filter|debug)\b\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
+    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
     rb"\b(?:fatal|error|bug|panic)s?\b\W{1,3}0\b|panic_on|non-?fatal|_(?:ERROR|FATAL|BUG)\b"
 )
 _ERROR_LINE = re.compile(
@@ -434,6 +435,7 @@ class _Reader:
             before.text += f" {line.body.strip()}"
         elif ended is None:
             self.add_error([line])
+            self.note_unknown(line.number, line.whole.encode(errors="replace"))
 
     def add_error(self, lines: Sequence[LogLine]) -> bool:
         """Note the last line that reports an error; whether it is one of these."""
@@ -446,6 +448,8 @@ class _Reader:
 
     def note_unknown(self, number: int, raw: bytes) -> None:
         """Count a line with a word for a grave error that nothing known explains."""
+        if self.facts.unknown_lines >= MOST_UNKNOWN_LINES:
+            return
         if _GRAVE.search(raw) is None or _HARMLESS_WORDS.search(raw) is not None:
             return
         self.facts.unknown_lines += 1

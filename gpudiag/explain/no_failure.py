@@ -4,6 +4,7 @@ from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
 from gpudiag.explain.first import order_of
 from gpudiag.explain.identity import Identities
+from gpudiag.explain.log import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import failures
@@ -84,7 +85,8 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     unknown = sum(log.facts.unknown_lines for log in job.logs)
     if unknown:
         evidence += _first_unknown(job)
-    said = f"{_NOTHING_KNOWN}, {unknown} line{'s' * (unknown > 1)} not known." if unknown else NOTHING_WRONG
+    count = f"{unknown} line{'s' * (unknown > 1)}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
+    said = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
         VerdictKind.NOTHING, f"{said}{ended}", evidence=(*evidence, *steps[:1]),
         driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],

@@ -48,7 +48,8 @@ BOARD_INCOMPLETE = FindingKind(
     basis=Basis(
         reads="The names of the GPUs, how many NVML lists, and how many of them are on the PCI bus.",
         limit="HGX A100, H100 and H200: 4 or 8 (A100: 16 too); HGX B200 and B300: 8; a tray of GB200 or GB300: 4 (NVL2:"
-        " 2); DGX Spark: 1. Not judged in virtual machines and containers, nor where a job was given its GPUs.",
+        " 2); DGX Spark: 1. Not judged for half of a board or less, in virtual machines and containers, nor where a job was"
+        " given its GPUs.",
         look_also=("lspci -d 10de:", "gpu.gone", "gpu.missing", "gpu.count"),
     ),
 )
@@ -57,11 +58,14 @@ BOARD_INCOMPLETE = FindingKind(
 def find_shortage(snapshot: Snapshot) -> tuple[Board, int, int] | None:
     """The board, how many GPUs it is made with and how many are here; None for a whole one, and where nobody can know.
 
-    A guest, a container or a job may have been given a part of a board.
+    A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for such a part,
+    even where nothing says so: our choice.
     """
     board, here = _board_of(snapshot), _count(snapshot)
     whole = () if board is None else tuple(count for count in board.counts if count >= here)
-    return (board, whole[0], here) if board is not None and whole and whole[0] != here else None
+    if board is None or not whole or whole[0] == here or 2 * here <= whole[0]:
+        return None
+    return board, whole[0], here
 
 
 def describe_shortage(snapshot: Snapshot) -> str:
@@ -89,7 +93,9 @@ def gpu_board(context: Context) -> Judgement:
     if not isinstance(known, Missing) and any(gpu.uuid not in here for gpu in known.gpus):
         return does_not_apply("machine.gpus compares with the GPUs that were here")
     if _board_of(context.snapshot) is None:
-        return does_not_apply("these GPUs are on no board with a known number of them, or a part of it was given")
+        return does_not_apply(
+            "these GPUs are on no board with a known number of them, or a part of it was given"
+        )
     found = find_shortage(context.snapshot)
     if found is None:
         return judged()
