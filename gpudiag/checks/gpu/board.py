@@ -26,7 +26,7 @@ class Board:
 # B200 and B300 (8), GB200 and GB300 NVL72 (4 on a compute tray, 2 on NVL2), DGX Spark (1), read 2026-11. Words are parts
 # of the name that end at its end or at a space, so that `H200 NVL` and `H100 PCIe` are none of them.
 _BOARDS = (
-    Board("HGX A100", ("A100-SXM4-40GB", "A100-SXM4-80GB"), (4, 8, 16)),
+    Board("HGX A100", ("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-SXM-80GB"), (4, 8, 16)),
     Board("HGX H100", ("H100 80GB HBM3", "H800"), (4, 8)),
     Board("HGX H200", ("NVIDIA H200",), (4, 8)),
     Board("HGX B200", ("NVIDIA B200",), (8,)),

@@ -12,10 +12,15 @@ from gpudiag.reference.xid import Xid, XidKind, xids
 
 # Findings that state what the lines beside an application's Xid report, best first.
 STATED_BY_NEIGHBOURS = (
-    "kernel.pcie_recovery_failed", "kernel.pcie_link_down", "kernel.pcie_error", "kernel.iommu_fault",
+    "kernel.pcie_recovery_failed", "kernel.pcie_link_down", "kernel.pcie_error", "kernel.iommu_fault", "kernel.power_state",
     "pcie.fatal_error", "pcie.nonfatal_errors", "pcie.fatal_error_since_boot", "pcie.nonfatal_errors_since_boot",
 )  # fmt: skip
-_LINK_FAULTS = ("kernel.pcie_recovery_failed", "kernel.pcie_link_down", "kernel.iommu_fault")
+_LINK_FAULTS = (
+    "kernel.pcie_recovery_failed",
+    "kernel.pcie_link_down",
+    "kernel.iommu_fault",
+    "kernel.power_state",
+)
 _FOLLOWERS = (XidKind.APPLICATION, XidKind.SYMPATHETIC, XidKind.INFORMATIONAL)
 _NVLINK = range(144, 151)  # NVLink 5 errors, by NVIDIA's Xid catalog
 

@@ -4,9 +4,11 @@ The findings are made from the table that `gpudiag explain` reads (reference/ker
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gpudiag.checks.gpu.gone import find_gone, gone_subject
 from gpudiag.checks.host.kernel_faults import WINDOW, is_recent
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
 from gpudiag.checks.subjects import device_subject, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
@@ -18,6 +20,8 @@ from gpudiag.reference.kernel_words import KernelWords, kernel_words
 
 _LINK_DOWN = "kernel.pcie_link_down"
 _CRASH = "kernel.crash"
+_STATED_BY = ("gpu.gone", "gpu.missing")
+_SAID = "the kernel log says that a PCI Express link went down"
 _MOST_PLACES = 4  # addresses that a message names
 
 
@@ -58,7 +62,14 @@ def host_kernel_words(context: Context) -> Judgement:
     found: list[Finding] = []
     for code in _KINDS:
         found += _judge(snapshot, code, [event for event in recent if event.fault == code])
-    return judged(*found)
+    gone = [] if isinstance(context.known_gpus, Missing) else find_gone(snapshot, context.known_gpus)
+    links = [one for one in found if one.code == _LINK_DOWN and isinstance(one.subject, HostSubject)]
+    if not gone or not links:
+        return judged(*found)
+    # What was behind the link is known: that GPU's finding tells it.
+    named = replace(links[0], subject=gone_subject(snapshot, gone[0]))
+    found = [named if one is links[0] else one for one in found]
+    return judged(*found, restated=(Restated(named, _STATED_BY, _SAID),))
 
 
 def _judge(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> Iterator[Finding]:

@@ -2,7 +2,10 @@
 
 import pytest
 
+from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.host.kernel_words import host_kernel_words
+from gpudiag.checks.on_machine import MACHINE_CHECKS
+from gpudiag.checks.runner import run_checks
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.finding import Owner
 from gpudiag.probe.kernel_log.lines import MAX_TEXT_CHARACTERS, markers, parse_kernel_line, parse_kernel_lines
@@ -11,7 +14,7 @@ from tests.corpus.explained import texts
 from tests.scenarios.kernel_words_cases import LINES
 from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with
 from tests.unit.checks.machines import look_at
-from tests.unit.model.nouns import TAKEN_AT
+from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 from tests.walking import walk
 
 REPORTED = [text for text in texts() if text.kind == "kernel"]
@@ -107,3 +110,14 @@ def test_a_setting_or_a_count_of_none_is_no_error(line):
     assert explain_text(f"starting\n{line}\nstep 1 loss 2.0\n").verdict.sentence.startswith(
         "Nothing wrong found."
     )
+
+
+def test_the_link_of_a_gpu_that_was_here_is_told_with_it():
+    now = snapshot_with(kernel_log=(event_from(LINES["kernel.pcie_link_down"]),))
+    known = known_gpus_of(make_snapshot(*(make_device(place) for place in range(5))))
+    checks = [one for one in MACHINE_CHECKS if one.name in ("machine.gpus", "host.kernel_words")]
+    found = [
+        finding for one in run_checks(look_at(now, known_gpus=known), checks) for finding in one.findings
+    ]
+    assert [finding.code for finding in found] == ["gpu.gone"]
+    assert "a PCI Express link went down" in found[0].message

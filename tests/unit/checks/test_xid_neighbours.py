@@ -62,6 +62,7 @@ BESIDE = {
     "AER fatal": "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: {}",
     "no recovery": "nvidia {}: AER: can't recover (no error_detected callback)",
     "AMD IOMMU": "nvidia {}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000f address=0x0 flags=0x0000]",
+    "D3cold": "nvidia {}: Unable to change power state from D3cold to D0, device inaccessible",
     "Intel IOMMU": "DMAR: [DMA Read NO_PASID] Request device [{}] fault addr 0xd [fault reason 0x06] PTE Read access",
 }
 OF_APPLICATIONS = [code for code, entry in xids().items() if entry.kind is XidKind.APPLICATION]
