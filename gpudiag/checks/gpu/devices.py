@@ -271,7 +271,7 @@ GPU_MISSING = FindingKind(
         " GPUs that NVML lists; the kernel log; the GPUs of the last good run.",
         limit="Each that NVIDIA's driver has must be in both; so must one that no driver has and that failed to start,"
         " or that was here before. No fault: virtual functions, GPUs of virtual machines (vfio-pci), cards that the"
-        " driver ignores, GPUs outside a job's control group, guests with confidential computing. Inside a container"
+        " driver ignores, GPUs outside a job's control group or without a node in /dev, guests with confidential computing. Inside a container"
         " the device nodes count instead of the bus.",
         look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
     ),
@@ -497,10 +497,19 @@ def _may_be_missing(context: Context) -> list[PciDevice]:
     if isinstance(functions, Missing):
         return []
     own, known = {gpu.bus_id for gpu in pci_gpus(snapshot)}, context.known_gpus
-    if snapshot.confidential_computing == "enabled" or not isinstance(snapshot.machine.job_cgroup, Missing):
+    in_job = not isinstance(snapshot.machine.job_cgroup, Missing)
+    if snapshot.confidential_computing == "enabled" or in_job or _has_nodes_for_listed_alone(snapshot):
         own = set()
     was_here = set() if isinstance(known, Missing) else {gpu.bus_id for gpu in known.gpus}
     return [gpu for gpu in gpus_on_bus(functions) if gpu.bus_id in own | was_here | _failed(snapshot)]
+
+
+def _has_nodes_for_listed_alone(snapshot: Snapshot) -> bool:
+    """Whether /dev has a node for each GPU that NVML lists and for no other: LXC gives a system some of its host's."""
+    nodes = snapshot.machine.device_nodes
+    if isinstance(nodes, Missing):
+        return False
+    return 0 < sum(node.removeprefix("/dev/nvidia").isdecimal() for node in nodes) == len(_listed(snapshot))
 
 
 def _failed(snapshot: Snapshot) -> set[str]:

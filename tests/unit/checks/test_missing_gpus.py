@@ -14,6 +14,7 @@ from gpudiag.model.finding import Outcome
 from gpudiag.model.host import own_gpus
 from gpudiag.probe.kernel_log.lines import parse_kernel_lines
 from gpudiag.probe.sources import rows_of_pci
+from gpudiag.probe.visibility import explain_given
 from tests.unit.checks.machines import ABSENT, CONTAINER, look_at, make_bare_machine, make_eight, make_pci_gpu
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 
@@ -100,6 +101,14 @@ def test_a_gpu_outside_a_jobs_control_group_is_not_missing():
     machine = make_bare_machine(gpus=8, job_cgroup="Slurm job 7")
     snapshot = make_snapshot(*make_eight()[:2], machine=machine)
     assert gpu_count.judge(look_at(snapshot)).outcome is Outcome.PASS
+
+
+def test_gpus_without_a_device_node_were_not_given():
+    """canonical/lxd issue 8277: one of eight GPUs in an LXC container that shows no other sign of one."""
+    machine = make_bare_machine(gpus=8, device_nodes=("/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"))
+    snapshot = make_snapshot(make_device(3), machine=machine)
+    assert gpu_count.judge(look_at(snapshot)).outcome is Outcome.PASS
+    assert explain_given(machine, 1) is not None
 
 
 def test_a_guest_with_confidential_computing_has_hidden_functions():
