@@ -118,9 +118,13 @@ class KeptLines:
     _groups_of: dict[bytes, int] = field(default_factory=dict)  # how many a code has
     _codes: set[tuple[bytes, bytes]] = field(default_factory=set)
     _dull: set[_Key] = field(default_factory=set)
+    _last: tuple[bytes, _Group] | None = None  # a storm is one line again and again: its group is looked up once
 
     def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
         """Add one line that holds `marker`, if it says something; `about` is the GPU named just before it."""
+        if not about and self._last is not None and self._last[0] == line.text:
+            _add(self._last[1], line)
+            return
         key = _key_of(line.text, marker, about)
         group = self._group_of.get(key)
         if group is None:
@@ -131,6 +135,7 @@ class KeptLines:
                     self._dull.add(key)
                 return
             group = self._new_group(key)
+        self._last = None if about else (line.text, group)
         _add(group, line)
 
     def has_code(self, match: re.Match[bytes]) -> bool:
