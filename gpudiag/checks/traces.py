@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from gpudiag.checks.gpu.availability import granted_count
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.model.host import PciDevice, own_gpus
+from gpudiag.model.host import NVIDIA_VENDOR_ID, PciDevice, own_gpus
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 
-NVIDIA_VENDOR_ID = "10de"
 BRIDGE_CLASS_ID = "0680"  # other bridge: what an NVSwitch is
 _NO_LIBRARY = (SourceState.NOT_ASKED, SourceState.LIBRARY_ABSENT)
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # model.codec loads it where the types are needed
     from gpudiag.model.host_state import HostState
 
 
+NVIDIA_VENDOR_ID = "10de"
 DISPLAY_CLASSES = ("0300", "0302")  # PCI classes of a GPU: VGA, 3D
 _PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 _DRIVER = "nvidia"
@@ -62,7 +63,8 @@ def gpus_on_bus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     displays = [
         one
         for one in functions
-        if one.class_id[:4] in DISPLAY_CLASSES
+        if one.vendor_id == NVIDIA_VENDOR_ID
+        and one.class_id[:4] in DISPLAY_CLASSES
         and one.driver != _PASSED_THROUGH
         and one.virtual_function is not True
     ]

@@ -118,7 +118,9 @@ class KeptLines:
     _groups_of: dict[bytes, int] = field(default_factory=dict)  # how many a code has
     _codes: set[tuple[bytes, bytes]] = field(default_factory=set)
     _dull: set[_Key] = field(default_factory=set)
-    _last: tuple[bytes, _Group] | None = None  # a storm is one line again and again: its group is looked up once
+    _last: tuple[bytes, _Group] | None = (
+        None  # a storm is one line again and again: its group is looked up once
+    )
 
     def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
         """Add one line that holds `marker`, if it says something; `about` is the GPU named just before it."""
