@@ -488,7 +488,7 @@ def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
     if root.place is not None:
         facts.append(Evidence("place", root.place, source=source))
     lines, last = _lines_of_root(fault.last)
-    if lines > 1:
+    if lines >= _STORM_LINES:
         facts.append(Evidence("count", lines, source=source))
         if not isinstance(last, Missing):
             facts.append(Evidence("last_at", last.isoformat(timespec="seconds"), source=source))
