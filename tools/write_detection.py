@@ -64,7 +64,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "h100x8+xid:3:13": ("xid.application 3",),
     "h100x8+hang:3": ("gpu.hung 3",),
     "h100x8+lost:3": ("gpu.lost 3",),
-    "h100x8+gone:3": (),
+    "h100x8+gone:3": ("gpu.board_incomplete", "kernel.pcie_link_down"),
     "h100x8+old-driver": (),
     "h100x8+no-driver": ("nvml.driver_not_loaded",),
     "h100x8+nouveau": ("nvml.driver_not_loaded",),
@@ -86,7 +86,6 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 SEEN_OTHERWISE = {
     "ecc-corrected": "a rate: needs errors between two readings, and this counter stands still",
     "nvlink-errors": "a rate: needs errors between two readings, and this counter stands still",
-    "gone": "by the history or `--expect`: nothing on the machine shows it",
     "cpu-torch": "by torch, which level quick asks",
     "no-torch": "by level quick, which needs torch",
 }

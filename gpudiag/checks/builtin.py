@@ -2,6 +2,7 @@
 
 from gpudiag.checks.drift import machine_ports, machine_settings, performance_drift
 from gpudiag.checks.expected import machine_expected
+from gpudiag.checks.gpu.board import gpu_board
 from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.holders import memory_free
@@ -38,6 +39,7 @@ from gpudiag.checks.gpu.throttling import (
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.host.health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host.kernel_faults import host_kernel_log
+from gpudiag.checks.host.kernel_words import host_kernel_words
 from gpudiag.checks.host.limits import host_cgroup, host_process_limits, host_shared_memory
 from gpudiag.checks.host.network import network_interface, network_loopback, network_name
 from gpudiag.checks.links.fabric import fabric_manager, fabric_state
@@ -68,7 +70,7 @@ from gpudiag.checks.training.run import train_ddp, train_strategies
 
 # Discovery and driver
 _DISCOVERY = (
-    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_started, xid_kernel_log,
+    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_board, gpu_started, xid_kernel_log,
     sxid_kernel_log,
     sources_agree, driver_nouveau, driver_version, driver_firmware, driver_persistence,
     driver_values,
@@ -101,7 +103,7 @@ _SOFTWARE = (
 )  # fmt: skip
 # The host
 _HOST = (
-    host_kernel_log, host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
+    host_kernel_words, host_kernel_log, host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa,
     host_governor, host_clock, network_loopback, network_name, network_interface, machine_ports,
     machine_settings, machine_expected,
 )  # fmt: skip

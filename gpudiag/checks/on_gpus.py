@@ -1,6 +1,6 @@
-"""The checks that need only one snapshot of the GPUs: those of `gpudiag list` and the bare `gpudiag`.
+"""The checks that need only one snapshot of the GPUs and the kernel log: those that judge which GPUs are free.
 
-They are part of BUILTIN, and loaded without the rest of it. Every other check needs what a listing does
+They are part of BUILTIN, and loaded without the rest of it. Every other check needs what such a look does
 not read (the host's state, torch, an earlier or recorded snapshot) and would be skipped there.
 """
 
@@ -33,6 +33,7 @@ from gpudiag.checks.gpu.throttling import (
     temperature_peers,
 )
 from gpudiag.checks.gpu.xid import xid_kernel_log
+from gpudiag.checks.host.kernel_faults import host_kernel_log
 from gpudiag.checks.links.fabric import fabric_state
 from gpudiag.checks.links.nvlink import nvlink_state
 from gpudiag.checks.links.pcie import pcie_errors, pcie_generation, pcie_width
@@ -50,5 +51,5 @@ GPU_CHECKS: tuple[Check, ...] = (
     temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,
     clocks_power_capped, clocks_application, power_limit, power_idle_draw,
     pcie_width, pcie_generation, pcie_errors, nvlink_state, fabric_state, peer_access,
-    mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover,
+    mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover, host_kernel_log,
 )  # fmt: skip

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from gpudiag.checks.gpu.availability import granted_count
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
-from gpudiag.model.host import PciDevice
+from gpudiag.model.host import NVIDIA_VENDOR_ID, PciDevice, own_gpus
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 
-NVIDIA_VENDOR_ID = "10de"
-# PCI class and subclass, https://pcisig.com "Code and ID Assignment": VGA controller, 3D controller.
-DISPLAY_CLASS_IDS = ("0300", "0302")
 BRIDGE_CLASS_ID = "0680"  # other bridge: what an NVSwitch is
 _NO_LIBRARY = (SourceState.NOT_ASKED, SourceState.LIBRARY_ABSENT)
-_PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +23,10 @@ class Trace:
     text: str
 
 
-def is_gpu(device: PciDevice) -> bool:
-    """Whether a PCI function is an NVIDIA GPU for this machine's use.
-
-    Not the audio, USB or NVSwitch function beside it, and not a GPU that belongs to a virtual machine.
-    """
-    if device.vendor_id != NVIDIA_VENDOR_ID or device.driver == _PASSED_THROUGH:
-        return False
-    return device.class_id[:4] in DISPLAY_CLASS_IDS
-
-
 def pci_gpus(snapshot: Snapshot) -> tuple[PciDevice, ...]:
-    """The NVIDIA GPUs on the PCI bus, as the kernel sees them; none where the bus is not readable."""
+    """The GPUs on the PCI bus for this machine's own use, as the kernel sees them; none where the bus is not readable."""
     devices = snapshot.machine.pci_devices
-    return () if isinstance(devices, Missing) else tuple(device for device in devices if is_gpu(device))
+    return () if isinstance(devices, Missing) else own_gpus(devices)
 
 
 def nvswitches(snapshot: Snapshot) -> tuple[PciDevice, ...]:

@@ -42,9 +42,20 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
         return None
     from gpudiag.probe.start import start_probes
 
-    if not argv or argv[0] == "list":
+    if argv and argv[0] == "list":
         return start_probes(wake=False)
+    if not argv:
+        return _start_overview()
     return _start_gate(argv)
+
+
+def _start_overview() -> StartedProbes:
+    """All that the bare command waits for: it judges the machine as an instant preflight does."""
+    from gpudiag.probe.start import LOOK_SECONDS, start_probes
+
+    started = start_probes(wake=False)
+    started.start_judging(os.environ, LOOK_SECONDS, host_state=True)
+    return started
 
 
 def _start_gate(argv: Sequence[str]) -> StartedProbes:

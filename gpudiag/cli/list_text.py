@@ -2,6 +2,7 @@
 
 from gpudiag.checks.gpu.availability import Candidate, judge_availability
 from gpudiag.checks.gpu.gone import GPU_GONE
+from gpudiag.checks.on_machine import MACHINE_CHECKS
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.software.sources import DISAGREEMENT
 from gpudiag.checks.traces import Trace, gpu_traces
@@ -25,7 +26,7 @@ def render_list(
     """
     if request.sources is not None and "nvml" not in request.sources:
         return render_sources(snapshot, style)
-    findings = findings_worst_first(judge_snapshot(snapshot, known).results)
+    findings = findings_worst_first(judge_snapshot(snapshot, known, MACHINE_CHECKS).results)
     if not snapshot.devices or snapshot.source("nvml").state is not SourceState.OK:
         gone = next((finding.message for finding in findings if finding.code == GPU_GONE.code), None)
         were_here = (Trace("history", gone),) if gone else ()

@@ -68,10 +68,12 @@ def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot
 
 
 def _request(options: ListOptions) -> DeviceRequest:
-    """What to ask for: with the kernel log, unless only the readings are wanted."""
+    """What to ask for: with the kernel log, unless only the readings are wanted; with the host's state for a table."""
     asked = options.request
-    judged = not options.as_json or options.wanted is not None
-    return DeviceRequest(asked.sources, asked.deadline_seconds, judged, asked.patient)
+    is_free = options.wanted is not None
+    judged = not options.as_json or is_free
+    of_machine = judged and not is_free and (asked.sources is None or "nvml" in asked.sources)
+    return DeviceRequest(asked.sources, asked.deadline_seconds, judged, of_machine, asked.patient)
 
 
 def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions) -> str:

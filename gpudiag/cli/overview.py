@@ -5,6 +5,7 @@ import sys
 from time import monotonic
 
 from gpudiag.checks.gpu.availability import judge_availability
+from gpudiag.checks.on_machine import MACHINE_CHECKS
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.cli.printing import EXIT_STATUSES
 from gpudiag.errors import ExitStatus
@@ -20,8 +21,8 @@ def overview(started: StartedProbes | None) -> ExitStatus:
     """Print the overview; the exit status is its verdict's. `started` are probes under way already."""
     began = monotonic() if started is None else started.host.started_at
     noted = start_known_gpus()
-    snapshot = read_devices(DeviceRequest(sources=("nvml",), kernel_log=True), started)
-    report = judge_snapshot(snapshot, finish_known_gpus(noted))
+    snapshot = read_devices(DeviceRequest(sources=("nvml",), kernel_log=True, host_state=True), started)
+    report = judge_snapshot(snapshot, finish_known_gpus(noted), MACHINE_CHECKS)
     findings = findings_worst_first(report.results)
     candidates = judge_availability(report.snapshot, findings)
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

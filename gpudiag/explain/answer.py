@@ -93,7 +93,8 @@ def _verdict(
         first, more = findings[0], len(findings) - 1
         others = f", and {more} more" if more else ""
         said = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
-        verdict = replace(verdict, sentence=verdict.sentence.replace(NOTHING_WRONG, said, 1))
+        rest = verdict.sentence.removeprefix(NOTHING_WRONG).strip()
+        verdict = replace(verdict, sentence=f"{said} {rest}".strip())
     elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
         cut = next(name for name, shown in facts if shown.is_cut)
         verdict = replace(

@@ -94,6 +94,14 @@ _DONE = re.compile(
 )
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
+MOST_UNKNOWN_LINES = 10_000  # that are counted
+# Words for what is no note: a line with one of them that nobody knows is counted, and never "nothing wrong".
+_GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
+# Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
+_HARMLESS_WORDS = re.compile(
+    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
+    rb"\b(?:fatal|error|bug|panic)s?\b\W{1,3}0\b|panic_on|non-?fatal|_(?:ERROR|FATAL|BUG)\b"
+)
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
@@ -210,6 +218,8 @@ class LogFacts:
     has_text: bool = True  # a line that is not blank
     is_cut: bool = False  # it ends in the middle of a line
     last_words: bytes = b""  # its last line
+    unknown_lines: int = 0  # that carry a word for a grave error, and that nothing known explains
+    first_unknown: tuple[int, bytes] | None = None
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     _steps: list[LogLine] | None = None
@@ -315,6 +325,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
                 reader.add(line, known.candidates)
         elif known.is_error:
             errors.append((number, raw))
+            reader.note_unknown(number, raw)
         if known.is_progress:
             lately.append((number, raw))
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
@@ -424,6 +435,7 @@ class _Reader:
             before.text += f" {line.body.strip()}"
         elif ended is None:
             self.add_error([line])
+            self.note_unknown(line.number, line.whole.encode(errors="replace"))
 
     def add_error(self, lines: Sequence[LogLine]) -> bool:
         """Note the last line that reports an error; whether it is one of these."""
@@ -433,6 +445,16 @@ class _Reader:
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
+
+    def note_unknown(self, number: int, raw: bytes) -> None:
+        """Count a line with a word for a grave error that nothing known explains."""
+        if self.facts.unknown_lines >= MOST_UNKNOWN_LINES:
+            return
+        if _GRAVE.search(raw) is None or _HARMLESS_WORDS.search(raw) is not None:
+            return
+        self.facts.unknown_lines += 1
+        if self.facts.first_unknown is None:
+            self.facts.first_unknown = (number, raw[:_STEP_BYTES])
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""

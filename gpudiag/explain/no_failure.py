@@ -4,11 +4,14 @@ from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
 from gpudiag.explain.first import order_of
 from gpudiag.explain.identity import Identities
+from gpudiag.explain.log import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import failures
 
 NOTHING_WRONG = "Nothing wrong found."
+_MOST_UNKNOWN = 4
+_NOTHING_KNOWN = "Nothing known found"
 
 
 def _is_harmless(event: Event) -> bool:
@@ -31,6 +34,16 @@ def _harmless(events: list[Event]) -> tuple[str, ...]:
     return tuple(
         f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].mend}" for topic in topics
     )
+
+
+def _first_unknown(job: Identities) -> tuple[str, ...]:
+    """The first line of each log with a word for a grave error that nothing known explains."""
+    return tuple(
+        f"not known: `{mask_text(raw.decode(errors='replace').strip())[:160]}` ({log.name}:{number})"
+        for log in job.logs
+        if log.facts.first_unknown is not None
+        for number, raw in (log.facts.first_unknown,)
+    )[:_MOST_UNKNOWN]
 
 
 def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
@@ -69,7 +82,12 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
         for step, name, line, _ in last_steps(job).values()
         if step is not None
     ]
+    unknown = sum(log.facts.unknown_lines for log in job.logs)
+    if unknown:
+        evidence += _first_unknown(job)
+    count = f"{unknown} line{'s' * (unknown > 1)}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
+    said = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
-        VerdictKind.NOTHING, f"{NOTHING_WRONG}{ended}", evidence=(*evidence, *steps[:1]),
+        VerdictKind.NOTHING, f"{said}{ended}", evidence=(*evidence, *steps[:1]),
         driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
     )  # fmt: skip

@@ -18,7 +18,7 @@ RAISED_MARK = re.compile(
     rb"Traceback \(most recent|Exception ignored|The above exception was|During handling of the above|(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Expired|Group|Refused|Invalid)(?::|$|\r| \()|Xid \("
 )
 ERROR_MARK = re.compile(
-    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted"
+    rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted|BUG: "
 )
 # A part of every line that one of these finds, or MARKS of talk.py does: four letters of it without a space are its key.
 _RAISED_PARTS = (
@@ -27,7 +27,7 @@ _RAISED_PARTS = (
 )  # fmt: skip
 _ERROR_PARTS = (
     *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found", b"terminate"),
-    *(b"egmentation", b"curl:", b"Aborted"),
+    *(b"egmentation", b"curl:", b"Aborted", b"BUG:"),
 )  # fmt: skip
 _TALK_PARTS = (
     *(b"exitcode", b"error_file:", b"traceback", b"Root", b"closing", b"task", b"keys:", b"clients", b"monitoredBarrier", b"orkNCCL("),

@@ -84,6 +84,9 @@ class InfinibandPort:
     numa_node: Reading[int]
     counters: dict[str, int]
     board: Reading[str] = NOT_ASKED  # the maker's id of the card, alike on equal cards: MT_0000000838
+    virtual_function: Reading[bool] = (
+        NOT_ASKED  # of SR-IOV: it is for a guest or a pod, and down until one has it
+    )
 
 
 @noun

@@ -19,6 +19,9 @@ class KernelEventKind(StrEnum):
     SXID = "sxid"  # the same about one NVSwitch
     GPU_OFF_BUS = "gpu_off_bus"  # "fallen off the bus" without an Xid number
     GPU_NOT_STARTED = "gpu_not_started"  # the driver could not take the GPU into use
+    GPU_IGNORED = (
+        "gpu_ignored"  # a card that the driver leaves alone by design: too old for it, or a virtual function
+    )
     PCIE_ERROR = "pcie_error"  # PCIe Advanced Error Reporting
     OUT_OF_MEMORY_KILL = "out_of_memory_kill"
     SOFT_LOCKUP = "soft_lockup"  # a processor stuck in the kernel
@@ -26,6 +29,7 @@ class KernelEventKind(StrEnum):
     RCU_STALL = "rcu_stall"  # a processor does not get to the kernel's deferred work
     BLOCKED_TASK = "blocked_task"  # a task in uninterruptible sleep for minutes
     MACHINE_CHECK = "machine_check"  # the processor or its memory reports a fault
+    FAULT = "fault"  # another fault of the machine, in words that reference/kernel_words.py has
 
 
 @noun
@@ -33,7 +37,8 @@ class KernelEvent:
     """One line of the kernel log. A field is None where lines of that kind, or this line, do not have it.
 
     `severity` is the line's own word: `fatal` or `nonfatal` (NVLink and NVSwitch), `fatal`,
-    `nonfatal` or `corrected` (PCIe, machine checks). `recovery_action` is what Xid 154 asks for, in the words of
+    `nonfatal` or `corrected` (PCIe, machine checks). `fault` is the id of the known failure that the words report; of a
+    crash of the kernel `unit` is the module it was in (`nvidia_uvm`). `recovery_action` is what Xid 154 asks for, in the words of
     `Device.recovery_action`. `unit`, `subcode` and `error` take NVLink 5 errors (Xid 144 to 150) further apart, `place` (`GPC 2, TPC 3`) those of a
     kernel (Xid 13). `boot_id` is the kernel's own
     name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
@@ -59,6 +64,7 @@ class KernelEvent:
     place: str | None = None
     link: int | None = None
     recovery_action: str | None = None
+    fault: str | None = None
     boot_id: str | None = None
     boot_seconds: float | None = None
     more: int = 0

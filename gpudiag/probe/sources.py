@@ -18,14 +18,13 @@ from gpudiag.model.device import (
     SourceStatus,
     TorchFacts,
 )
-from gpudiag.model.host import DISPLAY_CLASSES, Machine, PciDevice
+from gpudiag.model.host import Machine, PciDevice, own_gpus
 from gpudiag.model.reading import Missing, MissingReason, Reading, Scalar
 from gpudiag.probe.nvml.answer import reason_of_state
 from gpudiag.probe.visibility import cuda_visible, explain_given
 
 # --- who is who
 
-_PASSED_THROUGH = "vfio-pci"  # the driver that hands a device over to a virtual machine
 _SLOT_FIELDS = {
     "numa_node": "numa_node",
     "pcie_generation_slot_max": "slot_generation_max",
@@ -37,11 +36,7 @@ def pci_gpus(machine: Machine) -> tuple[PciDevice, ...]:
     """The GPUs on the PCI bus that this machine could use, by bus id; none where the bus is not shown."""
     if isinstance(machine.pci_devices, Missing):
         return ()
-    return tuple(
-        device
-        for device in machine.pci_devices
-        if device.class_id in DISPLAY_CLASSES and device.driver != _PASSED_THROUGH
-    )
+    return own_gpus(machine.pci_devices)
 
 
 def lacks_identity(devices: tuple[Device, ...], machine: Machine) -> bool:

@@ -12,6 +12,7 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 
 SIMULATED = "GPUDIAG_SIMULATED"  # the scenario's name; set by `gpudiag simulate`
 _HOST_ROOT = "GPUDIAG_HOST_ROOT"
+LOOK_SECONDS = 5.0  # for a device, for the host and for the kernel log, in a listing and in the bare command
 INSTANT_SECONDS = 1.5  # for a device, and for the host, where a gate must be quick
 
 # Starts the child that asks torch, in that environment and interpreter; None is this one.

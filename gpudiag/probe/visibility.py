@@ -25,16 +25,29 @@ _NAMES = (
     "SLURM_STEP_ID",
 )  # fmt: skip
 
+# How much of a GPU's memory a program is shown, and by whom (reference/memory_limiters.toml).
+_LIMITS = (
+    "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "TENCENT_COM_VCUDA_MEMORY",
+    "ALIYUN_COM_GPU_MEM", "RUNAI_GPU_MEMORY_LIMIT", "POD_MANAGER_PORT", "LD_PRELOAD",
+)  # fmt: skip
+
 
 def explain_given(machine: Machine, listed: int) -> str | None:
     """Why NVML lists only `listed` of the GPUs on the bus, if this process was given that many; else None."""
     given = _given_by_slurm(machine)
     if given is not None and given[1] == listed:
         return f"Slurm gave this job {listed} ({given[0]}), and its device cgroup hides the others"
+    if given is None and not isinstance(machine.job_cgroup, Missing):
+        return f"this process is in the control group of {machine.job_cgroup}, which may hide the others"
+    named = machine.allocation.get("NVIDIA_VISIBLE_DEVICES", "")
+    if named not in ("all", "void", "none") and not named.startswith("/") and len(_tokens(named)) == listed:
+        return f"NVIDIA_VISIBLE_DEVICES names {listed}; /sys shows all GPUs of the host"
     if machine.container is not None and device_node_count(machine) == listed:
         return (
             f"this container ({machine.container.words}) was given {listed}; /sys shows all GPUs of its host"
         )
+    if 0 < device_node_count(machine) == listed:
+        return f"/dev has the nodes of {listed} GPUs: the others were not given to this system (LXC, a device cgroup)"
     return None
 
 
@@ -94,12 +107,12 @@ def _tokens(value: str) -> list[str]:
 
 
 def read_allocation(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that allocate GPUs, secrets masked; of Slurm's, its ids and those with GPU in the name.
+    """The variables that allocate GPUs or limit their memory, secrets masked; of Slurm's, ids and those with GPU in the name.
 
     Slurm: sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
     """
     return {
         name: mask_text(value)
         for name, value in sorted(environment.items())
-        if name in _NAMES or (name.startswith("SLURM_") and "GPU" in name)
+        if name in _NAMES or name.startswith(_LIMITS) or (name.startswith("SLURM_") and "GPU" in name)
     }

@@ -15,6 +15,7 @@ Keys of an entry there:
                   the first one counts whose fields the line has
     weak          a warning that runs may outlive: counts only where the run does not go on after it
     at_info       counts on lines of the levels info and debug too
+    in_kernel_log the kernel writes it: looked for in the kernel log of a machine too (reference/kernel_words.py)
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
     generic       counts only on lines that no other failure explains
     origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the

@@ -25,6 +25,8 @@ from gpudiag.units import format_size
 
 _MAX_FINDINGS = 3
 _MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
+# What `gpudiag preflight` judges beside `checks.on_machine`: with tests, a second look, and the job's Python.
+_NOT_TESTED = "speed, data, network, torch, history"
 _WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
 _WITHOUT_TORCH = "doctor"  # says which commands need torch, and how to get it
 
@@ -124,7 +126,7 @@ def _use(snapshot: Snapshot, candidates: tuple[Candidate, ...]) -> list[str]:
             user = describe_processes(computing(device.processes), snapshot.taken_at)
             users.setdefault(user, []).append(device)
     busy = "; ".join(_busy(user, devices) for user, devices in users.items()) or "none"
-    text = f"Busy {busy}. {describe_free(candidates)} Not tested: speed, data, network"
+    text = f"Busy {busy}. {describe_free(candidates)} Not tested: {_NOT_TESTED}"
     return wrapped(text, first="  ", indent="    ")
 
 

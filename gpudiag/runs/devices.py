@@ -8,10 +8,10 @@ from dataclasses import replace
 from gpudiag.model.codec import noun
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.probe.inventory import take_snapshot
-from gpudiag.probe.start import StartedProbes, start_probes
+from gpudiag.probe.start import LOOK_SECONDS, StartedProbes, start_probes
 
 SOURCES = ("nvml", "gputil", "torch")
-DEADLINE_SECONDS = 5.0
+DEADLINE_SECONDS = LOOK_SECONDS
 
 _TORCH_UNASKED = "it takes seconds to load; --sources all asks it"
 _LEFT_ALONE = "not asked: the driver hangs, and asking would wait for it again; --sources all asks anyway"
@@ -21,12 +21,14 @@ _LEFT_ALONE = "not asked: the driver hangs, and asking would wait for it again; 
 class DeviceRequest:
     """The sources to ask by name (None: NVML, and GPUtil if that has no answer), and the deadline.
 
-    A caller that judges the GPUs needs the kernel log too: a GPU with an Xid may show nothing in NVML.
+    A caller that judges the GPUs needs the kernel log too: a GPU with an Xid may show nothing in NVML. One that judges
+    the machine needs the host's state (`checks.on_machine`).
     """
 
     sources: tuple[str, ...] | None = None
     deadline_seconds: float = DEADLINE_SECONDS
     kernel_log: bool = False
+    host_state: bool = False
     patient: bool = True  # a driver that has to attach GPUs first has more time than the deadline
 
 
@@ -40,6 +42,7 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
             request.sources,
             request.deadline_seconds,
             kernel_log=request.kernel_log,
+            host_state=request.host_state,
             started=started,
             patient=request.patient,
             wake=False,
@@ -49,6 +52,7 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
         ("nvml",),
         request.deadline_seconds,
         kernel_log=request.kernel_log,
+        host_state=request.host_state,
         started=started,
         patient=request.patient,
     )
@@ -59,7 +63,11 @@ def read_devices(request: DeviceRequest, started: StartedProbes | None = None) -
         return _explained(snapshot, _LEFT_ALONE)
     # NVML has answered: the same answer is joined with that of the other.
     snapshot = take_snapshot(
-        ("nvml", "gputil"), request.deadline_seconds, kernel_log=request.kernel_log, started=started
+        ("nvml", "gputil"),
+        request.deadline_seconds,
+        kernel_log=request.kernel_log,
+        host_state=request.host_state,
+        started=started,
     )
     return _explained(snapshot, _TORCH_UNASKED)
 

@@ -10,7 +10,8 @@ import pytest
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.needs import NO_GPU
 from gpudiag.checks.on_gpus import GPU_CHECKS
-from gpudiag.checks.registry import Check
+from gpudiag.checks.on_machine import MACHINE_CHECKS
+from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
@@ -22,13 +23,14 @@ from tests.scenarios.collective_cases import COLLECTIVE_CASES
 from tests.scenarios.gpu_cases import GPU_CASES
 from tests.scenarios.host_cases import HOST_CASES
 from tests.scenarios.kernel_log_cases import KERNEL_LOG_CASES
+from tests.scenarios.kernel_words_cases import BOARD_CASES, KERNEL_WORDS_CASES
 from tests.scenarios.link_cases import LINK_CASES
 from tests.scenarios.situations import Case, Situation, blank, look_at_machine
 from tests.scenarios.training_cases import TRAINING_CASES
 from tests.walking import walk
 
 CASES = (
-    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES,
+    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES,
 )  # fmt: skip
 CHECKS = {check.name: check for check in BUILTIN}
 # Some codes tell what happened to ranks, whichever of these measured.
@@ -162,10 +164,41 @@ def test_a_listing_judges_as_the_whole_catalogue_does(spec: str):
 
     not_asked = Missing(MissingReason.NOT_ASKED)
     look = changed(look_at_machine(spec), (machine(state=not_asked), top(torch=not_asked)))
-    rest = [check for check in BUILTIN if check not in GPU_CHECKS]
+    rest = [check for check in BUILTIN if check not in MACHINE_CHECKS]
     judged = [one.check for one in run_checks(Context(look), rest) if one.outcome is not Outcome.SKIP]
-    assert judged == []  # a listing judges these too: list them in GPU_CHECKS of gpudiag/checks/on_gpus.py
-    assert set(GPU_CHECKS) <= set(BUILTIN)
+    assert (
+        judged == []
+    )  # a listing judges these too: list them in MACHINE_CHECKS of gpudiag/checks/on_machine.py
+    assert set(GPU_CHECKS) <= set(MACHINE_CHECKS) <= set(BUILTIN)
+
+
+ONE_LOOK = {"nvml", "gpus", "kernel_log", "xids", "host_state", "known_gpus"}
+
+
+def test_what_one_look_can_answer_is_judged_in_a_listing_as_at_the_gate():
+    """The bare command, `list` and an instant preflight cannot disagree about what one look shows."""
+    instant = [check for check in BUILTIN if check.level is Level.INSTANT and set(check.needs) <= ONE_LOOK]
+    left_out = {check.name for check in instant if check not in MACHINE_CHECKS}
+    assert left_out == {
+        "memory.free",
+        "driver.version",
+    }  # of a job that starts; --expect-driver is the gate's
+
+
+@walk(CASES, name)
+def test_the_listing_reports_what_the_gate_does(case: Case):
+    context = case.fires.context(look_at_machine(case.base))
+    once = Context(context.snapshot, known_gpus=context.known_gpus)
+    gate = [check for check in BUILTIN if check.level is Level.INSTANT and check.name != "memory.free"]
+    told = [
+        sorted(
+            (finding.code, finding.outcome.value)
+            for one in run_checks(once, checks)
+            for finding in one.findings
+        )
+        for checks in (gate, MACHINE_CHECKS)
+    ]
+    assert told[0] == told[1]
 
 
 def test_what_needs_only_gpus_is_judged_in_a_listing():

@@ -9,6 +9,7 @@ mode, MIG, and what this job was given.
 
 from dataclasses import dataclass
 
+from gpudiag.checks.gpu.products import is_coherent
 from gpudiag.model.device import Device, GpuProcess, MigInstance, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
@@ -192,8 +193,8 @@ def signs_of_use(device: Device) -> list[str]:
 
     In a container that does not see the host's processes, load and memory show use where no process does.
     """
-    unified = device.memory_kind == "unified"  # what is in use there may be the host's
-    memory = None if unified else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
+    shared = device.memory_kind == "unified" or is_coherent(device)  # what is in use there may be the host's
+    memory = None if shared else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
     if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):
         return ["nothing says whether it is in use"]
     readings = (_against_processes(device.processes), memory, _against_load(device.utilization_percent))

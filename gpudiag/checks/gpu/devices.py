@@ -24,7 +24,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.host import PciDevice
+from gpudiag.model.host import PciDevice, gpus_on_bus
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
 from gpudiag.model.untrusted_text import shorten_text
@@ -90,7 +90,19 @@ def gpu_started(context: Context) -> Judgement:
 
 
 def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
-    return [event for event in log if event.kind is KernelEventKind.GPU_NOT_STARTED]
+    """The lines about GPUs that the driver could not start, without those about cards that it ignores by design.
+
+    Behind `ignoring the legacy GPU` the kernel says that the probe failed, and the driver that one device failed.
+    """
+    lines = list(log)
+    ignored = {event.bus_id for event in lines if event.kind is KernelEventKind.GPU_IGNORED}
+    return [
+        event
+        for event in lines
+        if event.kind is KernelEventKind.GPU_NOT_STARTED
+        and event.bus_id not in ignored
+        and not (ignored and event.bus_id is None)
+    ]
 
 
 _SAID = "the kernel log says that it did not start"
@@ -255,8 +267,12 @@ GPU_MISSING = FindingKind(
     meaning="The PCI bus shows a GPU that the driver does not list.",
     remedy="Look for its bus id in `dmesg` (Xid 79, RmInitAdapter failed); power-cycle the machine.",
     basis=Basis(
-        reads="NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, against the GPUs that NVML lists.",
-        limit="None: each must be in both. Inside a container the device nodes count instead of the bus.",
+        reads="NVIDIA devices of class 0300 and 0302 in /sys/bus/pci, their drivers and physical functions, against the"
+        " GPUs that NVML lists; the kernel log; the GPUs of the last good run.",
+        limit="Each that NVIDIA's driver has must be in both; so must one that no driver has and that failed to start,"
+        " or that was here before. No fault: virtual functions, GPUs of virtual machines (vfio-pci), cards that the"
+        " driver ignores, GPUs outside a job's control group or without a node in /dev, guests with confidential computing. Inside a container"
+        " the device nodes count instead of the bus.",
         look_also=("lspci -nnk -d 10de:", "xid 79", "xid 143", "gpu.lost"),
     ),
 )
@@ -352,13 +368,13 @@ def gpu_count(context: Context) -> Judgement:
         return judged(*_against(context.snapshot, len(listed), expected, "--expect-gpus"))
     least = context.at_least_gpus
     if not isinstance(least, Missing):
-        return judged(*_fewer_than(context.snapshot, listed, least))
+        return judged(*_fewer_than(context, listed, least))
     grant = granted(context.snapshot.machine.allocation)
     if grant is not None and len(listed) < grant[1]:
         return judged(*_against(context.snapshot, len(listed), grant[1], grant[0]))
     if grant is not None and len(listed) == grant[1]:
         return judged()
-    return judged(*_not_in_nvml(context.snapshot, listed))
+    return judged(*_not_in_nvml(context, listed))
 
 
 def _lost(snapshot: Snapshot, device: Device) -> Finding | None:
@@ -438,16 +454,17 @@ def _against(snapshot: Snapshot, listed: int, expected: int, says: str) -> tuple
     return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence),)
 
 
-def _fewer_than(snapshot: Snapshot, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
+def _fewer_than(context: Context, listed: tuple[Device, ...], least: int) -> tuple[Finding, ...]:
     """A finding for each GPU on the bus that NVML does not list, and one for the count where these are too few."""
-    named = _not_in_nvml(snapshot, listed)
+    snapshot, named = context.snapshot, _not_in_nvml(context, listed)
     if len(listed) + len(named) >= least or any(finding.code == GPU_COUNT.code for finding in named):
         return named
     return (*named, *_against(snapshot, len(listed), least, "--at-least-gpus"))
 
 
-def _not_in_nvml(snapshot: Snapshot, listed: tuple[Device, ...]) -> tuple[Finding, ...]:
+def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding, ...]:
     """GPUs that this process should see and NVML does not list."""
+    snapshot = context.snapshot
     on_bus = pci_gpus(snapshot)
     if snapshot.machine.container is not None:
         return _against_nodes(snapshot, len(listed))
@@ -465,10 +482,44 @@ def _not_in_nvml(snapshot: Snapshot, listed: tuple[Device, ...]) -> tuple[Findin
         return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence, *facts, remedy=remedy),)
     known_ids = [device.id.bus_id for device in listed]
     known = set(known_ids)
-    unlisted = [gpu for gpu in on_bus if gpu.bus_id not in known]
+    unlisted = [gpu for gpu in _may_be_missing(context) if gpu.bus_id not in known]
     if len(unlisted) <= sum(isinstance(bus_id, Missing) for bus_id in known_ids):
         return ()  # they may be rows that NVML lists without a bus id
+    if len(unlisted) > _NAMED_ONE_BY_ONE:
+        return (_many_missing(snapshot, unlisted),)
     return tuple(_missing(snapshot, gpu) for gpu in unlisted)
+
+
+def _may_be_missing(context: Context) -> list[PciDevice]:
+    """The GPUs on the bus of which one that NVML does not list is a fault.
+
+    Where devices may be hidden on purpose, and of those that no driver has, only those that the driver could not start
+    or keep, and those that were here before.
+    """
+    snapshot, functions = context.snapshot, context.snapshot.machine.pci_devices
+    if isinstance(functions, Missing):
+        return []
+    own, known = {gpu.bus_id for gpu in pci_gpus(snapshot)}, context.known_gpus
+    in_job = not isinstance(snapshot.machine.job_cgroup, Missing)
+    if snapshot.confidential_computing == "enabled" or in_job or _has_nodes_for_listed_alone(snapshot):
+        own = set()
+    was_here = set() if isinstance(known, Missing) else {gpu.bus_id for gpu in known.gpus}
+    return [gpu for gpu in gpus_on_bus(functions) if gpu.bus_id in own | was_here | _failed(snapshot)]
+
+
+def _has_nodes_for_listed_alone(snapshot: Snapshot) -> bool:
+    """Whether /dev has a node for each GPU that NVML lists and for no other: LXC gives a system some of its host's."""
+    nodes = snapshot.machine.device_nodes
+    if isinstance(nodes, Missing):
+        return False
+    return 0 < sum(node.removeprefix("/dev/nvidia").isdecimal() for node in nodes) == len(_listed(snapshot))
+
+
+def _failed(snapshot: Snapshot) -> set[str]:
+    """The addresses of the GPUs that the driver could not start, or that fell off the bus, by the kernel log."""
+    log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
+    failed = [*_starts_that_failed(log), *(one for one in log if one.kind is KernelEventKind.GPU_OFF_BUS)]
+    return {event.bus_id for event in failed if event.bus_id is not None}
 
 
 def _against_nodes(snapshot: Snapshot, listed: int) -> tuple[Finding, ...]:
@@ -478,6 +529,16 @@ def _against_nodes(snapshot: Snapshot, listed: int) -> tuple[Finding, ...]:
         return ()
     given = sum(1 for node in nodes if node.removeprefix("/dev/nvidia").isdecimal())
     return _against(snapshot, listed, given, "device nodes in the container") if listed < given else ()
+
+
+_NAMED_ONE_BY_ONE = 4  # more GPUs that are missing alike are one finding with a count: our choice
+
+
+def _many_missing(snapshot: Snapshot, gpus: list[PciDevice]) -> Finding:
+    places = ", ".join(short_bus_id(gpu.bus_id) for gpu in gpus)
+    message = f"{len(gpus)} GPUs are on the PCI bus and the driver does not list them: {places}"
+    evidence = Evidence("gpu_count", len(gpus), unit="GPUs", limit=0, source="PCI bus; not in NVML")
+    return GPU_MISSING.finding(HostSubject(snapshot.host), message, evidence)
 
 
 def _missing(snapshot: Snapshot, gpu: PciDevice) -> Finding:

@@ -77,19 +77,30 @@ def in_container(snapshot: Snapshot) -> bool:
     return snapshot.machine.container is not None
 
 
-def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
+def find_gone(snapshot: Snapshot, known: KnownGpus) -> list[KnownGpu]:
+    """The GPUs of the last good run that nothing shows now."""
     here = {device.id.uuid for device in snapshot.devices}
     pci = snapshot.machine.pci_devices
     # gpu.lost and gpu.count report what is still on the bus.
     places = {device.id.bus_id for device in snapshot.devices}
     places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
-    gone = [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
+    return [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
+
+
+def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:
+    gone = find_gone(snapshot, known)
     if len(gone) <= unnamed_rows(snapshot):
         return
     if len(gone) == len(known.gpus) > 1:
         yield _all_gone(snapshot, gone)
     else:
         yield from (_one_gone(snapshot, gpu) for gpu in gone)
+
+
+def gone_subject(snapshot: Snapshot, gpu: KnownGpu) -> DeviceSubject:
+    """The subject for a GPU that is gone: its index may be another's by now."""
+    absent = Missing(MissingReason.SOURCE_ABSENT)
+    return DeviceSubject(gpu.uuid, gpu.bus_id or absent, absent, snapshot.host)
 
 
 def unnamed_rows(snapshot: Snapshot) -> int:
@@ -119,9 +130,7 @@ def _one_gone(snapshot: Snapshot, gpu: KnownGpu) -> Finding:
         if gpu.nvml_index is None
         else f"the GPU{where} that was GPU {gpu.nvml_index}"
     )
-    absent = Missing(MissingReason.SOURCE_ABSENT)
-    # Its index may be another's by now.
-    subject = DeviceSubject(gpu.uuid, gpu.bus_id or absent, absent, snapshot.host)
+    subject = gone_subject(snapshot, gpu)
     facts = [Evidence("uuid", gpu.uuid, source=_recorded(gpu))]
     facts += [Evidence("serial", gpu.serial)] if gpu.serial else []
     facts += (

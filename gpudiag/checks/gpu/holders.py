@@ -11,6 +11,7 @@ from functools import partial
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.availability import given_to_job, names_instance, signs_of_use
+from gpudiag.checks.gpu.products import is_coherent
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
@@ -139,9 +140,6 @@ BELOW_MINIMUM = _kind(
 )
 # What says of the same memory whose it is.
 _STATED_BY = ("process.dead", "process.gone", "process.foreign", "memory.leftover")
-# GPUs whose memory the kernel may use as its own: its page cache is in use there, and free for whoever wants it
-# (vllm-project/vllm issue 35313).
-_COHERENT = ("GH200", "GB200", "GB300")
 _PAGE_CACHE = "It may be the kernel's page cache: `echo 1 > /proc/sys/vm/drop_caches` as root frees it."
 
 
@@ -232,15 +230,11 @@ def _matters(snapshot: Snapshot, device: Device, own: frozenset[int]) -> bool:
         return False
     if computing_on(device, own):
         return True
-    return not processes and snapshot.machine.container is not None and not _is_coherent(device)
+    return not processes and snapshot.machine.container is not None and not is_coherent(device)
 
 
 def _names_instances(snapshot: Snapshot) -> bool:
     return "MIG-" in snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES", "")
-
-
-def _is_coherent(device: Device) -> bool:
-    return not isinstance(device.name, Missing) and any(word in device.name for word in _COHERENT)
 
 
 def _memories(snapshot: Snapshot, device: Device, own: frozenset[int]) -> Iterator[_Memory]:
@@ -276,7 +270,7 @@ def _finding(
     ]
     seen = [process for process in computing_on(device, own) if process.visible]
     remedy = f"Look at it: `ps -o user,etime,args -p {seen[0].pid}`. {kind.remedy}" if seen else kind.remedy
-    if not who and _is_coherent(device):
+    if not who and is_coherent(device):
         remedy = _PAGE_CACHE
     owner = Owner.JOB if seen and _are_own_users(snapshot, seen) else None
     return kind.finding(device_subject(snapshot, device), message, *evidence, remedy=remedy, owner=owner)

@@ -6,6 +6,7 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.availability import granted, is_granted
 from gpudiag.checks.gpu.holders import command_words
+from gpudiag.checks.gpu.products import is_coherent
 from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
 from gpudiag.checks.subjects import device_subject, name_device
@@ -17,6 +18,8 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import format_size
 
 _WSL_NODE = "/dev/dxg"
+# By how much two readings of one memory, one after the other and by two sources, may differ: our choice.
+_APART_BYTES = 2 << 30
 _kind = partial(FindingKind, category=Category.SW_OTHER, owner=Owner.HOST)
 _PROCESS_DEAD_BASIS = Basis(
     reads="The processes that NVML lists, and their state in /proc/PID/stat; state D in two snapshots.",
@@ -31,7 +34,8 @@ MEMORY_LEFTOVER = _kind(
     remedy="Find the process that holds the device (`fuser -v /dev/nvidia*` as root) and end it; if there is none, reset the GPU.",
     basis=Basis(
         reads="Used memory of each GPU (without the driver's reserve), and the processes that NVML lists.",
-        limit=f"{format_size(limits.LEFTOVER_BYTES)} (our choice; idle GPUs in captures show 0);"
+        limit=f"{format_size(limits.LEFTOVER_BYTES)} (our choice; idle GPUs in captures show 0), and on GH200, GB200 and"
+        " GB300 what the system uses on NUMA nodes without processors;"
         f" {format_size(limits.LEFTOVER_OLD_DRIVER_BYTES)} where an older driver counts its own use in",
         look_also=("fuser -v /dev/nvidia*", "process.dead"),
     ),
@@ -85,7 +89,26 @@ def memory_leftover(context: Context) -> Judgement:
         return does_not_apply("under WSL the driver does not list the processes of Windows")
     if all(device.memory_kind == "unified" for device in answering(context.snapshot)):
         return does_not_apply("the GPU's memory is the whole machine's")
+    if _is_the_systems(context.snapshot):
+        return does_not_apply(
+            "the system itself uses memory of the GPUs (page cache on NUMA nodes without processors)"
+        )
     return judge_devices(context.snapshot, ("memory_used_bytes", "processes"), _judge_memory)
+
+
+def _is_the_systems(snapshot: Snapshot) -> bool:
+    """Whether what is in use on coherent GPUs is no more than what the system has on NUMA nodes without processors.
+
+    Nothing says which node is which GPU's: the sums are compared.
+    """
+    system = snapshot.machine.memory_only_nodes_used_bytes
+    devices = [device for device in answering(snapshot) if is_coherent(device)]
+    used = [
+        device.memory_used_bytes for device in devices if not isinstance(device.memory_used_bytes, Missing)
+    ]
+    if isinstance(system, Missing) or not used:
+        return False
+    return sum(used) <= system + len(used) * (limits.LEFTOVER_BYTES + _APART_BYTES)
 
 
 @check(

@@ -22,6 +22,7 @@ from gpudiag.checks.registry import (
     Judgement,
     Restated,
     check,
+    does_not_apply,
     judged,
 )
 from gpudiag.checks.subjects import device_subject, name_device
@@ -31,6 +32,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.gpu_models import find_memory
+from gpudiag.reference.memory_limiters import find_limiter
 from gpudiag.units import GIB, format_size
 
 # --- how much there is
@@ -47,7 +49,8 @@ MEMORY_TOO_SMALL = FindingKind(
         reads="NVML's total memory of the GPU, against GPUs of the same product, board"
         " and ECC mode here, and against the product's data sheet.",
         limit="98 % of the most that equal boards have; 90 % of the data sheet, since"
-        " ECC of GDDR takes a sixteenth and the driver a little.",
+        " ECC of GDDR takes a sixteenth and the driver a little. Not judged where a library or a variable limits what a"
+        " program is shown (HAMi, cGPU, MPS ...).",
         look_also=("nvidia-smi -q -d MEMORY", "xid 63", "dmesg -T | grep -i nvrm"),
     ),
 )
@@ -63,7 +66,19 @@ MEMORY_TOO_SMALL = FindingKind(
 )
 def memory_size(context: Context) -> Judgement:
     """FAIL for a GPU with less memory than equal boards have here, or than its data sheet says."""
-    return judge_devices(context.snapshot, ("memory_total_bytes", "name"), _judge_size)
+    judgement = judge_devices(context.snapshot, ("memory_total_bytes", "name"), _judge_size)
+    limiter = _limiter(context.snapshot) if judgement.findings else None
+    if limiter is None:
+        return judgement
+    return does_not_apply(f"{limiter} limits the memory that NVML shows here: it is not the board's")
+
+
+def _limiter(snapshot: Snapshot) -> str | None:
+    """Who shows this process less memory than the board has, and the sign of it; None where nobody does."""
+    machine = snapshot.machine
+    preloaded = [] if isinstance(machine.preloaded_libraries, Missing) else list(machine.preloaded_libraries)
+    preloaded += machine.allocation.get("LD_PRELOAD", "").replace(":", " ").split()
+    return find_limiter(preloaded, machine.allocation)
 
 
 def _judge_size(snapshot: Snapshot, device: Device) -> Iterator[Finding]:

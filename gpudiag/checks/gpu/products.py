@@ -13,6 +13,7 @@ _VIRTUAL_BRANDS = ("grid", "vapps", "vpc", "vcs", "vws", "cloud_gaming")
 _VIRTUAL_NAME = re.compile(r"-\d+[ABCQ]$")
 _CONSUMER_WORDS = ("GeForce", "TITAN")
 _WORKSTATION_WORDS = ("RTX", "Quadro")
+_COHERENT = ("GH200", "GB200", "GB300")
 
 
 def is_consumer(device: Device) -> bool:
@@ -33,6 +34,14 @@ def is_virtual_gpu(device: Device) -> bool:
     """Whether the GPU is a vGPU: a share of a GPU in a virtual machine."""
     name = "" if isinstance(device.name, Missing) else device.name
     return device.brand in _VIRTUAL_BRANDS or _VIRTUAL_NAME.search(name) is not None
+
+
+def is_coherent(device: Device) -> bool:
+    """Whether the kernel may use the GPU's memory as its own: its page cache is in use there, and free for whoever wants it.
+
+    vllm-project/vllm issue 35313; NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025.
+    """
+    return _says(device, _COHERENT)
 
 
 def _says(device: Device, words: tuple[str, ...]) -> bool:

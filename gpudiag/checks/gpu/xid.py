@@ -29,6 +29,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     outcome_of,
     read_recovery,
 )
+from gpudiag.checks.gpu.xid_neighbours import STATED_BY_NEIGHBOURS, has_link_error_beside
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import (
     ONE_H100,
@@ -260,7 +261,10 @@ def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated
     action = read_recovery(fault).action
     again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.lives > 1 else ""
     request = describe_request(action) if action in UNFIT_ACTIONS else ""
-    return Restated(finding, fault.last.stated_by, cite_fault(snapshot, fault), again, request)
+    stated_by, last = fault.last.stated_by, fault.last
+    if has_link_error_beside(snapshot, last.device, last.root, last.xid):
+        stated_by = (*stated_by, *STATED_BY_NEIGHBOURS)
+    return Restated(finding, stated_by, cite_fault(snapshot, fault), again, request)
 
 
 def _judge_fault(snapshot: Snapshot, fault: GpuFault, bad: BadPlace | None) -> Finding | None:

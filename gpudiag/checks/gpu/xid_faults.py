@@ -6,9 +6,15 @@ of one burst are judged together, so that each fault is named once.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from gpudiag.checks.gpu.xid_neighbours import (
+    cause_named_by,
+    count_lines,
+    is_named_nvlink_error,
+    is_nvlink_error,
+)
 from gpudiag.checks.per_device import memory_waits
 from gpudiag.checks.subjects import name_device, short_bus_id
 from gpudiag.model.device import Device, Snapshot
@@ -28,12 +34,13 @@ _OFF_BUS_XID = 79
 class GpuBurst:
     """The lines about one GPU in one burst, oldest first, and the one that caused the others.
 
-    `device` is None for a GPU that the snapshot does not list.
+    `device` is None for a GPU that the snapshot does not list. `others` are lines about other GPUs that follow from it.
     """
 
     device: Device | None
     events: tuple[KernelEvent, ...]
     root: KernelEvent
+    others: tuple[KernelEvent, ...] = ()
 
     @property
     def xid(self) -> Xid | None:
@@ -64,9 +71,13 @@ def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
 
 
 def entry_of(event: KernelEvent) -> Xid | None:
-    """What the catalogue says about an event; a GPU off the bus without an Xid counts as Xid 79."""
+    """What the catalogue says about an event; a GPU off the bus without an Xid counts as Xid 79.
+
+    A line that names the Xid which caused it counts as that one: its own line may be lost.
+    """
     code = _OFF_BUS_XID if event.kind is KernelEventKind.GPU_OFF_BUS else event.xid_code
-    return None if code is None else xids().get(code)
+    entry = None if code is None else xids().get(code)
+    return cause_named_by(event, entry) or entry
 
 
 def outcome_of(event: KernelEvent) -> Outcome:
@@ -106,12 +117,29 @@ def gpu_bursts(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[GpuBu
         for event in burst:
             by_gpu.setdefault(_key(snapshot, event), []).append(event)
         parts = [_gpu_burst(snapshot, tuple(lines)) for lines in by_gpu.values()]
-        found += [part for part in parts if not _is_consequence(part, parts)]
+        of_other_gpus = [part for part in parts if _is_named_by_others(part, parts)]
+        told = tuple(event for part in of_other_gpus for event in part.events)
+        for part in parts:
+            if part not in of_other_gpus and not _is_consequence(part, parts):
+                found.append(replace(part, others=told) if told and is_nvlink_error(part.root) else part)
     return tuple(found)
 
 
+def _is_named_by_others(part: GpuBurst, parts: list[GpuBurst]) -> bool:
+    """Whether a GPU's NVLink error is known from followers alone, and another GPU's of the same burst came first."""
+    if not is_named_nvlink_error(part.root):
+        return False
+    return any(
+        is_nvlink_error(other.root)
+        and outcome_of(other.root) is Outcome.FAIL
+        and is_later(part.root, other.root)
+        for other in parts
+    )
+
+
 def _gpu_burst(snapshot: Snapshot, events: tuple[KernelEvent, ...]) -> GpuBurst:
-    root = min(events, key=_suspicion)  # the earliest of the most suspicious
+    # The earliest of the most suspicious; of those a line of its own before one that is only named.
+    root = min(events, key=lambda event: (_suspicion(event), event.caused_by_xid is not None))
     return GpuBurst(find_device(snapshot, root), events, root)
 
 
@@ -167,6 +195,7 @@ KERNEL_XID = 13  # an exception of a job's kernel
 MIN_JOBS = 3  # that met it in one place: gpudiag's our choice; NVIDIA's workflow for Xid 13 gives no number
 _ROW_XID = 63
 _WAITS = "to activate"  # "New row marked for remapping, reset gpu to activate", "New page retired, reboot to activate"
+_STORM_LINES = 10  # of one burst, from which on a message counts them: our choice
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
 
@@ -375,11 +404,35 @@ def _is_together(event: KernelEvent, other: KernelEvent) -> bool:
 def describe_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     """What happened to which GPU and when: `GPU 5 (5d:00.0): 14:02 UTC Xid 79: the GPU has fallen ...`."""
     root, entry = fault.last.root, fault.last.xid
-    what = _label(root) if root.xid_code is not None else f"{_label(root)}, without an Xid"
+    what = _label_root(root, entry) if root.xid_code is not None else f"{_label(root)}, without an Xid"
     if entry is not None:
         what += f": {entry.meaning[0].lower()}{entry.meaning[1:-1]}"
     times = f"{len(fault.bursts)} times, last " if len(fault.bursts) > 1 else ""
-    return f"{_name(fault.last.device, root)}: {times}{_when(root.at, snapshot.taken_at)}{what}"
+    return f"{_name(fault.last.device, root)}: {times}{_when(root.at, snapshot.taken_at)}{what}{_storm(snapshot, fault)}"
+
+
+def _storm(snapshot: Snapshot, fault: GpuFault) -> str:
+    """How many lines one burst made, and until when, where they are many."""
+    lines, last = _lines_of_root(fault.last)
+    when = _when(last, snapshot.taken_at).strip()
+    return f" ({lines} lines{', the last ' + when if when else ''})" if lines >= _STORM_LINES else ""
+
+
+def _lines_of_root(burst: GpuBurst) -> tuple[int, Reading[datetime]]:
+    """How many lines of the burst are alike its root's, and when the last of them was logged."""
+    alike = [
+        event
+        for event in burst.events
+        if (event.kind, event.xid_code) == (burst.root.kind, burst.root.xid_code)
+    ]
+    return count_lines(alike), alike[-1].last_at
+
+
+def _label_root(root: KernelEvent, entry: Xid | None) -> str:
+    """The Xid that the fault is about, and the one whose line names it where that is another."""
+    if entry is not None and entry.code == root.caused_by_xid:
+        return f"Xid {entry.code} (named by Xid {root.xid_code})"
+    return _label(root)
 
 
 def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
@@ -387,7 +440,8 @@ def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     root = fault.last.root
     when = _when(root.at, snapshot.taken_at).strip()
     times = f" ({len(fault.bursts)} times)" if len(fault.bursts) > 1 else ""
-    return f"{_label(root)} at {when}{times}" if when else f"{_label(root)}{times}"
+    label = _label_root(root, fault.last.xid)
+    return f"{label} at {when}{times}" if when else f"{label}{times}"
 
 
 def describe_request(action: str | None) -> str:
@@ -433,6 +487,13 @@ def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
         facts.append(Evidence("process", f"{root.process or '?'} (pid {root.pid})", source=source))
     if root.place is not None:
         facts.append(Evidence("place", root.place, source=source))
+    lines, last = _lines_of_root(fault.last)
+    if lines >= _STORM_LINES:
+        facts.append(Evidence("count", lines, source=source))
+        if not isinstance(last, Missing):
+            facts.append(Evidence("last_at", last.isoformat(timespec="seconds"), source=source))
+    if fault.last.others:
+        facts.append(Evidence("on_other_gpus", _count_named(fault.last.others), source=source))
     if fault.last.followers:
         facts.append(Evidence("followers", _count(fault.last.followers), source=source))
     if fault.times > 1:
@@ -440,6 +501,16 @@ def fault_evidence(fault: GpuFault, recovery: Recovery) -> tuple[Evidence, ...]:
     if recovery.action is not None:
         facts.append(Evidence("recovery_action", recovery.action, source=recovery.source))
     return tuple(facts)
+
+
+def _count_named(events: tuple[KernelEvent, ...]) -> str:
+    """`Xid 145 named by Xid 45 x9 on 3 GPUs`."""
+    gpus = len({event.bus_id or event.gpu_uuid for event in events})
+    counts: Counter[str] = Counter()
+    for event in events:
+        counts[_label_root(event, entry_of(event))] += 1 + event.more
+    told = ", ".join(f"{label} x{count}" for label, count in counts.items())
+    return f"{told} on {gpus} GPU{'s' * (gpus > 1)}"
 
 
 def _count(events: tuple[KernelEvent, ...]) -> str:

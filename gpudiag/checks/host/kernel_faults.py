@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 
 from gpudiag.checks.links.pcie import uncorrected_since_boot
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, judged
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, Restated, check, judged
 from gpudiag.checks.subjects import device_subject, short_bus_id
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
@@ -107,6 +107,9 @@ LOG_UNREAD = _warn(
     ),
 )
 
+# The kernel's next lines about the same error say what became of it.
+_STATED_BY = ("kernel.pcie_recovery_failed", "kernel.pcie_link_down")
+_SAID = "an error on its link was not corrected"
 _PARTS = {"memory": "the host's memory", "processor": "the processor"}
 _KINDS = {
     KernelEventKind.OUT_OF_MEMORY_KILL: MEMORY_KILL,
@@ -131,7 +134,9 @@ def host_kernel_log(context: Context) -> Judgement:
     """A finding for each kind of trouble, with its count and its last line."""
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
-    return judged(*judge_kernel_log(context.snapshot, log), *_judge_reading(context.snapshot))
+    found = judge_kernel_log(context.snapshot, log)
+    restated = tuple(Restated(one, _STATED_BY, _SAID) for one in found if one.code == PCIE_ERROR.code)
+    return judged(*found, *_judge_reading(context.snapshot), restated=restated)
 
 
 def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -145,19 +150,25 @@ def _judge_reading(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def judge_kernel_log(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[Finding, ...]:
-    """One finding per kind of trouble in the last day, in the order of the catalogue."""
-    found: dict[KernelEventKind, list[KernelEvent]] = {}
+    """One finding per kind of trouble in the last day and GPU, else the machine, in the order of the catalogue."""
+    found: dict[tuple[KernelEventKind, str], list[KernelEvent]] = {}
     for event in events:
-        if (
-            event.kind in _KINDS
-            and _is_recent(snapshot, event)
-            and not _is_counted_elsewhere(snapshot, event)
-        ):
-            found.setdefault(event.kind, []).append(event)
-    return tuple(_finding(snapshot, found[kind]) for kind in _KINDS if kind in found)
+        if event.kind in _KINDS and is_recent(snapshot, event) and not _is_counted_elsewhere(snapshot, event):
+            found.setdefault((event.kind, _gpu_of(snapshot, event)), []).append(event)
+    return tuple(
+        _finding(snapshot, events) for kind in _KINDS for (of, _), events in found.items() if of is kind
+    )
 
 
-def _is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
+def _gpu_of(snapshot: Snapshot, event: KernelEvent) -> str:
+    """The address of the GPU that the event is about; empty for the machine."""
+    if event.bus_id is None:
+        return ""
+    return next((event.bus_id for device in snapshot.devices if device.id.bus_id == event.bus_id), "")
+
+
+def is_recent(snapshot: Snapshot, event: KernelEvent) -> bool:
+    """Whether the last of the lines that the event stands for was logged within `WINDOW`, or has no time."""
     return isinstance(event.last_at, Missing) or snapshot.taken_at - event.last_at <= WINDOW
 
 

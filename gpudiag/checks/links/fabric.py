@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from gpudiag.checks.gpu.board import describe_shortage
+from gpudiag.checks.links.fabric_place import advise_on_fabric, describe_status, is_of_rack, missing_modules
 from gpudiag.checks.per_device import answering, conclude, judge_devices
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import device_subject, host_finding, host_state, name_device
@@ -12,7 +14,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, FabricState, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, Reading
 
 # --- the fabric's own word
 
@@ -59,12 +61,20 @@ CLIQUE_DIFFERS = _kind(
     remedy="Look at the fabric's partitions; in one job use GPUs of one domain.",
 )
 
+NO_DOMAIN = _kind(
+    code="fabric.no_domain",
+    outcome=Outcome.WARN,
+    severity=Severity.CONFIG,
+    meaning="A GPU of a rack (NVL72) is registered with the NVLink fabric, and its cluster UUID or clique is zero: it is in "
+    "no NVLink domain, and NVLink does not reach the other trays.",
+)
+
 
 @check(
     "fabric.state",
     title="every GPU is registered with a healthy NVLink fabric",
     needs=("gpus",),
-    reports=(NOT_READY, UNHEALTHY, LIMITED, CLIQUE_DIFFERS),
+    reports=(NOT_READY, UNHEALTHY, LIMITED, CLIQUE_DIFFERS, NO_DOMAIN),
     readings=("fabric", "pci_devices (NVSwitches)"),
     confirmed="nvidia-smi -q of H100 and B200",
 )
@@ -96,10 +106,16 @@ def _is_unready(device: Device) -> bool:
 def _none_ready(snapshot: Snapshot, devices: list[Device]) -> Finding:
     """One finding for a fabric that no GPU has joined: it is the fabric, not the GPUs."""
     fabric = devices[0].fabric
-    words = fabric.state.replace("_", " ") if isinstance(fabric, FabricState) else ""
+    words = describe_status(fabric) if isinstance(fabric, FabricState) else ""
     message = f"none of {len(devices)} GPUs is registered with the NVLink fabric ({words})"
-    evidence = Evidence("fabric.state", words, limit="completed", source="nvmlDeviceGetGpuFabricInfo")
-    return NOT_READY.finding(HostSubject(snapshot.host), message, evidence)
+    facts = [Evidence("fabric.state", words, limit="completed", source="nvmlDeviceGetGpuFabricInfo")]
+    missing, shortage = missing_modules(snapshot), describe_shortage(snapshot)
+    if missing:
+        message += f": the kernel modules {' and '.join(missing)} are not loaded"
+        facts += [Evidence(name, False, limit=True, source="/proc/modules") for name in missing]
+    if shortage:
+        message += f"; {shortage}"
+    return NOT_READY.finding(HostSubject(snapshot.host), message, *facts, remedy=advise_on_fabric(snapshot))
 
 
 def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
@@ -108,10 +124,14 @@ def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         return
     source = "nvmlDeviceGetGpuFabricInfo"
     if _is_unready(device):
-        message = f"{name}: fabric registration is {fabric.state.replace('_', ' ')} ({fabric.status})"
+        message = f"{name}: fabric registration is {describe_status(fabric)}"
         state = Evidence("fabric.state", fabric.state, limit="completed", source=source)
         yield NOT_READY.finding(
-            subject, message, state, Evidence("fabric.status", fabric.status, source=source)
+            subject,
+            message,
+            state,
+            Evidence("fabric.status", fabric.status, source=source),
+            remedy=advise_on_fabric(snapshot),
         )
         return
     faults = () if isinstance(fabric.faults, Missing) else fabric.faults
@@ -123,12 +143,22 @@ def _judge_state(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         yield UNHEALTHY.finding(subject, message, words)
     elif fabric.health == "limited_capacity":
         yield LIMITED.finding(subject, f"{name}: the fabric works at limited capacity", words)
+    if is_of_rack(device) and not (_is_set(fabric.cluster_uuid) and fabric.clique_id):
+        zero = Evidence("fabric.cluster_uuid", str(fabric.cluster_uuid), source=source)
+        message = f"{name} is in no NVLink domain of its rack: cluster UUID or clique is zero"
+        clique = Evidence("fabric.clique_id", str(fabric.clique_id), limit="not 0", source=source)
+        yield NO_DOMAIN.finding(subject, message, zero, clique, remedy=advise_on_fabric(snapshot))
     usual = _usual_domain(snapshot)
     if usual is not None and (fabric.cluster_uuid, fabric.clique_id) != usual:
         evidence = Evidence("fabric.clique_id", str(fabric.clique_id), limit=str(usual[1]), source=source)
         yield CLIQUE_DIFFERS.finding(
             subject, f"{name} is in another NVLink domain than most GPUs here", evidence
         )
+
+
+def _is_set(uuid: Reading[str]) -> bool:
+    """Whether a UUID has another digit than 0; one that was not read counts as set."""
+    return isinstance(uuid, Missing) or any(digit not in "0-" for digit in uuid)
 
 
 def _usual_domain(snapshot: Snapshot) -> tuple[object, object] | None:

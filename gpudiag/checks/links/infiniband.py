@@ -11,7 +11,7 @@ from gpudiag.checks.per_device import SECONDS_PER_HOUR
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.evidence import Evidence, LinkSubject
+from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import HostState, InfinibandPort
 from gpudiag.model.reading import Missing, Reading
@@ -92,6 +92,8 @@ _COUNTERS = (
     ("symbol_error", SYMBOL_ERRORS, limits.SYMBOL_ERRORS_PER_HOUR, "symbol errors"),
     ("link_error_recovery", LINK_RECOVERIES, limits.LINK_RECOVERIES_PER_HOUR, "link recoveries"),
 )
+_NAMED_ONE_BY_ONE = 3  # more ports with the same fault are one finding with a count: our choice
+_OTHERS_UP = 2  # ports of another kind of card that show which fabric the machine uses: our choice
 _OF_MELLANOX = "mlx"  # nvidia_peermem serves these cards; EFA and others bring modules of their own
 _DMA_BUF_KERNEL = (5, 12)  # the first that lets a network card use a GPU's memory as a dma-buf
 
@@ -108,7 +110,24 @@ def infiniband_port(context: Context) -> Judgement:
     ports = _ports(context)
     if isinstance(ports, Judgement):
         return ports
-    return judged(*(finding for port in ports for finding in _judge_port(context.snapshot, port, ports)))
+    found = [finding for port in ports for finding in _judge_port(context.snapshot, port, ports)]
+    return judged(*_counted_alike(context.snapshot, found))
+
+
+def _counted_alike(snapshot: Snapshot, found: list[Finding]) -> Iterator[Finding]:
+    """The findings, those of many ports alike as one with a count: what takes many ports down is no fault of each."""
+    for code in dict.fromkeys(finding.code for finding in found):
+        alike = [finding for finding in found if finding.code == code]
+        if len(alike) <= _NAMED_ONE_BY_ONE:
+            yield from alike
+            continue
+        ports = [finding.subject.ends[0] for finding in alike if isinstance(finding.subject, LinkSubject)]
+        states = ", ".join(
+            dict.fromkeys(finding.message.partition(" port ")[2].split(" ", 1)[1] for finding in alike)
+        )
+        first = alike[0]
+        message = f"{len(alike)} ports alike ({', '.join(ports[:_NAMED_ONE_BY_ONE])} ...): each {states}"
+        yield replace(first, subject=HostSubject(snapshot.host), message=message)
 
 
 @check(
@@ -171,7 +190,12 @@ def _ports(context: Context) -> tuple[InfinibandPort, ...] | Judgement:
     ports = _ports_of(context.snapshot)
     if isinstance(ports, Missing):
         return not_readable("RDMA ports", ports)
-    return ports or does_not_apply("there are no RDMA ports")
+    own = tuple(
+        port for port in ports if port.virtual_function is not True and not _is_of_idle_card(port, ports)
+    )
+    if ports and not own:
+        return does_not_apply("all RDMA ports are virtual functions, for guests and pods")
+    return own or does_not_apply("there are no RDMA ports")
 
 
 def _ports_of(snapshot: Snapshot) -> Reading[tuple[InfinibandPort, ...]]:
@@ -203,6 +227,17 @@ def _judge_port(
         message = f"{port.device} port {port.port} runs at {rate:g} Gbit/s; most ports of its kind here at {usual:g}"
         evidence = Evidence("rate", rate, "Gbit/s", usual, f"{source}/rate; limit: peers")
         yield PORT_SLOW.finding(subject, message, evidence, remedy=_on(PORT_SLOW.remedy, port))
+
+
+def _is_of_idle_card(port: InfinibandPort, ports: tuple[InfinibandPort, ...]) -> bool:
+    """Whether the port belongs to another fabric that this machine does not use.
+
+    No port of its kind of card is up, and two or more of another kind are: a storage network that is not connected.
+    """
+    if isinstance(port.board, Missing):
+        return False
+    up = [one for one in ports if one.state == "ACTIVE" and one.virtual_function is not True]
+    return len(up) >= _OTHERS_UP and not any(one.board == port.board for one in up)
 
 
 def _is_alike(port: InfinibandPort, other: InfinibandPort) -> bool:

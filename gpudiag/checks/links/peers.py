@@ -29,7 +29,8 @@ _redirection_kind = partial(FindingKind, outcome=Outcome.WARN, severity=Severity
 ACS_REDIRECTS = _redirection_kind(
     code="host.acs_redirects",
     category=Category.HW_PCIE,
-    meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on).",
+    meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on): it is slow, and NCCL "
+    "may hang in its first collective (NVIDIA/nccl issue 1999; NCCL_P2P_DISABLE=1 avoids it).",
     remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at boot.",
     basis=Basis(
         reads="The ACS control register of every PCI bridge above a GPU; the kernel shows it to root only.",
@@ -40,7 +41,8 @@ ACS_REDIRECTS = _redirection_kind(
 IOMMU_TRANSLATES = _redirection_kind(
     code="host.iommu_translates",
     category=Category.SW_CONFIG,
-    meaning="The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them.",
+    meaning="The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them: NCCL may hang in its "
+    "first collective (NVIDIA/nccl issue 1999; NCCL_P2P_DISABLE=1 avoids it).",
     remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
     basis=Basis(
         reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",
@@ -67,7 +69,7 @@ def host_acs(context: Context) -> Judgement:
         return not_readable("ACS settings of the bridges", bridges)
     if not bridges:
         return judged()
-    message = f"ACS redirects traffic at {len(bridges)} bridges above GPUs: {', '.join(map(short_bus_id, bridges[:4]))}"
+    message = f"ACS redirects traffic at {len(bridges)} bridges above GPUs ({', '.join(map(short_bus_id, bridges[:4]))}): NCCL may hang"
     evidence = Evidence("redirecting_bridges", len(bridges), "bridges", 0, "PCI configuration space")
     return judged(host_finding(context, ACS_REDIRECTS, message, evidence))
 
@@ -90,7 +92,7 @@ def host_iommu(context: Context) -> Judgement:
     translating = [kind for kind in iommu.kinds if kind.lower() != "identity"]
     if not translating:
         return judged()
-    message = f"the IOMMU translates for the GPUs (domain type {', '.join(translating)})"
+    message = f"the IOMMU translates for the GPUs (domain type {', '.join(translating)}): NCCL may hang"
     evidence = Evidence(
         "iommu_domain", translating[0], limit="identity", source="/sys/kernel/iommu_groups/*/type"
     )

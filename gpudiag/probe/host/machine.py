@@ -14,7 +14,7 @@ from typing import Any
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.host.network import read_interfaces
 from gpudiag.probe.host.pci import read_kernel_driver, read_pci_devices
-from gpudiag.probe.host.processes import read_container
+from gpudiag.probe.host.processes import read_container, read_job_cgroup
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet, reason_of
 from gpudiag.units import KIB, parse_size_bytes
 
@@ -22,7 +22,8 @@ _CPUINFO_BYTES = 4096  # enough for the first processor; the rest costs an inter
 _MODEL_NAMES = ("model name", "Model", "Processor")  # x86; boards of other architectures
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - no temporary file: the mount itself is the subject
 _DEVICE_NODE = re.compile(r"nvidia(?:\d+|ctl|-modeset|-uvm|-uvm-tools|-nvswitchctl|-nvswitch\d+)|dxg")
-_MODULE = re.compile(r"nvidia(?:_\w+)?|nouveau|nova_core|nova_drm")
+# ib_umad and mlx5_ib: the switches of NVLink 5 are managed over InfiniBand.
+_MODULE = re.compile(r"nvidia(?:_\w+)?|nouveau|nova_core|nova_drm|ib_umad|mlx5_ib")
 
 
 def stream_machine(emit: Callable[[Any], None], root: str = "/") -> None:
@@ -45,6 +46,9 @@ def read_machine(root: str = "/") -> dict[str, Any]:
     sheet.read("device_nodes", _device_nodes, root)
     sheet.read("interfaces", read_interfaces, root)
     sheet.values["container"] = read_container(root)
+    sheet.read("job_cgroup", read_job_cgroup, root)
+    sheet.read("preloaded_libraries", _preloaded, root)
+    sheet.read("memory_only_nodes_used_bytes", read_memory_only_nodes, root)
     return sheet.document()
 
 
@@ -134,6 +138,46 @@ def _device_nodes(root: str) -> list[str]:
     """The GPU device nodes, `/dev/nvidia0` and so on, in the order of their numbers."""
     names = [name for name in os.listdir(os.path.join(root, "dev")) if _DEVICE_NODE.fullmatch(name)]
     return [f"/dev/{name}" for name in sorted(names, key=_by_number)]
+
+
+def _preloaded(root: str) -> list[str]:
+    """The libraries that ld.so(8) loads into every program; most machines have no such file."""
+    try:
+        text = _text(root, "etc/ld.so.preload")
+    except FileNotFoundError:
+        return []
+    return [
+        word for line in text.splitlines() for word in re.split(r"[\s:]+", line.partition("#")[0]) if word
+    ]
+
+
+def read_memory_only_nodes(root: str = "/") -> int:
+    """Bytes in use on the NUMA nodes that have memory and no processor, page cache included.
+
+    On GH200 and GB200 the system uses the GPUs' memory as such nodes, unless the driver keeps it to itself
+    (NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025).
+
+    Raises:
+        Absent: there is no such node.
+    """
+    directory = "sys/devices/system/node"
+    with_memory, with_processors = (_nodes(root, f"{directory}/{name}") for name in ("has_memory", "has_cpu"))
+    if with_memory == with_processors:
+        raise Absent(NOT_SUPPORTED, "every NUMA node with memory has processors")
+    from gpudiag.model.host_state import parse_processor_list  # few machines need it
+
+    alone = parse_processor_list(with_memory) - parse_processor_list(with_processors)
+    used = [
+        re.search(r"MemUsed:\s+(\d+) kB", _text(root, f"{directory}/node{node}/meminfo")) for node in alone
+    ]
+    return sum(int(found[1]) * KIB for found in used if found)
+
+
+def _nodes(root: str, name: str) -> str:
+    try:
+        return _line(root, name)
+    except FileNotFoundError:  # a kernel without NUMA
+        return ""
 
 
 def _by_number(name: str) -> tuple[str, int]:

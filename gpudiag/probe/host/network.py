@@ -222,6 +222,7 @@ def _read_port(directory: str, device: str, port: str) -> dict[str, Any]:
     place = os.path.join(directory, "ports", port)
     sheet = Sheet()
     sheet.values.update(device=device, port=int(port), counters=_counters(place))
+    sheet.values["virtual_function"] = os.path.lexists(os.path.join(directory, "device/physfn"))
     sheet.read("link_layer", _line, place, "link_layer")
     sheet.read("state", lambda: parse_state(_line(place, "state")))
     sheet.read("physical_state", lambda: parse_state(_line(place, "phys_state")))

@@ -66,6 +66,7 @@ def _read_device(directory: str, address: str, class_id: str) -> dict[str, Any]:
     sheet = Sheet(reason_of)
     sheet.values.update(bus_id=bus_id_of_address(address), vendor_id=_NVIDIA, class_id=class_id)
     sheet.values["device_id"] = _line(directory, "device").removeprefix("0x")
+    sheet.values["virtual_function"] = os.path.lexists(os.path.join(directory, "physfn"))
     sheet.read("driver", _driver, directory)
     sheet.read("numa_node", lambda: parse_numa_node(_line(directory, "numa_node")))
     if is_asleep(directory):  # newer kernels wake it to read these files

@@ -24,6 +24,28 @@ _FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state", "sl
 # slurmd; of cgroup v1 /slurm/uid_1000/job_7/... (slurm.schedmd.com/cgroup_v2.html; read 2026-11).
 _SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?=/|$)", re.MULTILINE)
 
+# Others that limit a job's devices by its control group: PBS, HTCondor, LSF (their guides, "cgroups"; read 2026-11).
+_OTHER_JOB = re.compile(r"/(pbs_jobs|htcondor|lsf)[^/\n]*/([^/\n]+)")
+_BATCH_SYSTEMS = {"pbs_jobs": "PBS", "htcondor": "HTCondor", "lsf": "LSF"}
+
+
+def read_job_cgroup(root: str = "/") -> str:
+    """The batch job in whose control group this process is, `Slurm job 7`: its devices may be the job's alone.
+
+    A shell that pam_slurm_adopt has let in is in the job's control group, and has none of its variables.
+
+    Raises:
+        Absent: it is in that of no job.
+    """
+    text = _text_in(root, _CGROUP[1:])
+    slurm = _SLURM_JOB.search(text)
+    if slurm:
+        return f"Slurm job {slurm[1]}"
+    other = _OTHER_JOB.search(text)
+    if other is None:
+        raise Absent(SOURCE_ABSENT, "this process is in the control group of no batch job")
+    return f"{_BATCH_SYSTEMS[other[1]]} job {escape_controls(other[2])}"
+
 
 def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     """A sheet's document: `visible`, `user`, `command`, `container_id`, `state`, `started_at`, `slurm_job_id`.

@@ -11,20 +11,24 @@ from datetime import datetime
 
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.reference.kernel_words import find_kernel_words, kernel_words
 from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, word_of
 
 MAX_TEXT_CHARACTERS = 1000
-# A line without one of these words is no event: the log is searched for them, and other lines are skipped.
+# A line without one of these words, or of those of `kernel_words`, is no event (`markers`).
 MARKERS = (
     "NVRM", "SXid", "PCIe Bus Error", "AER: ", "ut of memory", "soft lockup", "for more than", "hard LOCKUP",
     "INFO: rcu_", "Hardware Error", "EDAC", "hardware memory", "failed with error", "[10de:", "reset done",
-    "gpudiag: ", "gpudiag[",
+    "gpudiag: ", "gpudiag[", "RIP: 0010:", "pc : ",
 )  # fmt: skip
 
 _BUS_ID = (
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?"
 )
 _BUS_ID_PATTERN = re.compile(rf"(?<![0-9a-f:]){_BUS_ID}(?![0-9a-f:])", re.IGNORECASE)
+_KERNEL_ADDRESS_PATTERN = re.compile(
+    r"\b([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2})(?:\.([0-7]))?\b", re.IGNORECASE
+)
 _GPU_UUID_PATTERN = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 # NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
@@ -61,7 +65,7 @@ _BOARD_PATTERN = re.compile(
     r"NVRM: GPU at (?:PCI:)?(?P<where>[0-9a-f:.]+): (?P<uuid>GPU-[0-9a-f-]{36})", re.IGNORECASE
 )
 _PCIE_PATTERN = re.compile(
-    r"(?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): PCIe Bus Error: "
+    r"(?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?): PCIe Bus Error: "
     r"severity=(?P<severity>Correct\w+|Uncorrect\w+ \((?:Non-)?Fatal\))",
     re.IGNORECASE,
 )
@@ -97,6 +101,15 @@ _NOT_STARTED_PATTERN = re.compile(
     r"|nvidia \S+: probe with driver nvidia failed with error"
     r"|NVRM: The NVIDIA probe routine failed"
     r"|NVRM: None of the NVIDIA (?:graphics adapters|devices) were initialized",
+    re.IGNORECASE,
+)
+# NVRM: ignoring the legacy GPU 0000:07:00.0      NVRM: Ignoring probe for VF 0000:0d:00.4
+# NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1292)  -  NVRM: installed in this system is not supported by the 304.116
+# NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the NVIDIA 470.xx Legacy drivers.
+_IGNORED_PATTERN = re.compile(
+    r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
+    r"|NVRM: installed in this system is not supported by|NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
+    r"|NVRM: .*is ignored by this driver",
     re.IGNORECASE,
 )
 _HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
@@ -138,11 +151,18 @@ _RESTART_PATTERN = re.compile(
 )
 _RESTARTABLE = (KernelEventKind.XID, KernelEventKind.GPU_OFF_BUS, KernelEventKind.SXID)
 
+# Behind a crash of the kernel, the module that it was in: RIP: 0010:uvm_hmm_unregister_gpu+0x51/0x3a0 [nvidia_uvm]
+# (on Arm: pc : uvm_hmm_unregister_gpu+0x51/0x3a0 [nvidia_uvm]). A warning, which is no crash, has such a line too.
+_CRASHED_IN_PATTERN = re.compile(r"(?:RIP: 0010:|\bpc : )\S+\+0x\S+ \[(?P<module>\w+)")
+_CRASH = "kernel.crash"
+_CRASH_LINES = 12  # of a crash that are kept, up to the one that names the module
+
 _PCIE_SECTION = "pcie"
 _SECTIONS = (_PCIE_SECTION, "memory", "processor")
 # Lines that are not events, but say what another line is about.
 _CONTEXT_PATTERNS = (
     _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN, _RESTART_PATTERN,
+    _CRASHED_IN_PATTERN,
 )  # fmt: skip
 
 
@@ -217,6 +237,12 @@ def _parse_with_names(lines: list[tuple[Reading[datetime], str]]) -> Iterator[Ke
             yield _of_record(event, record["record"], following)
         elif event.kind is KernelEventKind.GPU_OFF_BUS and event.bus_id is None and gpu_named_before:
             yield _off_bus(text, at, gpu_named_before)
+        elif event.kind is KernelEventKind.GPU_IGNORED and event.bus_id is None and "not supported" in text:
+            yield replace(event, bus_id=gpu_named_before)
+        elif event.fault == _CRASH:
+            following = (line for _, line in lines[place : place + _CRASH_LINES])
+            found = (match["module"] for line in following if (match := _CRASHED_IN_PATTERN.search(line)))
+            yield replace(event, unit=next(found, None))
         elif event.kind is KernelEventKind.XID and event.gpu_uuid is None and event.bus_id in boards:
             yield replace(event, gpu_uuid=boards[event.bus_id])
         else:
@@ -231,6 +257,11 @@ def parse_kernel_line(text: str, at: Reading[datetime]) -> KernelEvent | None:
         if event is not None:
             return event
     return None
+
+
+def markers() -> tuple[str, ...]:
+    """Texts of which every line that is an event holds one: a log is searched for them, and other lines are skipped."""
+    return (*MARKERS, *(part for words in kernel_words() for part in words.parts))
 
 
 def says_something(text: str) -> bool:
@@ -327,6 +358,13 @@ def _gpu_not_started(text: str, at: Reading[datetime]) -> KernelEvent | None:
     )
 
 
+def _gpu_ignored(text: str, at: Reading[datetime]) -> KernelEvent | None:
+    match = _IGNORED_PATTERN.search(text)
+    if match is None:
+        return None
+    return KernelEvent(kind=KernelEventKind.GPU_IGNORED, at=at, text=text, bus_id=parse_bus_id(text))
+
+
 def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:
     """The event of a firmware record, with what its lines say it is about: PCIe device, memory, processor."""
     for text in following:
@@ -391,6 +429,16 @@ def _severity_of_machine_check(match: re.Match[str], text: str) -> str | None:
     return _MACHINE_CHECK_SEVERITIES.get((match["word"] or match["counted"] or "").lower())
 
 
+def _known_fault(text: str, at: Reading[datetime]) -> KernelEvent | None:
+    fault = find_kernel_words(text)
+    if fault is None:
+        return None
+    # In front of a colon an address may lack its function, as in the driver's own lines: `nvidia 0000:41:00: AER ...`.
+    named = _KERNEL_ADDRESS_PATTERN.search(text)
+    bus_id = f"{named[1]:0>8}:{named[2]}.{named[3] or 0}".lower() if named else parse_bus_id(text)
+    return KernelEvent(kind=KernelEventKind.FAULT, at=at, text=text, bus_id=bus_id, fault=fault)
+
+
 def _without_process(
     kind: KernelEventKind, pattern: re.Pattern[str]
 ) -> Callable[[str, Reading[datetime]], KernelEvent | None]:
@@ -417,6 +465,7 @@ _PARSERS: tuple[Callable[[str, Reading[datetime]], KernelEvent | None], ...] = (
     _sxid,
     _gpu_off_bus,
     _gpu_not_started,
+    _gpu_ignored,
     _pcie_error,
     _about_process(KernelEventKind.OUT_OF_MEMORY_KILL, _OOM_PATTERN),
     _about_process(KernelEventKind.SOFT_LOCKUP, _LOCKUP_PATTERN),
@@ -424,6 +473,7 @@ _PARSERS: tuple[Callable[[str, Reading[datetime]], KernelEvent | None], ...] = (
     _without_process(KernelEventKind.RCU_STALL, _RCU_STALL_PATTERN),
     _about_process(KernelEventKind.BLOCKED_TASK, _BLOCKED_PATTERN),
     _machine_check,
+    _known_fault,
 )
 
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -27,9 +28,9 @@ from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.kernel_log.lines import (
-    MARKERS,
     MAX_TEXT_CHARACTERS,
     gpu_named_last,
+    markers,
     parse_each_line,
     says_something,
 )
@@ -117,9 +118,15 @@ class KeptLines:
     _groups_of: dict[bytes, int] = field(default_factory=dict)  # how many a code has
     _codes: set[tuple[bytes, bytes]] = field(default_factory=set)
     _dull: set[_Key] = field(default_factory=set)
+    _last: tuple[bytes, _Group] | None = (
+        None  # a storm is one line again and again: its group is looked up once
+    )
 
     def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
         """Add one line that holds `marker`, if it says something; `about` is the GPU named just before it."""
+        if not about and self._last is not None and self._last[0] == line.text:
+            _add(self._last[1], line)
+            return
         key = _key_of(line.text, marker, about)
         group = self._group_of.get(key)
         if group is None:
@@ -130,6 +137,7 @@ class KeptLines:
                     self._dull.add(key)
                 return
             group = self._new_group(key)
+        self._last = None if about else (line.text, group)
         _add(group, line)
 
     def has_code(self, match: re.Match[bytes]) -> bool:
@@ -249,7 +257,6 @@ READING_SHARE = 0.55
 SKIMMING_SHARE = 0.8
 BOOT_SECONDS = 120.0  # a log whose first line is no later than this after the boot has all of it
 
-_MARKERS = tuple(marker.encode() for marker in MARKERS)
 _OFF_BUS = b"fallen off the bus"
 
 
@@ -438,10 +445,15 @@ class _Log:
         return found
 
 
+@cache
+def _markers() -> tuple[bytes, ...]:
+    return tuple(marker.encode() for marker in markers())
+
+
 def _marked(chunk: bytes) -> list[tuple[int, int, bytes]]:
     """(begin, end, marker) of each line that holds a marker, in the chunk's order."""
     found: dict[int, tuple[int, bytes]] = {}
-    for marker in _MARKERS:
+    for marker in _markers():
         at = chunk.find(marker)
         while at >= 0:
             end = chunk.find(b"\n", at)

@@ -395,6 +395,9 @@ def _given(raw: Any, question: Call | Field) -> Any:
         return bool(number)
     if gives == "positive" and number == 0:
         raise Absent(ERROR, "NVML answers 0")
+    if gives == "running" and number <= 0:
+        # JetPack 6 answers success and zeros for the GPU of an Orin (nv-monitor issue 10, jetson_stats issue 889).
+        raise Absent(NOT_SUPPORTED, f"NVML answers {number}, which no GPU that runs has")
     return number if question.per == 1 else number / question.per
 
 

@@ -54,6 +54,16 @@ def read_memory(ask: Ask, sheet: DeviceSheet) -> None:
         sheet.mark("memory_kind", *sheet.missing["memory_total_bytes"])
         return
     sheet.values["memory_kind"] = "dedicated"
+    total = sheet.values["memory_total_bytes"]
+    for name in _MEMORY_FIELDS[1:]:
+        amount = sheet.values[name]
+        if amount is not None and amount > total:
+            del sheet.values[name]
+            sheet.mark(
+                name, NOT_SUPPORTED, f"NVML answers {amount} bytes of {total}: a part is more than the whole"
+            )
+    if "memory_reserved_bytes" not in sheet.values:
+        return
     if sheet.values["memory_reserved_bytes"] is None:
         del sheet.values["memory_reserved_bytes"]
         sheet.mark("memory_reserved_bytes", FUNCTION_NOT_FOUND, "the driver counts it as used")
@@ -62,8 +72,8 @@ def read_memory(ask: Ask, sheet: DeviceSheet) -> None:
 def _memory(ask: Ask) -> tuple[int, int, int, int | None]:
     """Bytes: total, used, free and reserved; reserved is None where the driver counts it as used."""
     memory, reserved = ask.first_of(lambda: _memory_v2(ask), lambda: (ask("nvmlDeviceGetMemoryInfo"), None))
-    if memory.total == 0:
-        raise Absent(NOT_SUPPORTED, "NVML answers a total of 0")
+    if memory.total == 0 or memory.total in NOT_AVAILABLE:
+        raise Absent(NOT_SUPPORTED, f"NVML answers a total of {memory.total}")
     return memory.total, memory.used, memory.free, reserved
 
 
@@ -191,6 +201,7 @@ def _processes(ask: Ask) -> list[dict[str, Any]]:
         Absent: a list that this GPU keeps could not be read, which never means "no processes".
     """
     found: dict[tuple[int, object], dict[str, Any]] = {}
+    impossible: list[int] = []
     reasons = []
     for kind, function in _LISTS:
         try:
@@ -199,10 +210,16 @@ def _processes(ask: Ask) -> list[dict[str, Any]]:
             reasons.append(reason_of(error))
             continue
         for process in listed:
+            if process.pid == 0 or process.pid in NOT_AVAILABLE:
+                impossible.append(process.pid)
+                continue
             found.setdefault((process.pid, getattr(process, "gpuInstanceId", None)), _process(process, kind))
     failed = [reason for reason in reasons if reason[0] not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND)]
     if failed or len(reasons) == len(_LISTS):
         raise Absent(*(failed or reasons)[0])
+    if impossible and not found:
+        pids = ", ".join(str(pid) for pid in sorted(set(impossible)))
+        raise Absent(NOT_SUPPORTED, f"NVML lists processes with numbers that no process has ({pids})")
     return sorted(found.values(), key=lambda process: process["pid"])
 
 

@@ -118,7 +118,12 @@ HEAT: tuple[Declared, ...] = (
     Declared(
         "temperature_celsius",
         "{} C",
-        Call("nvmlDeviceGetTemperatureV", 0, older=Call("nvmlDeviceGetTemperature", 0)),
+        Call(
+            "nvmlDeviceGetTemperatureV",
+            0,
+            gives="running",
+            older=Call("nvmlDeviceGetTemperature", 0, gives="running"),
+        ),
         "fast",
         history="mean",
         metric=Metric(
@@ -198,7 +203,12 @@ POWER: tuple[Declared, ...] = (
     Declared(
         "power_draw_watts",
         "{} W",
-        Field(186, per=MILLIWATTS_PER_WATT, otherwise=_watts("nvmlDeviceGetPowerUsage")),
+        Field(
+            186,
+            gives="running",
+            per=MILLIWATTS_PER_WATT,
+            otherwise=Call("nvmlDeviceGetPowerUsage", gives="running", per=MILLIWATTS_PER_WATT),
+        ),
         "fast",
         history="mean",
         metric=Metric(
@@ -275,7 +285,7 @@ CLOCKS: tuple[Declared, ...] = (
     Declared(
         "sm_clock_mhz",
         "SM {} MHz",
-        Call("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        Call("nvmlDeviceGetClockInfo", _SM_CLOCK, gives="running"),
         "fast",
         history="mean",
         metric=Metric(
@@ -325,7 +335,11 @@ CLOCKS: tuple[Declared, ...] = (
             dcgm=Dcgm("MAX_MEM_CLOCK", "Maximum memory clock frequency (in MHz).", 1 / _HERTZ_PER_MHZ),
         ),
     ),
-    Declared("graphics_clock_mhz", "graphics {} MHz", Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK)),
+    Declared(
+        "graphics_clock_mhz",
+        "graphics {} MHz",
+        Call("nvmlDeviceGetClockInfo", _GRAPHICS_CLOCK, gives="running"),
+    ),
     Declared("graphics_clock_max_mhz", "max {}", Call("nvmlDeviceGetMaxClockInfo", _GRAPHICS_CLOCK), "fixed"),
     Declared(
         "video_clock_mhz",

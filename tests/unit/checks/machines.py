@@ -3,10 +3,10 @@
 from typing import Any
 
 from gpudiag.model.context import Context
-from gpudiag.model.device import Snapshot, SourceState, SourceStatus
+from gpudiag.model.device import Device, Snapshot, SourceState, SourceStatus
 from gpudiag.model.host import Container, Machine, PciDevice
 from gpudiag.model.reading import Missing, MissingReason
-from tests.unit.model.nouns import make_machine, make_snapshot
+from tests.unit.model.nouns import make_device, make_machine, make_snapshot
 
 ABSENT = Missing(MissingReason.SOURCE_ABSENT)
 LOST = Missing(MissingReason.DEVICE_LOST, "GPU is lost (NVML 15)")
@@ -46,3 +46,7 @@ def make_broken_snapshot(state: SourceState, machine: Machine, reason: str = "NV
 def look_at(snapshot: Snapshot, **values: Any) -> Context:
     """The context of a check that sees nothing but a snapshot."""
     return Context(snapshot, **values)
+
+
+def make_eight(**changes: Any) -> list[Device]:
+    return [make_device(place, recovery_action="none", **changes) for place in range(8)]

@@ -1,27 +1,29 @@
-from typing import Any
-
 import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost
 from gpudiag.checks.runner import run_checks, verdict
-from gpudiag.model.device import Device, DeviceId, SourceState, SourceStatus
+from gpudiag.model.device import DeviceId, SourceState, SourceStatus
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.host import Machine
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason
-from tests.unit.checks.machines import CONTAINER, LATE, LOST, look_at, make_bare_machine, make_pci_gpu
+from tests.unit.checks.machines import (
+    CONTAINER,
+    LATE,
+    LOST,
+    look_at,
+    make_bare_machine,
+    make_eight,
+    make_pci_gpu,
+)
 from tests.unit.model.nouns import TAKEN_AT, WITHOUT_LIBRARY, make_device, make_snapshot
 
 
 def index_of(finding: Finding) -> object:
     assert isinstance(finding.subject, DeviceSubject)
     return finding.subject.nvml_index
-
-
-def make_eight(**changes: Any) -> list[Device]:
-    return [make_device(place, recovery_action="none", **changes) for place in range(8)]
 
 
 def test_eight_healthy_gpus_pass_every_check() -> None:

@@ -1,0 +1,140 @@
+"""Check of boards that are made with a known number of GPUs: one that is short of some, even if nobody saw them before."""
+
+from dataclasses import dataclass
+
+from gpudiag.checks.gpu.availability import granted
+from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
+from gpudiag.checks.subjects import host_finding, is_virtual
+from gpudiag.model.context import Context
+from gpudiag.model.device import Snapshot
+from gpudiag.model.evidence import Evidence
+from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.host import DISPLAY_CLASSES
+from gpudiag.model.reading import Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """GPUs that are sold on one board, by words of NVML's name for them, and how many a whole machine has."""
+
+    name: str
+    words: tuple[str, ...]
+    counts: tuple[int, ...]
+
+
+# NVIDIA's product pages and user guides of HGX A100 (4 or 8 GPUs, 16 in two boards), HGX H100 and H200 (4 or 8), HGX
+# B200 and B300 (8), GB200 and GB300 NVL72 (4 on a compute tray, 2 on NVL2), DGX Spark (1), read 2026-11. Words are parts
+# of the name that end at its end or at a space, so that `H200 NVL` and `H100 PCIe` are none of them.
+_BOARDS = (
+    Board("HGX A100", ("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-SXM-80GB"), (4, 8, 16)),
+    Board("HGX H100", ("H100 80GB HBM3", "H800"), (4, 8)),
+    Board("HGX H200", ("NVIDIA H200",), (4, 8)),
+    Board("HGX B200", ("NVIDIA B200",), (8,)),
+    Board("HGX B300", ("NVIDIA B300", "NVIDIA B300 SXM6 AC"), (8,)),
+    Board("GB200 tray", ("NVIDIA GB200",), (2, 4)),
+    Board("GB300 tray", ("NVIDIA GB300",), (4,)),
+    Board("DGX Spark", ("NVIDIA GB10",), (1,)),
+)
+
+BOARD_INCOMPLETE = FindingKind(
+    code="gpu.board_incomplete",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_OTHER,
+    owner=Owner.HARDWARE,
+    meaning="A board of this kind is made with more GPUs than this machine shows, on the PCI bus or in the driver's list.",
+    remedy="Look for the one that is missing: `lspci -d 10de:` and the BMC's event log (`ipmitool sel list`). Power-cycle "
+    "the machine; if it does not come back, reseat or replace it. If fewer are right here: `--expect-gpus`.",
+    basis=Basis(
+        reads="The names of the GPUs, how many NVML lists, and how many of them are on the PCI bus.",
+        limit="HGX A100, H100 and H200: 4 or 8 (A100: 16 too); HGX B200 and B300: 8; a tray of GB200 or GB300: 4 (NVL2:"
+        " 2); DGX Spark: 1. Not judged for half of a board or less, in virtual machines and containers, nor where a job was"
+        " given its GPUs.",
+        look_also=("lspci -d 10de:", "gpu.gone", "gpu.missing", "gpu.count"),
+    ),
+)
+
+
+def find_shortage(snapshot: Snapshot) -> tuple[Board, int, int] | None:
+    """The board, how many GPUs it is made with and how many are here; None for a whole one, and where nobody can know.
+
+    A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for such a part,
+    even where nothing says so: our choice.
+    """
+    board, here = _board_of(snapshot), _count(snapshot)
+    whole = () if board is None else tuple(count for count in board.counts if count >= here)
+    if board is None or not whole or whole[0] == here or 2 * here <= whole[0]:
+        return None
+    return board, whole[0], here
+
+
+def describe_shortage(snapshot: Snapshot) -> str:
+    """`an HGX B200 has 8 GPUs and 7 are here`; empty for a whole board, and where nobody can know."""
+    found = find_shortage(snapshot)
+    if found is None:
+        return ""
+    board, whole, here = found
+    article = "an" if board.name[0] == "H" else "a"
+    return f"{article} {board.name} has {whole} GPU{'s' * (whole > 1)} and {here} {'is' if here == 1 else 'are'} here"
+
+
+@check(
+    "gpu.board",
+    title="a board of a known kind has all of its GPUs",
+    needs=("gpus", "host_state"),
+    reports=(BOARD_INCOMPLETE,),
+    readings=("name", "NVML's list", "pci_devices"),
+)
+def gpu_board(context: Context) -> Judgement:
+    """WARN where a board has fewer GPUs than it is made with; what is known to have been here is another check's."""
+    if not isinstance(context.expected_gpus, Missing) or not isinstance(context.at_least_gpus, Missing):
+        return does_not_apply("the user said how many GPUs there should be")
+    known, here = context.known_gpus, {device.id.uuid for device in context.snapshot.devices}
+    if not isinstance(known, Missing) and any(gpu.uuid not in here for gpu in known.gpus):
+        return does_not_apply("machine.gpus compares with the GPUs that were here")
+    if _board_of(context.snapshot) is None:
+        return does_not_apply(
+            "these GPUs are on no board with a known number of them, or a part of it was given"
+        )
+    found = find_shortage(context.snapshot)
+    if found is None:
+        return judged()
+    _, whole, listed = found
+    evidence = Evidence(
+        "gpu_count", listed, unit="GPUs", limit=whole, source="NVML and PCI bus; limit: NVIDIA"
+    )
+    return judged(host_finding(context, BOARD_INCOMPLETE, describe_shortage(context.snapshot), evidence))
+
+
+def _board_of(snapshot: Snapshot) -> Board | None:
+    """The board of a machine whose GPUs are all of one kind, and all its own; else None."""
+    machine = snapshot.machine
+    names = {device.name for device in snapshot.devices if not isinstance(device.name, Missing)}
+    shared = machine.container is not None or granted(machine.allocation) is not None
+    if shared or not isinstance(machine.job_cgroup, Missing) or len(names) != 1:
+        return None
+    if isinstance(machine.state, Missing) or is_virtual(machine.state):
+        return None
+    (name,) = names
+    return next((one for one in _BOARDS if _is_of(name, one)), None)
+
+
+def _is_of(name: str, board: Board) -> bool:
+    return any(name == word or name.endswith(f" {word}") for word in board.words)
+
+
+def _count(snapshot: Snapshot) -> int:
+    """How many GPUs NVML or the bus shows, those of virtual machines (vfio-pci) and unbound ones of the model included."""
+    functions = snapshot.machine.pci_devices
+    rows = {device.id.bus_id for device in snapshot.devices if not isinstance(device.id.bus_id, Missing)}
+    if isinstance(functions, Missing):
+        return len(snapshot.devices)
+    models = {one.device_id for one in functions if one.bus_id in rows}
+    alike = {
+        one.bus_id
+        for one in functions
+        if one.device_id in models
+        and one.class_id[:4] in DISPLAY_CLASSES
+        and one.virtual_function is not True
+    }
+    return max(len(snapshot.devices), len(rows | alike))
