@@ -1,15 +1,15 @@
 """Hangs of real torchrun jobs, and whether `gpudiag hang` names rank, kind and line; and looks at healthy jobs.
 
-    python benchmarks/hang_matrix.py --times 5               14 kinds of hang, on jobs of 4 gloo ranks
-    python benchmarks/hang_matrix.py --healthy 100           looks at healthy jobs: none may be accused
-    python benchmarks/hang_matrix.py --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
-    python benchmarks/hang_matrix.py --threads               threads, process groups and compilers beside the main thread, ranks started by hand
-    python benchmarks/hang_matrix.py --threads --healthy 12  the same, of jobs that go on
-    python benchmarks/hang_matrix.py --groups                process groups of a part of the ranks, one of them missing
-    python benchmarks/hang_matrix.py --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
-    python benchmarks/hang_matrix.py --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
-    python benchmarks/hang_matrix.py --engines --healthy 30  looks at such servers that are idle or serve
-    python benchmarks/hang_matrix.py --times 1 sigstop fifo  some kinds
+    python -m benchmarks.hang_matrix --times 5               14 kinds of hang, on jobs of 4 gloo ranks
+    python -m benchmarks.hang_matrix --healthy 100           looks at healthy jobs: none may be accused
+    python -m benchmarks.hang_matrix --shapes                jobs of other shapes: DDP, FSDP, loaders, locks, servers ...
+    python -m benchmarks.hang_matrix --threads               threads, process groups and compilers beside the main thread, ranks started by hand
+    python -m benchmarks.hang_matrix --threads --healthy 12  the same, of jobs that go on
+    python -m benchmarks.hang_matrix --groups                process groups of a part of the ranks, one of them missing
+    python -m benchmarks.hang_matrix --polls                 waits that poll, ranks and nodes that never came; --polls --healthy 24: healthy ones
+    python -m benchmarks.hang_matrix --engines --times 3     a server and four workers, without RANK: pipes, ZMQ, a ring, Ray actors
+    python -m benchmarks.hang_matrix --engines --healthy 30  looks at such servers that are idle or serve
+    python -m benchmarks.hang_matrix --times 1 sigstop fifo  some kinds
     python -m benchmarks.hang_matrix --gpus --ranks 2        jobs on GPUs, by the stand-in for CUDA: waits spin in libcuda.so
     python -m benchmarks.hang_matrix --gpus --healthy 100    looks at healthy ones
 
@@ -39,168 +39,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.hang_kinds import (
+    BY_HAND,
+    COMPILERS,
+    ENGINES,
+    GPU_KINDS,
+    GROUPS,
+    HEALTHY,
+    HEALTHY_ENGINES,
+    HEALTHY_ON_GPUS,
+    HEALTHY_POLLS,
+    HEALTHY_THREADS,
+    KINDS,
+    NEEDED_WORDS,
+    OWN_JOB,
+    POLLS,
+    SETTLES,
+    SHAPES,
+    THREADS,
+    GpuKind,
+    Kind,
+)
+
 JOBS = Path(__file__).parent / "hang_jobs"
 PORTS = iter(range(int(os.environ.get("FIRST_PORT", "29801")), 32000))
 SETTLE_SECONDS = 4.0
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A way to hang, and what must be said: the code of the finding, and the line."""
-
-    name: str
-    codes: tuple[str, ...]
-    line: str = ""  # the comment at the line; the name, where it is empty
-    script: str = "kinds.py"
-    of_one_rank: bool = True  # else no rank may be named
-
-
-KINDS = (
-    Kind("sigstop", ("hang.stopped",)),
-    Kind("skipped", ("hang.other_collective",)),
-    Kind("other_collective", ("hang.other_collective",)),
-    Kind("other_size", ("hang.other_size",), "waits"),
-    Kind("loader_deadlock", ("hang.loader",)),
-    Kind("fifo", ("hang.file",)),
-    Kind("lock", ("hang.lock",)),
-    Kind("exception", ("hang.exception_swallowed",)),
-    Kind("sleep", ("hang.sleep",)),
-    Kind("python_loop", ("hang.loop",)),
-    Kind("exit", ("hang.at_exit",)),
-    Kind("evaluation", ("hang.works_alone", "hang.works_too_long")),
-    Kind("d_state", ("hang.file", "hang.program")),
-    Kind("frozen_disk", ("hang.file",)),
-    Kind("dead", ("hang.rank_gone",)),
-)
-_SHAPES = {
-    "with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network", "sqlite_lock": "hang.database",
-    "queue_get": "hang.queue hang.lock", "subprocess_run": "hang.program", "reads_input": "hang.queue hang.terminal", "flock": "hang.lock",
-    "deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "barrier_on_rank": "hang.other_collective",
-    "monitored": "hang.sleep", "object_list": "hang.sleep", "wrong_source": "hang.other_peer hang.other_collective", "asynchronous": "hang.sleep",
-    "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep", "store_wait": "hang.sleep", "receives": "hang.lock",
-    "gathers": "hang.other_peer hang.other_collective", "saves": "hang.file hang.checkpoint", "breakpoint_left": "hang.debugger", "condition_wait": "hang.lock",
-    "spin_wait": "hang.loop", "joins_thread": "hang.lock", "swallowed_in_helper": "hang.exception_swallowed", "stream": "hang.loader",
-    "stream_spawn": "hang.loader", "fsdp": "hang.sleep", "uneven_batches": "hang.other_collective", "uneven_ddp": "hang.other_collective",
-    "spawn": "hang.lock hang.queue", "process": "hang.lock hang.queue", "mpirun": "hang.lock hang.queue",
-}  # fmt: skip
-SHAPES = tuple(
-    Kind(
-        name,
-        tuple(codes.split()),
-        "stream" if name == "stream_spawn" else "spawn" if name in ("process", "mpirun") else "",
-        "shapes.py",
-    )
-    for name, codes in _SHAPES.items()
-)
-GROUPS = (
-    Kind("one_line", ("hang.other_collective",), script="groups.py"),
-    Kind("swallowed_layer", ("hang.exception_swallowed",), script="groups.py"),
-    Kind("extra_call", ("hang.other_collective",), script="groups.py"),
-    Kind("apart", ("hang.sleep",), script="groups.py"),
-)
-# What the worker that goes wrong does, by how it gets its requests (hang_jobs/engines.py).
-_ENGINES = {
-    "pipes_lora": "hang.network", "pipes_killed": "hang.rank_gone", "pipes_slow": "hang.works_alone", "forked_lock": "hang.lock",
-    "forkserver_start": "hang.file", "zmq_lora": "hang.network", "zmq_skip": "hang.queue", "zmq_start": "hang.file",
-    "ring_lock": "hang.lock", "ring_apart": "hang.network", "broadcast_lora": "hang.network", "ray_lora": "hang.network", "ray_start": "hang.file",
-}  # fmt: skip
-ENGINES = tuple(
-    Kind(name, (code,), "" if code == "hang.rank_gone" else name.partition("_")[2], "engines.py")
-    for name, code in _ENGINES.items()
-)
-HEALTHY_ENGINES = tuple(
-    f"{transport}_{what}"
-    for transport in ("pipes", "zmq", "ring", "broadcast", "ray")
-    for what in ("idle", "steady")
-)
-
-
-# Waits that poll, and ranks that never came (hang_jobs/polls.py).
-_POLLS = {
-    "soft_lock": "hang.lock", "file_lock": "hang.lock", "own_lock": "hang.lock", "store_wait": "hang.never_joined hang.other_collective",
-    "queue_timeout": "hang.queue hang.lock", "event_wait": "hang.lock", "manager_queue": "hang.queue hang.network", "spin_flag": "hang.loop",
-    "poll_flag": "hang.loop hang.sleep", "answer": "hang.network", "stream_loader": "hang.loader", "flag_ring": "hang.file",
-    "all_loaders": "hang.loader", "missing_rank": "hang.never_joined", "missing_node": "hang.never_joined", "static_node": "hang.never_joined",
-}  # fmt: skip
-_OF_ALL = frozenset(("all_loaders", "missing_node", "static_node"))
-POLLS = tuple(
-    Kind(name, tuple(codes.split()), script="polls.py", of_one_rank=name not in _OF_ALL)
-    for name, codes in _POLLS.items()
-)
-_SETTLES = {
-    **dict.fromkeys(
-        ("evaluation", "pipes_slow", "ring_apart", "saves", "saves_ddp", "compiler_fifo", "compiler_lock"),
-        12.0,
-    ),
-    "never_came": 45.0,
-    "all_loaders": 24.0,
-    "missing_rank": 60.0,
-    "missing_node": 45.0,
-    "static_node": 45.0,
-    "flag_ring": 12.0,
-}
-_NEEDED_WORDS = {
-    "missing_node": ("rendezvous", "1 of 2 nodes"),
-    "static_node": ("rendezvous",),
-    "soft_lock": ("owner is gone",),
-}
-HEALTHY_POLLS = (
-    *("healthy_slow_loader", "healthy_slow_rank", "healthy_download", "healthy_program", "healthy_consumer"),
-    *("healthy_ring", "healthy_filling"),
-)
-_SHARED, _MADE = ("hang.threads_share_group",), ("hang.group_made_by_some",)
-THREADS = (
-    Kind("saves", _SHARED, script="threads.py", of_one_rank=False),
-    Kind("saves_ddp", _SHARED, script="threads.py", of_one_rank=False),
-    Kind("metrics", _SHARED, script="threads.py", of_one_rank=False),
-    Kind("prefetch", _SHARED, script="threads.py", of_one_rank=False),
-    Kind("joined_loop", ("hang.loop",), script="threads.py"),
-    Kind("made_by_some", _MADE, script="threads.py", of_one_rank=False),
-    Kind("mesh_of_members", _MADE, script="threads.py", of_one_rank=False),
-    Kind("compiler_fifo", ("hang.compiler",), script="threads.py"),
-    Kind("compiler_lock", ("hang.compiler",), script="threads.py"),
-    Kind("killed", ("hang.rank_gone",), script="threads.py"),
-    Kind("never_came", ("hang.never_joined",), "by_hand", script="threads.py"),
-)
-# `prepares` is told while others wait (WARN), and is no hang.
-HEALTHY_THREADS = ("saves_apart", "metrics_apart", "groups_of_all", "prepares", "joins_worker", "compiles")
-_BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
-# What the compiler of a rank that asks for it does first, by the kind of job.
-_COMPILERS = {
-    "compiler_fifo": "exec 3< {folder}/cache.fifo",
-    "compiler_lock": 'exec flock {folder}/cache.lock c++ "$@"',
-}
-
-
-@dataclass(frozen=True)
-class GpuKind:
-    """A job of tests/cuda_stand_in/jobs/training.py, and what must be said of rank 1: code, exit status, words."""
-
-    mode: str
-    codes: tuple[str, ...]
-    status: int
-    words: tuple[str, ...]
-    rank: int | None = 1  # whom the finding names, with four ranks; None: no one
-
-
-# As the table of docs/hang.md: what is a hang, what cannot be told, what is healthy.
-GPU_KINDS = (
-    GpuKind("spin", ("hang.unknown",), 3, ("for their GPUs", "training.py:", "long, or never ends"), None),
-    GpuKind("skip", ("hang.other_collective",), 1, ("step 21", "step 20", "behind")),
-    GpuKind("size", ("hang.other_size",), 1, ("float32 []", "float32 [1048576]")),
-    GpuKind("other", ("hang.other_collective",), 1, ("Broadcast", "AllReduce")),
-    GpuKind("order", ("hang.other_collective",), 1, ("in exchange",)),
-    GpuKind("fifo", ("hang.file",), 1, ("the FIFO", "in load_batch")),
-    GpuKind("pyloop", ("hang.loop",), 1, ("in tokenize", "while True")),
-    GpuKind("stop", ("hang.stopped",), 1, ("SIGSTOP",)),
-    GpuKind("loader", ("hang.loader",), 1, ("worker", "in Shards.read_shard")),
-    GpuKind("uneven", ("hang.other_collective",), 1, ("barrier", "left the loop")),
-    GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
-)
-# longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
-_OWN_JOB = ("kernel30", "evaluate_all", "checkpoint", "compile", "replay")  # of jobs/healthy.py
-HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", *_OWN_JOB)
-HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")
 
 
 @dataclass(frozen=True)
@@ -239,7 +102,7 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
         argv = [torchrun, "--nnodes", "2", "--nproc-per-node", "2", *meets, *argv[1:]]
     elif what == "mpirun":
         argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), *argv]
-    elif what not in _BY_HAND and script != "engines.py":
+    elif what not in BY_HAND and script != "engines.py":
         torchrun = str(Path(sys.executable).parent / "torchrun")
         argv = [torchrun, "--nproc-per-node", str(ranks), "--master-port", port, *argv[1:]]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": port}
@@ -258,7 +121,7 @@ def job(script: str, what: str, folder: Path, ranks: int = 4) -> Iterator[subpro
 @contextmanager
 def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a job whose compiler waits for a FIFO, or for a lock that somebody holds; an empty one for other jobs."""
-    if what not in _COMPILERS:
+    if what not in COMPILERS:
         yield {}
         return
     os.mkfifo(folder / "cache.fifo")
@@ -268,7 +131,7 @@ def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
     program.chmod(0o755)
     with open(folder / "cache.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        yield {"CXX": str(program), "WAITS": _COMPILERS[what].format(folder=folder)}
+        yield {"CXX": str(program), "WAITS": COMPILERS[what].format(folder=folder)}
 
 
 def end(pid: int) -> None:
@@ -338,12 +201,12 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
         os.environ["GUILTY"] = str(guilty)
         frozen = frozen_disk(folder) if kind.name == "frozen_disk" else nullcontext()
         with frozen, lock_files(folder), job(kind.script, kind.name, folder) as started:
-            patience = 600 if kind.name in _COMPILERS else 180
+            patience = 600 if kind.name in COMPILERS else 180
             if not kind.name.startswith(("missing", "static")) and not wait_for(
                 folder / "ready", started, patience
             ):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
-            time.sleep(_SETTLES.get(kind.name, SETTLE_SECONDS))
+            time.sleep(SETTLES.get(kind.name, SETTLE_SECONDS))
             said = look(started.pid)
             record(kind.name, said)
             answer = judge(kind, guilty if kind.of_one_rank else None, said)
@@ -384,7 +247,7 @@ def judge(kind: Kind, guilty: int | None, said: Look) -> str:
         return f"{first['code']}: {first['message']}"
     if first["subject"].get("rank") != guilty:
         return f"another rank: {first['message']}"
-    lacking = [words for words in _NEEDED_WORDS.get(kind.name, ()) if words not in first["message"]]
+    lacking = [words for words in NEEDED_WORDS.get(kind.name, ()) if words not in first["message"]]
     if lacking:
         return f"without {lacking}: {first['message']}"
     if kind.name.startswith(("missing", "static", "all_")):
@@ -465,7 +328,7 @@ def gpu_job(mode: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[by
     port = next(PORTS)
     outside = {**os.environ, "OMP_NUM_THREADS": "1"}
     program = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
-    module = "healthy" if mode in _OWN_JOB else "counted"
+    module = "healthy" if mode in OWN_JOB else "counted"
     argv = [sys.executable, *program, "-m", f"tests.cuda_stand_in.jobs.{module}", mode, str(folder)]
     with open_machine("h100x8", {"NCCL_RAS_ADDR": f"127.0.0.1:{port + 3000}"}, outside) as environment:
         with open(folder / "log", "wb") as log:
@@ -540,7 +403,7 @@ def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, fl
     try:
         with gpu_job(mode, folder, ranks) as started:
             path = folder / "progress.rank0.txt"
-            if not wait_for_step(path, 4 if mode in _OWN_JOB else 21, started, 400):
+            if not wait_for_step(path, 4 if mode in OWN_JOB else 21, started, 400):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for number in range(looks):
                 said = look(started.pid)

@@ -25,7 +25,7 @@ _EXAMPLES = """\b
 Examples:
   gpudiag serve                                    http://127.0.0.1:8765
   gpudiag serve --allow-actions                    and tests can be started
-  sudo gpudiag serve --watch-jobs                  and jobs that hang are found
+  gpudiag serve --watch-jobs                       and jobs that hang are found
   gpudiag serve --host 0.0.0.0 --token-file FILE   for others
   gpudiag simulate h100x8+busy:0 -- gpudiag serve  try it without a GPU
 FILE holds lines `read:TOKEN` and `act:TOKEN`. Asked to stop (SIGTERM,

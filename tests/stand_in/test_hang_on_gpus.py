@@ -6,7 +6,8 @@ tests/unit/checks/job/test_hangs_on_gpus.py.
 
 import pytest
 
-from benchmarks.hang_matrix import GPU_KINDS, GpuKind, try_gpu_kind
+from benchmarks.hang_kinds import GPU_KINDS, GpuKind
+from benchmarks.hang_matrix import try_gpu_kind
 
 pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(400)]
 _LOOKS = 4  # a busy machine may look too early, and says so; the job hangs as long

@@ -30,7 +30,7 @@ ACS_REDIRECTS = _redirection_kind(
     code="host.acs_redirects",
     category=Category.HW_PCIE,
     meaning="PCI bridges above GPUs send traffic between GPUs up to the processor (ACS redirection is on): it is slow, and NCCL "
-    "may hang in its first collective (NVIDIA/nccl issue 1999; NCCL_P2P_DISABLE=1 avoids it).",
+    "may hang in its first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it.",
     remedy="On bare metal, turn ACS off for these bridges in the firmware set-up, or with `setpci` at boot.",
     basis=Basis(
         reads="The ACS control register of every PCI bridge above a GPU; the kernel shows it to root only.",
@@ -42,7 +42,7 @@ IOMMU_TRANSLATES = _redirection_kind(
     code="host.iommu_translates",
     category=Category.SW_CONFIG,
     meaning="The IOMMU translates the GPUs' reads and writes, which slows or stops traffic between them: NCCL may hang in its "
-    "first collective (NVIDIA/nccl issue 1999; NCCL_P2P_DISABLE=1 avoids it).",
+    "first collective (NVIDIA/nccl issue 1999). NCCL_P2P_DISABLE=1 avoids it.",
     remedy="On bare metal add `iommu=pt` to the kernel's command line and reboot.",
     basis=Basis(
         reads="The type of the IOMMU groups that GPUs are in, /sys/kernel/iommu_groups/*/type.",

@@ -5,8 +5,9 @@ from functools import partial
 
 from gpudiag.checks.gpu.holders import describe_holders, own_pids
 from gpudiag.checks.ranks.collective import PLANNED_FINDINGS, judge_collective
-from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents, without_shortages
+from gpudiag.checks.ranks.incidents import RANK_FINDINGS, judge_incidents
 from gpudiag.checks.ranks.measured_speeds import device_of
+from gpudiag.checks.ranks.own_ranks import without_shortages
 from gpudiag.checks.registry import (
     BOTH_GPUS,
     ONE_H100,

@@ -6,7 +6,7 @@ its ranks, which is reported once.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
@@ -19,14 +19,12 @@ from gpudiag.checks.ranks.network import (
     NETWORK_HOSTS_PARTED,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
-    is_localised,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
 from gpudiag.model.evidence import HostSubject, LinkSubject, RankSubject, Scalar, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.measure import CollectiveMeasurement, Incident, IncidentKind
-from gpudiag.reference.shortages import find_shortage
+from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.units import format_seconds, format_size
 
 _RANK_DIED_BASIS = Basis(
@@ -326,8 +324,6 @@ _PORT = re.compile(r"\bport:? (\d+)")
 _PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
 # Of gloo (transport/tcp/device.cc), for the interface that GLOO_SOCKET_IFNAME names; of NCCL (bootstrap.cc).
 _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap : no socket interface found")
-# Of torch's allocator, of CUDA (also in NCCL's words: Cuda failure 2 'out of memory'), and of cuBLAS.
-_NO_GPU_MEMORY = re.compile(r"(CUDA|Cuda).{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
@@ -341,43 +337,6 @@ _OF_THE_HOST = (
 
 # Incidents of what is between two hosts.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
-
-
-def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
-    """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
-    complete = len(measurement.results) == measurement.sizes_planned
-    incidents = tuple(one for one in measurement.incidents if not is_localised(one, measurement))
-    return without_shortages(judge_incidents(incidents, complete=complete))
-
-
-def without_shortages(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, with a rank of our own tests that a limit, or a full GPU, kept from its work as one not tested.
-
-    Of a user's script it stays the script's failure.
-    """
-    return tuple(_shortage_in(finding) or finding for finding in findings)
-
-
-def _shortage_in(finding: Finding) -> Finding | None:
-    """The finding as the shortage that it is; None where it is another failure."""
-    if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding)):
-        return RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
-    return host_shortage_in(finding)
-
-
-def host_shortage_in(finding: Finding) -> Finding | None:
-    """The end of a rank of our own tests as the shortage of the host that it is; None where it is another failure."""
-    if finding.code not in (RANK_RAISED.code, RANK_DIED.code, RANK_START_FAILED.code):
-        return None
-    if not any(
-        find_shortage(words) for words in (finding.message, *(str(one.value) for one in finding.evidence))
-    ):
-        return None
-    return RANK_SHORTAGE.finding(finding.subject, finding.message, *finding.evidence)
-
-
-def _message_of(finding: Finding) -> str:
-    return next((str(fact.value) for fact in finding.evidence if fact.name == "message"), finding.message)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:

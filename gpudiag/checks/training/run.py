@@ -10,10 +10,9 @@ from gpudiag.checks.ranks.incidents import (
     RANK_OUT_OF_GPU_MEMORY,
     RANK_SHORTAGE,
     RANK_TEARDOWN,
-    host_shortage_in,
     judge_incidents,
-    without_shortages,
 )
+from gpudiag.checks.ranks.own_ranks import host_shortage_in, without_shortages
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.training.blame import Together
 from gpudiag.checks.training.data import judge_data

@@ -45,7 +45,8 @@ def test_only_a_reading_that_was_there_can_pass(readings: list):
         make_device(place, pstate=0 if why is None else Missing(why)) for place, why in enumerate(readings)
     ]
     found = judge_devices(make_snapshot(*devices), ("pstate",), finds_nothing)
-    if FAILED & set(readings):
+    # A lone instrument that fails costs its value (gpu/instruments.py).
+    if (FAILED - {MissingReason.ERROR}) & set(readings):
         assert found.outcome is Outcome.ERROR
         assert found.missing_reason in FAILED
     else:
@@ -54,7 +55,8 @@ def test_only_a_reading_that_was_there_can_pass(readings: list):
 
 
 def test_a_fault_on_one_gpu_outranks_a_warning_and_not_a_reading_that_failed_on_another():
-    broken = make_device(1, pstate=Missing(MissingReason.ERROR, "Unknown Error (NVML 999)"))
+    error = Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
+    broken = make_device(1, pstate=error, ecc_mode=error)
     found = judge_devices(make_snapshot(make_device(0, pstate=0), broken), ("pstate",), finds_a_fault)
     assert (found.outcome, len(found.findings)) == (Outcome.ERROR, 1)
     assert "GPU 1" in (found.reason or "")
@@ -78,7 +80,8 @@ def test_one_of_two_ways_to_look_is_enough():
     assert judge_devices(make_snapshot(device), ("pstate",), finds_nothing, **ways).outcome is Outcome.PASS
     neither = make_device(0)
     assert judge_devices(make_snapshot(neither), ("pstate",), finds_nothing, **ways).outcome is Outcome.SKIP
-    failed = make_device(0, pstate=Missing(MissingReason.ERROR), fan_speed_percent=30)
+    error = Missing(MissingReason.ERROR)
+    failed = make_device(0, pstate=error, ecc_mode=error, fan_speed_percent=30)
     assert judge_devices(make_snapshot(failed), ("pstate",), finds_nothing, **ways).outcome is Outcome.ERROR
 
 

@@ -21,7 +21,12 @@ from tests.unit.render.rows import judge, make_idle, make_silent
 SICK = {
     "warned": make_idle(1, recovery_action="drain_and_reset"),
     "faulty": make_idle(1, recovery_action="gpu_reset"),
-    **{f"silent: {reason}": make_silent(1, Missing(reason, "words")) for reason in MissingReason},
+    # One that is not asked is asleep, and not sick.
+    **{
+        f"silent: {reason}": make_silent(1, Missing(reason, "words"))
+        for reason in MissingReason
+        if reason is not MissingReason.NOT_ASKED
+    },
 }
 DEAD = Missing(MissingReason.ERROR, "driver not loaded")
 

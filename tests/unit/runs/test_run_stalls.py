@@ -125,7 +125,11 @@ def test_workers_that_a_killed_server_has_left_are_ended_those_that_ignore_sigte
         one.stdout.readline()
     descriptors = os.pipe()
     agent = Agent(
-        WatchPlan("run", StallRule(), kill_on_stall=True), started[0].pid, descriptors, lambda *_: None
+        WatchPlan("run", StallRule(), kill_on_stall=True),
+        started[0].pid,
+        descriptors,
+        lambda *_: None,
+        lambda _: None,
     )
     found = tuple(OwnRank(one.pid, rank, "", certain=False) for rank, one in enumerate(started))
     agent.members.update(OwnRanks(found, 2, 2), datetime.now(UTC))

@@ -1,0 +1,57 @@
+"""The findings on ranks of gpudiag's own tests: what a limit, or a full GPU, keeps from its work is not tested, and no failure."""
+
+import re
+from collections.abc import Iterable
+
+from gpudiag.checks.ranks.incidents import (
+    RANK_DIED,
+    RANK_OUT_OF_GPU_MEMORY,
+    RANK_RAISED,
+    RANK_SHORTAGE,
+    RANK_START_FAILED,
+    judge_incidents,
+)
+from gpudiag.checks.ranks.network import is_localised
+from gpudiag.model.finding import Finding
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.reference.shortages import find_shortage
+
+# Of torch's allocator, of CUDA (also in NCCL's words: Cuda failure 2 'out of memory'), and of cuBLAS.
+_NO_GPU_MEMORY = re.compile(r"(CUDA|Cuda).{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def judge_ranks(measurement: CollectiveMeasurement) -> tuple[Finding, ...]:
+    """One finding per incident of a rank, the earliest first; corrupted data is judged elsewhere."""
+    complete = len(measurement.results) == measurement.sizes_planned
+    incidents = tuple(one for one in measurement.incidents if not is_localised(one, measurement))
+    return without_shortages(judge_incidents(incidents, complete=complete))
+
+
+def without_shortages(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, with a rank of our own tests that a limit, or a full GPU, kept from its work as one not tested.
+
+    Of a user's script it stays the script's failure.
+    """
+    return tuple(_shortage_in(finding) or finding for finding in findings)
+
+
+def _shortage_in(finding: Finding) -> Finding | None:
+    """The finding as the shortage that it is; None where it is another failure."""
+    if finding.code == RANK_RAISED.code and _NO_GPU_MEMORY.search(_message_of(finding)):
+        return RANK_OUT_OF_GPU_MEMORY.finding(finding.subject, finding.message, *finding.evidence)
+    return host_shortage_in(finding)
+
+
+def host_shortage_in(finding: Finding) -> Finding | None:
+    """The end of a rank of our own tests as the shortage of the host that it is; None where it is another failure."""
+    if finding.code not in (RANK_RAISED.code, RANK_DIED.code, RANK_START_FAILED.code):
+        return None
+    if not any(
+        find_shortage(words) for words in (finding.message, *(str(one.value) for one in finding.evidence))
+    ):
+        return None
+    return RANK_SHORTAGE.finding(finding.subject, finding.message, *finding.evidence)
+
+
+def _message_of(finding: Finding) -> str:
+    return next((str(fact.value) for fact in finding.evidence if fact.name == "message"), finding.message)
