@@ -25,8 +25,10 @@ from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild, die_with
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
+from gpudiag.probe.job.own_run import read_glance_stance, start_glance
 from gpudiag.probe.job.proc import read_stat, read_text
 from gpudiag.ranks.process import name_process
+from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
 from gpudiag.runs.job_run.stalls import Stalls
@@ -73,8 +75,8 @@ class _WatchedJob:
         self.burst_until = now + seconds
 
     def still_seconds(self, now: float) -> dict[int, float]:
-        """For how long each rank's main thread has not gone to sleep, or slept without waking, by pid."""
-        return {one.pid: now - one.moved_at for one in self.members.living if one.fine}
+        """For how long each rank's main thread has not gone to sleep, slept without waking, or only polled, by pid."""
+        return {one.pid: now - one.still_since for one in self.members.living if one.fine}
 
 
 class NodeWatch:
@@ -84,7 +86,7 @@ class NodeWatch:
         """Watch nothing yet."""
         self._tell, self._rule = tell, rule
         self._jobs: dict[str, _WatchedJob] = {}
-        self._children: dict[str, tuple[GuardedChild, float, Callable[[GuardedChild], None]]] = {}
+        self._children = Children()
         self._began = self._ticked = time.monotonic()
         self._list_due = self._all_due = 0.0
 
@@ -93,24 +95,20 @@ class NodeWatch:
         while True:
             tick = min((job.burst_tick for job in self._jobs.values() if job.burst), default=_TICK_SECONDS)
             due = self._ticked + tick - time.monotonic()
-            owners = {
-                fd: name for name, (child, _, _) in self._children.items() for fd in child.descriptors()
-            }
+            owners = self._children.descriptors()
             ready = select.select([commands, *owners], [], [], max(0.0, due))[0]
             if commands in ready and not os.read(commands, 4096):
                 return
             for descriptor in ready:
-                child = self._children[owners[descriptor]][0] if descriptor in owners else None
-                if child is not None and descriptor in child.descriptors():
-                    child.receive(descriptor)
-            self._finish_children()
+                if descriptor in owners and descriptor in owners[descriptor].descriptors():
+                    owners[descriptor].receive(descriptor)
+            self._children.finish()
             if time.monotonic() >= self._ticked + tick:
                 self._tick()
 
     def close(self) -> None:
         """End what was started."""
-        for child, _, _ in self._children.values():
-            child.give_up()
+        self._children.close()
 
     @property
     def seconds(self) -> float:
@@ -122,7 +120,7 @@ class NodeWatch:
         self._ticked = time.monotonic()
         if now >= self._list_due and "list" not in self._children:
             self._list_due = now + LIST_SECONDS
-            self._start("list", start_node_jobs(), self._take_list, _CHILD_SECONDS)
+            self._children.start("list", start_node_jobs(), self._take_list, _CHILD_SECONDS)
         every = now >= self._all_due
         if every:
             self._all_due = now + _TICK_SECONDS
@@ -140,7 +138,9 @@ class NodeWatch:
         ):  # no time in which the job could have moved, or was seen to
             for member in job.members.living:
                 member.moved_at = min(now, member.moved_at + passed)
+                member.standing.note_movement(now)
             return
+        self._glance(key, job, now)
         self._measure_step(job, now)
         still = job.still_seconds(now)
         if not job.burst and key not in self._children and job.stalls.wants_look(still, job.step):
@@ -151,6 +151,22 @@ class NodeWatch:
             left = job.told - {one.pid for one in job.members.living}
             job.told = frozenset()
             self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT if left else "the job continues"})
+
+    def _glance(self, key: str, job: _WatchedJob, now: float) -> None:
+        """Look where a quiet rank stands, as far as that would tell whether it only polls."""
+        name = f"glance {key}"
+        if name in self._children:
+            return
+        member = next((one for one in job.members.living if one.standing.wants_glance(now)), None)
+        if member is None:
+            return
+
+        def take(child: GuardedChild) -> None:
+            stance, polls = read_glance_stance(child)
+            if stance:
+                member.standing.note(now, stance, polls=polls)
+
+        self._children.start(name, start_glance(member.pid), take, _CHILD_SECONDS)
 
     def _measure_step(self, job: _WatchedJob, now: float) -> None:
         if job.burst:
@@ -201,7 +217,7 @@ class NodeWatch:
         earlier = job.stalls.earlier_look()
         pid = job.members.living[0].pid
         child = start_look(pid, limit, "", earlier=earlier, work_seconds=HangLimits().work)
-        self._start(key, child, take, LOOK_SECONDS)
+        self._children.start(key, child, take, LOOK_SECONDS)
 
     def _take_list(self, child: GuardedChild) -> None:
         found = read_node_jobs(child)
@@ -226,19 +242,6 @@ class NodeWatch:
         job = self._jobs.pop(key)
         if job.told:
             self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT})
-
-    def _start(
-        self, name: str, child: GuardedChild, take: Callable[[GuardedChild], None], seconds: float
-    ) -> None:
-        self._children[name] = (child, time.monotonic() + seconds, take)
-
-    def _finish_children(self) -> None:
-        for name, (child, deadline, take) in list(self._children.items()):
-            if child.ending is None and time.monotonic() > deadline:
-                child.give_up()
-            if child.ending is not None:
-                del self._children[name]
-                take(child)
 
 
 def _summary(key: str, job: _WatchedJob) -> dict[str, Any]:

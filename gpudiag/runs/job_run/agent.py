@@ -50,6 +50,7 @@ from gpudiag.probe.job.own_run import (
     start_glance,
     start_ranks,
 )
+from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.ending import Ending
 from gpudiag.runs.job_run.environment import RUN_VARIABLE
 from gpudiag.runs.job_run.look import (
@@ -145,7 +146,7 @@ class Agent:
         self._ending = Ending(plan.command)
         self._began = self._ticked = time.monotonic()
         self._received = b""
-        self._children: dict[str, tuple[GuardedChild, float, Callable[[GuardedChild], None]]] = {}
+        self._children = Children()
         self._due = {
             "find": 0.0,
             "step": _STEP_EVERY_SECONDS,
@@ -179,8 +180,7 @@ class Agent:
         if self.killed is not None and self.members.living:
             self._end_left()
         self.measure_slow()
-        for child, _, _ in self._children.values():
-            child.give_up()
+        self._children.close()
         return self.status
 
     @property
@@ -202,7 +202,7 @@ class Agent:
         poll = select.poll()
         poll.register(self._commands, select.POLLIN)
         ends = {one.pidfd.descriptor: one for one in self.members.living if one.pidfd is not None}
-        children = {fd: name for name, (child, _, _) in self._children.items() for fd in child.descriptors()}
+        children = self._children.descriptors()
         for descriptor in (*ends, *children):
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(seconds * 1000):
@@ -212,9 +212,9 @@ class Agent:
                 self.members.note_end(ends[descriptor], datetime.now(UTC))
                 self._due["find"] = self.seconds  # a launcher may start others in their place
                 self._find_pause = _FIND_AFTER_SECONDS
-            elif descriptor in self._children[children[descriptor]][0].descriptors():
-                self._children[children[descriptor]][0].receive(descriptor)
-        self._finish_children()
+            elif descriptor in children[descriptor].descriptors():
+                children[descriptor].receive(descriptor)
+        self._children.finish()
 
     def _end_left(self) -> None:
         """End the ranks that outlive a command which gpudiag ended: a server's workers, or those that a shell started by hand."""
@@ -271,30 +271,12 @@ class Agent:
 
         self.looks += 1
         limit = min(longest, _STILL_SECONDS)
-        self._start(
+        self._children.start(
             "last",
             start_look(self._command_pid, limit, self._plan.folder, _LAST_LOOK_STILL_SECONDS),
             take,
             LOOK_SECONDS,
         )
-
-    def _start(
-        self,
-        name: str,
-        child: GuardedChild,
-        take: Callable[[GuardedChild], None],
-        seconds: float = _CHILD_SECONDS,
-    ) -> None:
-        self._children[name] = (child, time.monotonic() + seconds, take)
-
-    def _finish_children(self) -> None:
-        now = time.monotonic()
-        for name, (child, deadline, take) in list(self._children.items()):
-            if child.ending is None and now > deadline:
-                child.give_up()
-            if child.ending is not None:
-                del self._children[name]
-                take(child)
 
     def _tick(self) -> None:
         now, wall = self.seconds, datetime.now(UTC)
@@ -336,8 +318,11 @@ class Agent:
                 self.members.update(found, datetime.now(UTC))
                 self._note_agent()
 
-        self._start(
-            "find", start_ranks(self._command_pid, RUN_VARIABLE, self._plan.run_id, families=families), take
+        self._children.start(
+            "find",
+            start_ranks(self._command_pid, RUN_VARIABLE, self._plan.run_id, families=families),
+            take,
+            _CHILD_SECONDS,
         )
         self._find_pause = (
             _FIND_AGAIN_SECONDS if self.members.complete else min(_FIND_AGAIN_SECONDS, self._find_pause * 1.5)
@@ -389,7 +374,9 @@ class Agent:
     def _start_glance(self, member: Member, now: float) -> None:
         member.glanced_at = now
         self.glances += 1
-        self._start("glance", start_glance(member.pid), self._keeper_of_glance(member, now))
+        self._children.start(
+            "glance", start_glance(member.pid), self._keeper_of_glance(member, now), _CHILD_SECONDS
+        )
 
     def _is_suspect(self, member: Member, now: float) -> bool:
         """Whether a rank looks slow, and was not seen often enough of late as it is now: asleep, or at work."""
@@ -502,7 +489,7 @@ class Agent:
             self.late = read_records(child) or self.late
 
         child = start_records(self._command_pid, step_seconds, self._plan.folder)
-        self._start("records", child, take, RECORDS_SECONDS)
+        self._children.start("records", child, take, RECORDS_SECONDS)
 
     def measure_slow(self) -> None:
         """Find the ranks that the others wait for; those that have ended are judged by what was seen of them."""
@@ -552,7 +539,7 @@ class Agent:
         self.looks += 1
         earlier = self.stalls.earlier_look()
         child = start_look(self._command_pid, limit, self._plan.folder, earlier=earlier)
-        self._start("look", child, take, LOOK_SECONDS)
+        self._children.start("look", child, take, LOOK_SECONDS)
 
     def _kill(self, now: float) -> None:
         """Kill what SIGTERM did not end, where the user wants a job that stalls to end."""
