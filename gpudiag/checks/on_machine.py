@@ -5,7 +5,7 @@ WARN or FAIL about this machine, the listing does too. Only `memory.free` is the
 for a job that is about to start, and a machine that trains has little of it.
 """
 
-from gpudiag.checks.gpu.board import gpu_board, gpu_model
+from gpudiag.checks.gpu.board import gpu_board
 from gpudiag.checks.gpu.leftovers import process_foreign
 from gpudiag.checks.host.health import host_clock, host_disk, host_governor, host_memory, host_numa
 from gpudiag.checks.host.kernel_faults import host_kernel_log
@@ -25,7 +25,7 @@ from gpudiag.checks.software.settings import (
 )
 
 MACHINE_CHECKS: tuple[Check, ...] = (
-    *(one for one in GPU_CHECKS if one is not host_kernel_log), gpu_board, gpu_model, host_kernel_words,
+    *(one for one in GPU_CHECKS if one is not host_kernel_log), gpu_board, host_kernel_words,
     host_kernel_log, fabric_manager, host_acs, host_iommu, infiniband_port, infiniband_peer_memory, process_foreign,
     environment_cuda_visible_devices, environment_nccl, environment_interface, environment_debug,
     host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa, host_governor,
