@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-Form = Literal["number", "positive", "running", "percent", "signed", "text", "switch", "flag"] | tuple[str | None, ...]
+Form = (
+    Literal["number", "positive", "running", "percent", "signed", "text", "switch", "flag"]
+    | tuple[str | None, ...]
+)
 Tier = Literal["once", "fast", "slow", "fixed"]
 HistoryKind = Literal["mean", "last", "bits"]
 MetricKind = Literal["gauge", "counter"]

@@ -375,7 +375,10 @@ def impossible_memory(**parts):
         ({"nvmlDeviceGetPcieReplayCounter": -1}, "pcie_replay_count"),
         ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=101, memory=5)}, "utilization_percent"),
         ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=-1, memory=5)}, "utilization_percent"),
-        ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=5, memory=65535)}, "memory_utilization_percent"),
+        (
+            {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=5, memory=65535)},
+            "memory_utilization_percent",
+        ),
         ({"nvmlDeviceGetEncoderUtilization": (255, 0)}, "encoder_utilization_percent"),
         ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=200 * GIB)}, "memory_used_bytes"),
         ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=-1)}, "memory_used_bytes"),
