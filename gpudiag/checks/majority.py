@@ -47,13 +47,11 @@ def split_group(snapshot: Snapshot, device: Device, field: str) -> tuple[Device,
 
 
 def describe_split(group: Iterable[Device], field: str, unit: str = "") -> str:
-    """Who has which value: `96.00 (GPU 0), 97.00 (GPU 1)`."""
+    """Who has which value: `96.00 on GPU 0, GPU 2; 97.00 on GPU 1`."""
     holders: dict[object, list[str]] = {}
     for device in group:
         holders.setdefault(getattr(device, field), []).append(name_device(device))
     return "; ".join(
-        f"{value:.0f}{unit} on {', '.join(names)}"
-        if isinstance(value, float)
-        else f"{value}{unit} on {', '.join(names)}"
+        f"{f'{value:.0f}' if isinstance(value, float) else value}{unit} on {', '.join(names)}"
         for value, names in holders.items()
     )

@@ -303,7 +303,7 @@ def _kind(
         return _fail_kind(snapshot, fault, recovery)
     if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
         return XID_REPEATED
-    if any(asks_for_recovery(event) for event in burst.events) and outcome is not Outcome.FAIL:
+    if any(asks_for_recovery(event) for event in burst.events):
         # A step that leaves the GPU usable; or one that the driver asked for, and asks for no longer.
         kind = XID_WEAR if recovery.action not in (None, "none") else XID_SETTLED
         return kind if _is_recent(snapshot, burst, SETTLED_WINDOW) else None

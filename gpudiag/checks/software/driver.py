@@ -225,7 +225,7 @@ def _judge_firmware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     ):
         own, usual = getattr(device, field), usual_value(snapshot, device, field)
         if not isinstance(own, Missing) and usual is not None and own != usual:
-            evidence = Evidence(field, own, limit=usual, source="NVML; limit: peers")
+            evidence = Evidence(field, own, limit=str(usual), source="NVML; limit: peers")
             yield kind.finding(subject, f"{name}: {words} {own}, most others have {usual}", evidence)
         group = split_group(snapshot, device, field)
         if group:
