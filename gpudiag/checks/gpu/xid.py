@@ -397,6 +397,8 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
         return f"{describe_request(recovery.action)} Let running jobs end, then do it."
     if entry is None:
         return ""
+    if kind is XID_WEAR and root.severity == "nonfatal":
+        return "No reset is needed: watch the link."
     if kind is XID_REPEATED:
         next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
         step = REPLACE if next_step == "contact_support" else action_text(next_step)

@@ -287,6 +287,14 @@ def test_a_fatal_link_error_says_where_to_look():
     assert finding.remedy.endswith("look at its connectors and its counters of bit errors.")
 
 
+def test_bit_errors_that_are_not_fatal_ask_for_no_reset():
+    (finding,) = judge(xid(149, rest=BIT_ERRORS))
+    assert finding.outcome is Outcome.WARN
+    assert finding.remedy == (
+        "No reset is needed: watch the link. The link meets many bit errors: look at its cables and connectors."
+    )
+
+
 def test_a_link_that_the_other_end_took_down_sends_to_the_other_end():
     (finding,) = judge(xid(149, rest="NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x02000391)"))
     assert "other end of the link" in finding.remedy
