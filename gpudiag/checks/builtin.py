@@ -2,7 +2,7 @@
 
 from gpudiag.checks.drift import machine_ports, machine_settings, performance_drift
 from gpudiag.checks.expected import machine_expected
-from gpudiag.checks.gpu.board import gpu_board
+from gpudiag.checks.gpu.board import gpu_board, gpu_model
 from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.holders import memory_free
@@ -70,7 +70,7 @@ from gpudiag.checks.training.run import train_ddp, train_strategies
 
 # Discovery and driver
 _DISCOVERY = (
-    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_board, gpu_started, xid_kernel_log,
+    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_board, gpu_model, gpu_started, xid_kernel_log,
     sxid_kernel_log,
     sources_agree, driver_nouveau, driver_version, driver_firmware, driver_persistence,
     driver_values,

@@ -4,6 +4,7 @@ They are part of BUILTIN, and loaded without the rest of it. Every other check n
 not read (the host's state, torch, an earlier or recorded snapshot) and would be skipped there.
 """
 
+from gpudiag.checks.gpu.board import gpu_model
 from gpudiag.checks.gpu.devices import gpu_count, gpu_hung, gpu_lost, gpu_started
 from gpudiag.checks.gpu.gone import machine_gpus
 from gpudiag.checks.gpu.leftovers import memory_leftover, process_dead
@@ -44,8 +45,8 @@ from gpudiag.checks.software.driver import driver_firmware, driver_nouveau, driv
 from gpudiag.checks.software.sources import driver_values, nvml_answers, nvml_calls, sources_agree
 
 GPU_CHECKS: tuple[Check, ...] = (
-    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_started, xid_kernel_log,
-    sxid_kernel_log, sources_agree,
+    nvml_answers, nvml_calls, gpu_lost, gpu_hung, gpu_count, machine_gpus, gpu_model, gpu_started,
+    xid_kernel_log, sxid_kernel_log, sources_agree,
     driver_nouveau, driver_firmware, driver_persistence, driver_values,
     memory_size, ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
     temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,

@@ -33,8 +33,10 @@ _MIN_WATCH_SECONDS = 1.0
 @click.option(
     "--free",
     type=click.IntRange(min=1),
-    metavar="N",
-    help="Choose N free GPUs; exit 1 if fewer are free.",
+    is_flag=False,
+    flag_value=1,
+    metavar="[N]",
+    help="Choose N free GPUs (1 without a number); exit 1 if fewer are free. With --json: `free` on each GPU.",
 )
 @click.option("--ids", is_flag=True, help="With --free: print only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
@@ -59,12 +61,11 @@ def list_devices(
 
     A GPU counts as free when it answers, no check found a fault on it, no compute process is on it, its load
     and its used memory are both below 10 %, its compute mode allows work, and CUDA_VISIBLE_DEVICES, where
-    it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on.
+    it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on. The document of --json has `free`
+    for each GPU where --free asks for it: it takes the checks and the kernel log, and is null without.
     """
-    given = {
-        "--sources": sources, "--wide": wide, "--watch": watch, "--json": wanted.as_json, "--output": wanted.output,
-    }  # fmt: skip
-    _refuse_conflicts(free, ids, [option for option, value in given.items() if value])
+    given = {"--sources": sources, "--wide": wide, "--watch": watch, "--output": wanted.output}
+    _refuse_conflicts(free, ids, wanted, [option for option, value in given.items() if value])
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
     _refuse_idle(names, wide=wide, wanted=wanted)
     given_deadline = click.get_current_context().get_parameter_source("deadline")
@@ -84,11 +85,13 @@ def _refuse_idle(names: tuple[str, ...] | None, *, wide: bool, wanted: Wanted) -
         raise UsageError("--verbose is for --wide", hint="gpudiag list --wide --verbose")
 
 
-def _refuse_conflicts(wanted: int | None, ids: bool, given: list[str]) -> None:
+def _refuse_conflicts(free: int | None, ids: bool, wanted: Wanted, given: list[str]) -> None:
     """Raise for options that contradict each other; `given` are the others, by name."""
-    if ids and wanted is None:
+    if ids and free is None:
         raise UsageError("--ids prints the GPUs that --free finds", hint="give both: --free 2 --ids")
-    if wanted is not None and given:
+    if ids and wanted.as_json:
+        raise UsageError("--ids prints UUIDs alone, and the document has them", hint="leave one out")
+    if free is not None and given:
         raise UsageError(f"--free and {given[0]} do not go together", hint="give one of them")
     if "--watch" in given and "--output" in given:
         raise UsageError("--watch and --output do not go together", hint="use --watch with --json > FILE")

@@ -1,12 +1,13 @@
 """`gpudiag list` as text: the renderings that make up one listing. Loaded only for text."""
 
-from gpudiag.checks.gpu.availability import Candidate, judge_availability
+from gpudiag.checks.gpu.availability import judge_availability
 from gpudiag.checks.gpu.gone import GPU_GONE
 from gpudiag.checks.on_machine import MACHINE_CHECKS
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.checks.software.sources import DISAGREEMENT
 from gpudiag.checks.traces import Trace, gpu_traces
 from gpudiag.model.device import Snapshot, SourceState
+from gpudiag.model.finding import Finding
 from gpudiag.model.history import KnownGpus
 from gpudiag.model.reading import Reading
 from gpudiag.render.devices_text import render_devices
@@ -40,6 +41,6 @@ def render_list(
     return f"{render(snapshot, told_above, candidates, style)}\n{render_sources(snapshot, style)}"
 
 
-def find_candidates(snapshot: Snapshot) -> tuple[Candidate, ...]:
-    """Every GPU or MIG instance with the reasons not to start work on it."""
-    return judge_availability(snapshot, findings_worst_first(judge_snapshot(snapshot).results))
+def judge_free(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """The findings by which a GPU is left out of those that are free, worst first."""
+    return findings_worst_first(judge_snapshot(snapshot).results)

@@ -41,7 +41,7 @@ def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitSta
         _watch(options.watch_seconds, options, started)
     snapshot, known = _look(options, started)
     if options.wanted is not None:
-        return _print_free(snapshot, options.wanted, ids=options.ids)
+        return _print_free(snapshot, options.wanted, options)
     if options.output is not None:
         return _print_and_keep(snapshot, known, options)
     sys.stdout.write(_render(snapshot, known, options))
@@ -102,20 +102,25 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
     redraw(interval_seconds, draw, as_json=options.as_json)
 
 
-def _print_free(snapshot: Snapshot, wanted: int, *, ids: bool) -> ExitStatus:
-    """Print `wanted` free GPUs; where there are fewer, only the reasons, on standard error."""
-    from gpudiag.cli.list_text import find_candidates
+def _print_free(snapshot: Snapshot, wanted: int, options: ListOptions) -> ExitStatus:
+    """Print `wanted` free GPUs; where there are fewer, only the reasons, on standard error. As JSON: all GPUs, marked."""
+    from gpudiag.checks.gpu.availability import judge_availability, mark_free
+    from gpudiag.cli.list_text import judge_free
     from gpudiag.render.devices_text import render_free, render_ids, render_too_few
 
     status = snapshot.source("nvml")
     if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
         words = status.reason or status.state.value
         raise SourceFailedError(f"NVML cannot say which GPUs are free: {words}", hint="see `gpudiag`")
-    candidates = find_candidates(snapshot)
+    findings = judge_free(snapshot)
+    candidates = judge_availability(snapshot, findings)
+    if options.as_json:
+        sys.stdout.write(dumps(mark_free(snapshot, findings)) + "\n")
     free = tuple(candidate for candidate in candidates if candidate.free)
     if len(free) < wanted:
         print(f"gpudiag: {render_too_few(wanted, candidates)}", file=sys.stderr)
         return ExitStatus.FAIL
     chosen = free[:wanted]
-    sys.stdout.write(render_ids(chosen) if ids else render_free(snapshot, chosen))
+    if not options.as_json:
+        sys.stdout.write(render_ids(chosen) if options.ids else render_free(snapshot, chosen))
     return ExitStatus.PASS

@@ -119,6 +119,7 @@ class MigInstance:
     fp16_activity_percent: Reading[float] = NOT_ASKED
     pcie_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
     pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
+    free: Reading[bool] = NOT_ASKED  # as in Device
 
 
 @noun
@@ -280,6 +281,8 @@ class Device:
     pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
+    # Whether work may start on it, or on an instance of it: judged by the checks, and only where `list --free` asks.
+    free: Reading[bool] = NOT_ASKED
 
     @property
     def is_asleep(self) -> bool:

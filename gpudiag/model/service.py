@@ -187,7 +187,8 @@ class LiveDevice:
     mig_instances: Reading[tuple[MigInstance, ...]]
     processes: Reading[tuple[GpuProcess, ...]]
     last_good: LastGood | None = None
-    signs_of_use: tuple[str, ...] = ()  # why it is not free; a container may show load and no process
+    signs_of_use: tuple[str, ...] = ()  # a container may show load and no process
+    not_free_because: tuple[str, ...] = ()  # as in `gpudiag list`: use, and also a fault that a check found
     pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
     slurm_jobs: tuple[JobUse, ...] = ()
 

@@ -52,6 +52,8 @@ def complete_identities(
     devices: tuple[Device, ...], machine: Machine, uuid_of_bus_id: Mapping[str, str | None]
 ) -> tuple[Device, ...]:
     """The devices with the UUIDs, bus ids, NUMA nodes and slot limits that NVML did not give."""
+    told = list(uuid_of_bus_id.values())
+    uuid_of_bus_id = {bus_id: uuid for bus_id, uuid in uuid_of_bus_id.items() if told.count(uuid) == 1}
     by_order = _bus_ids_by_order(devices, pci_gpus(machine))
     bus_id_of_uuid = {uuid: bus_id for bus_id, uuid in uuid_of_bus_id.items() if uuid}
     completed = []

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-Form = Literal["number", "positive", "running", "text", "switch", "flag"] | tuple[str | None, ...]
+Form = (
+    Literal["number", "positive", "running", "percent", "signed", "text", "switch", "flag"]
+    | tuple[str | None, ...]
+)
 Tier = Literal["once", "fast", "slow", "fixed"]
 HistoryKind = Literal["mean", "last", "bits"]
 MetricKind = Literal["gauge", "counter"]
@@ -19,7 +22,8 @@ COUNTER: MetricKind = "counter"
 class Call:
     """A function of nvml.h about one GPU that returns the reading.
 
-    `gives` is what the answer is: a number (NVML's all ones are none), one that is not 0, one that is above 0 on every GPU that runs, a text, nvmlEnableState_t,
+    `gives` is what the answer is: a number (NVML's all ones are none, nor is one below 0), one that is not 0, one that is above 0 on
+    every GPU that runs, a percentage, a number that may be below 0, a text, nvmlEnableState_t,
     a flag, or the words of an enumeration by number. A number is divided by `per`. Of a function that answers
     several readings, each declares the same call and its `place`: the member's name, or its number. `wide`: 64 bits.
     A driver that does not know the function is asked the `older` one.

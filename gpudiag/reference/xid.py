@@ -124,7 +124,7 @@ def nvlink5_advice(unit: str, subcode: int) -> str | None:
 
 
 def nvlink5_bucket(unit: str, subcode: int, error: int | None) -> str | None:
-    """`reset` or `look_elsewhere`, overriding the line's own word; None where that word decides."""
+    """`reset`, `look_elsewhere` or `watch`, overriding the line's own word; None where that word decides."""
     for rule in read_table("nvlink5.toml")["resolution"]:
         known = error in rule["errors"] if "errors" in rule else subcode in rule["subcodes"]
         if unit.upper().startswith(rule["unit"]) and known:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from gpudiag import __version__
-from gpudiag.checks.gpu.availability import signs_of_use
+from gpudiag.checks.gpu.availability import reasons_against, signs_of_use
 from gpudiag.checks.gpu.state import count_states, findings_about
 from gpudiag.compat import UTC
 from gpudiag.model.device import Device, Snapshot, SourceState
@@ -79,7 +79,9 @@ def build_live(
         sampler=sampler,
         sources=snapshot.sources,
         devices=tuple(
-            _live_device(device, known, last_good.get(key_of(device)), driver_answers=driver_answers)
+            _live_device(
+                snapshot, device, known, last_good.get(key_of(device)), driver_answers=driver_answers
+            )
             for device in devices
         ),
         findings_version=0 if findings is None else findings.version,
@@ -126,7 +128,12 @@ def throttle_reasons(device: Device) -> Reading[tuple[str, ...]]:
 
 
 def _live_device(
-    device: Device, findings: tuple[Finding, ...], last_good: LastGood | None, *, driver_answers: bool
+    snapshot: Snapshot,
+    device: Device,
+    findings: tuple[Finding, ...],
+    last_good: LastGood | None,
+    *,
+    driver_answers: bool,
 ) -> LiveDevice:
     about = findings_about(device, findings)
     throttled = throttle_reasons(device)
@@ -145,6 +152,7 @@ def _live_device(
         throttled=throttled if isinstance(throttled, Missing) else bool(throttled),
         last_good=None if responds else last_good,
         signs_of_use=tuple(signs_of_use(device)) if responds else (),
+        not_free_because=reasons_against(snapshot, device, findings),
         **{name: getattr(device, name) for name in _COPIED},
     )
 

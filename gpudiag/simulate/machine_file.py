@@ -40,9 +40,9 @@ _SCALARS = (str, int, float, bool, types.NoneType)
 
 # Which GPU it is in each source's count follows from the machine, so no file says it.
 # The subsystem's id is said once for NVML and the bus, among the keys of a GPU.
-# How fast NVLink is follows from its counters.
+# How fast NVLink is follows from its counters, and whether a GPU is free from what the checks find.
 DERIVED_READINGS = (
-    "nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id", "nvlink_throughput_bytes_per_second",
+    "nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id", "nvlink_throughput_bytes_per_second", "free",
 )  # fmt: skip
 _IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
 _BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs

@@ -250,13 +250,15 @@ def test_a_gpu_with_load_and_no_process_to_see_is_in_use(browsing: Browsing, bus
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         devices = state.live()["devices"]
         for device in devices:
-            device["processes"] = []
+            device |= {"processes": [], "signs_of_use": [], "not_free_because": []}
         devices[0]["signs_of_use"] = ["63.3 GiB of memory are in use"]
+        devices[1]["not_free_because"] = ["a check found a fault on it"]  # as `gpudiag list` leaves it out
         state.told = {"devices": devices}
         watched.open()
         users = watched.page.locator("table.gpus tbody td.users")
         watched.page.get_by_text("in use", exact=True).wait_for()
-        assert users.all_inner_texts() == ["in use", *["free"] * 7]
+        assert users.all_inner_texts() == ["in use", "not free", *["free"] * 6]
+        assert users.nth(1).locator("span").get_attribute("title") == "a check found a fault on it"
         watched.open("runs")
         watched.page.locator("form.start").wait_for()
         assert watched.page.locator("form.start").inner_text().count("(in use)") == 1

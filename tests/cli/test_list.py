@@ -176,6 +176,45 @@ def test_too_few_free_gpus_leave_standard_output_empty() -> None:
     assert "GPU 0" in done.err
 
 
+def test_free_without_a_number_is_one() -> None:
+    with simulated_machine("h100x8+busy:0") as session:
+        without, one = (
+            run_on(session, "list", "--free", "--ids"),
+            run_on(session, "list", "--free", "1", "--ids"),
+        )
+        text = run_on(session, "list", "--free")
+    assert (without.status, without.out) == (ExitStatus.PASS, one.out)
+    assert "CUDA_VISIBLE_DEVICES" in text.out
+
+
+def test_the_document_says_which_gpus_are_free_as_the_list_does() -> None:
+    with simulated_machine("h100x8+busy:0+lost:1+xid:3:79") as session:
+        enough, fewer = (
+            run_on(session, "list", "--json", "--free"),
+            run_on(session, "list", "--free", "8", "--json"),
+        )
+        table, plain = run_on(session, "list"), run_on(session, "list", "--json")
+    marks = {device["nvml_index"]: device["free"] for device in enough.document["devices"]}
+    assert marks == {0: False, 1: False, 2: True, 3: False, 4: True, 5: True, 6: True, 7: True}
+    assert "Free: GPUs 2 4 5 6 7." in table.out
+    assert (enough.status, enough.err) == (ExitStatus.PASS, "")
+    assert fewer.status == ExitStatus.FAIL
+    assert {device["nvml_index"]: device["free"] for device in fewer.document["devices"]} == marks
+    assert "5 of 8" in fewer.err
+    # Without --free nothing is judged, and nothing is called free.
+    assert {device["free"] for device in plain.document["devices"]} == {None}
+    assert {device["missing"]["free"] for device in plain.document["devices"]} == {"not_asked"}
+
+
+@pytest.mark.parametrize(
+    "other", [("--ids", "--json"), ("--wide",), ("--sources", "all"), ("--watch", "2", "--json")]
+)
+def test_free_beside_what_it_cannot_go_with_is_a_usage_error(other: tuple[str, ...]) -> None:
+    done = run_gpudiag("h100x8", "list", "--free", *other)
+    assert (done.status, done.out) == (ExitStatus.USAGE, "")
+    assert done.err.startswith("gpudiag: --")
+
+
 def test_a_job_is_offered_only_what_it_was_given() -> None:
     done = run_gpudiag("h100x8", "list", "--free", "3", "--ids", CUDA_VISIBLE_DEVICES="4,5")
     assert done.status == ExitStatus.FAIL

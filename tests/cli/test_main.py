@@ -140,7 +140,7 @@ def test_every_verdict_has_an_exit_status() -> None:
         (["list", "--free", "0"], "--free"),
         (["list", "--free", "two"], "--free"),
         (["list", "--ids"], "--free 2 --ids"),
-        (["list", "--free", "1", "--json"], "do not go together"),
+        (["list", "--free", "1", "--wide"], "do not go together"),
         (["list", "--free", "1", "--sources", "torch"], "do not go together"),
         (["list", "--watch", "2", "--output", "x.json"], "do not go together"),
         (["list", "--watch", "0.1"], "--watch"),

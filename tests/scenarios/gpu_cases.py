@@ -163,6 +163,7 @@ DISCOVERY = (
         "driver.version", "driver.unexpected_version",
         now(expected={"expected_driver": "570"}), now(expected={"expected_driver": "580"}),
     ),
+    Case("gpu.model", "gpu.model_differs", now(gpu(3, name="NVIDIA H100 PCIe")), now(gpu(3, name="NVIDIA T400 4GB", brand="quadro"))),
     Case(
         "driver.firmware", "driver.vbios_differs",
         now(gpu(3, vbios_version="96.00.74.00.01")), now(gpus(vbios_version="96.00.74.00.01")),

@@ -92,6 +92,7 @@ export interface LiveDevice extends WithMissing {
   processes: GpuProcess[] | null;
   last_good: LastGood | null;
   signs_of_use: string[];
+  not_free_because: string[];
   pods: PodUse[];
   slurm_jobs: JobUse[];
 }
@@ -115,6 +116,7 @@ export interface MigInstance extends WithMissing {
   fp16_activity_percent: number | null;
   pcie_transmitted_bytes_per_second: number | null;
   pcie_received_bytes_per_second: number | null;
+  free: boolean | null;
 }
 
 // A process that holds memory on a GPU, as NVML names it and /proc describes it.

@@ -7,7 +7,7 @@ list does not show (in another container), and what GPUtil cannot see: processes
 mode, MIG, and what this job was given.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpudiag.checks.gpu.products import is_coherent
 from gpudiag.model.device import Device, GpuProcess, MigInstance, Snapshot
@@ -148,6 +148,38 @@ def judge_availability(snapshot: Snapshot, findings: tuple[Finding, ...]) -> tup
     return tuple(
         candidate for device in snapshot.devices for candidate in _candidates(snapshot, device, faulty)
     )
+
+
+def mark_free(snapshot: Snapshot, findings: tuple[Finding, ...]) -> Snapshot:
+    """The snapshot with `free` on each GPU and MIG instance; a GPU with MIG on is free where an instance is."""
+    faulty = _faulty_subjects(findings)
+    return replace(
+        snapshot,
+        devices=tuple(_marked(device, _candidates(snapshot, device, faulty)) for device in snapshot.devices),
+    )
+
+
+def _marked(device: Device, candidates: tuple[Candidate, ...]) -> Device:
+    marked = replace(device, free=any(candidate.free for candidate in candidates))
+    instances = device.mig_instances
+    if not _is_split(device) or isinstance(instances, Missing):
+        return marked
+    pairs = zip(instances, candidates, strict=True)
+    return replace(marked, mig_instances=tuple(replace(one, free=candidate.free) for one, candidate in pairs))
+
+
+def reasons_against(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """The reasons not to start work on the GPU, nor on any MIG instance of it; empty where it, or one of them, is free."""
+    candidates = _candidates(snapshot, device, _faulty_subjects(findings))
+    if any(candidate.free for candidate in candidates):
+        return ()
+    reasons = tuple(dict.fromkeys(reason for candidate in candidates for reason in candidate.against))
+    return reasons or ("MIG is on, and it has no instance",)
+
+
+def _is_split(device: Device) -> bool:
+    """Whether work starts on the GPU's MIG instances, and not on the whole."""
+    return device.mig_mode == "enabled" and not isinstance(device.mig_instances, Missing)
 
 
 def _candidates(

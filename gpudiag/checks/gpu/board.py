@@ -1,14 +1,17 @@
-"""Check of boards that are made with a known number of GPUs: one that is short of some, even if nobody saw them before."""
+"""Checks of the GPUs of one machine as a set: a board that is short of some, even if nobody saw them before; one of another model."""
 
 from dataclasses import dataclass
 
 from gpudiag.checks.gpu.availability import granted
+from gpudiag.checks.gpu.products import is_data_center
+from gpudiag.checks.majority import majority_of
+from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
-from gpudiag.checks.subjects import host_finding, is_virtual
+from gpudiag.checks.subjects import device_subject, host_finding, is_virtual, name_device
 from gpudiag.model.context import Context
-from gpudiag.model.device import Snapshot
+from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import DISPLAY_CLASSES
 from gpudiag.model.reading import Missing
 
@@ -36,6 +39,7 @@ _BOARDS = (
     Board("DGX Spark", ("NVIDIA GB10",), (1,)),
 )
 
+_MANY_OF_ONE = 3
 BOARD_INCOMPLETE = FindingKind(
     code="gpu.board_incomplete",
     outcome=Outcome.WARN,
@@ -51,6 +55,24 @@ BOARD_INCOMPLETE = FindingKind(
         " 2); DGX Spark: 1. Not judged for half of a board or less, in virtual machines and containers, nor where a job was"
         " given its GPUs.",
         look_also=("lspci -d 10de:", "gpu.gone", "gpu.missing", "gpu.count"),
+    ),
+)
+
+MODEL_DIFFERS = FindingKind(
+    code="gpu.model_differs",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="A data-center GPU is of another model than most of the machine's: a job over all of them goes at the pace and"
+    " with the memory of the smallest.",
+    remedy="If that is meant, give jobs the GPUs of one model (CUDA_VISIBLE_DEVICES); if not, have the board exchanged.",
+    basis=Basis(
+        reads="The names of the GPUs, as NVML gives them.",
+        limit=f"the name of most data-center GPUs here, where there are {_MANY_OF_ONE} of it for each other one (our"
+        " choice: a machine that is mixed by intent has several of each). Consumer and workstation cards, and those for a"
+        " screen, are not compared.",
+        look_also=("nvidia-smi -L", "gpu.board_incomplete", "driver.vbios_differs"),
     ),
 )
 
@@ -104,6 +126,32 @@ def gpu_board(context: Context) -> Judgement:
         "gpu_count", listed, unit="GPUs", limit=whole, source="NVML and PCI bus; limit: NVIDIA"
     )
     return judged(host_finding(context, BOARD_INCOMPLETE, describe_shortage(context.snapshot), evidence))
+
+
+@check(
+    "gpu.model",
+    title="data-center GPUs of one machine are of one model",
+    needs=("gpus",),
+    reports=(MODEL_DIFFERS,),
+    readings=("name",),
+)
+def gpu_model(context: Context) -> Judgement:
+    """WARN for each data-center GPU that is of another model than most are."""
+    snapshot = context.snapshot
+    servers = [device for device in answering(snapshot) if is_data_center(device)]
+    usual = majority_of(device.name for device in servers)
+    others = [device for device in servers if device.name != usual]
+    if len(servers) < 2:
+        return does_not_apply("fewer than two data-center GPUs are here to compare")
+    if usual is None or len(servers) - len(others) < _MANY_OF_ONE * len(others):
+        return judged()
+    return judged(*(_other_model(snapshot, device, str(usual)) for device in others))
+
+
+def _other_model(snapshot: Snapshot, device: Device, usual: str) -> Finding:
+    message = f"{name_device(device)} is another model, {device.name}; most others are {usual}"
+    evidence = Evidence("name", str(device.name), limit=usual, source="NVML; limit: peers")
+    return MODEL_DIFFERS.finding(device_subject(snapshot, device), message, evidence)
 
 
 def _board_of(snapshot: Snapshot) -> Board | None:

@@ -12,7 +12,7 @@ _WORKSTATION_BRANDS = ("quadro", "quadro_rtx", "nvidia_rtx", "nvs")
 _VIRTUAL_BRANDS = ("grid", "vapps", "vpc", "vcs", "vws", "cloud_gaming")
 _VIRTUAL_NAME = re.compile(r"-\d+[ABCQ]$")
 _CONSUMER_WORDS = ("GeForce", "TITAN")
-_WORKSTATION_WORDS = ("RTX", "Quadro")
+_WORKSTATION_WORDS = ("RTX", "Quadro", "Display")  # a DGX Station has a card of its own for the screen
 _COHERENT = ("GH200", "GB200", "GB300")
 
 

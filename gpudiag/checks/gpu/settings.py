@@ -1,11 +1,11 @@
 """Checks of how GPUs are set: compute mode, MIG, work that looks stuck, power limits, locked clocks."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from gpudiag.checks import limits
+from gpudiag.checks.majority import describe_split, split_group, usual_value
 from gpudiag.checks.per_device import (
     Pair,
     alike,
@@ -28,7 +28,7 @@ from gpudiag.checks.registry import (
 from gpudiag.checks.subjects import device_subject, name_device
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.evidence import Evidence
+from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
 
@@ -228,12 +228,12 @@ _power_kind = partial(
 )
 _POWER_LIMIT_BASIS = Basis(
     reads="Power draw, enforced power limit and the device's default limit.",
-    limit=f"{limits.POWER_LIMIT_RATIO:.0%} of the device's default; the limit that most peers have",
+    limit=f"{limits.POWER_LIMIT_RATIO:.0%} of the device's default; the limit that most of them have, two at least",
     look_also=("nvidia-smi -q -d POWER", "clocks.power_capped"),
 )
 _CLOCKS_APPLICATION_BASIS = Basis(
     reads="nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock.",
-    limit="the device's default; the clock that most peers have",
+    limit="the device's default; the clock that most of them have, two at least",
     look_also=("nvidia-smi -q -d CLOCK", "power.limit_lowered"),
 )
 POWER_LIMIT_LOWERED = _power_kind(
@@ -324,8 +324,13 @@ def _judge_limit(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     limit, default = device.power_limit_enforced_watts, device.power_limit_default_watts
     if isinstance(limit, Missing) or isinstance(default, Missing):
         return
-    subject, usual = device_subject(snapshot, device), _usual(snapshot, device, "power_limit_enforced_watts")
-    peers = () if usual is None else (Evidence("power_limit_of_peers", usual, "W", source="the other GPUs"),)
+    subject = device_subject(snapshot, device)
+    usual = usual_value(snapshot, device, "power_limit_enforced_watts")
+    peers = (
+        (Evidence("power_limit_of_peers", usual, "W", source="the other GPUs"),)
+        if isinstance(usual, float) and usual != limit
+        else ()
+    )
     if limit < limits.POWER_LIMIT_RATIO * default:
         message = f"{name_device(device)}: power limit {limit:.0f} W, its default is {default:.0f} W"
         evidence = Evidence(
@@ -333,21 +338,58 @@ def _judge_limit(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         )
         remedy = f"Set it back as root with `nvidia-smi -i INDEX -pl {default:.0f}`, or ask the provider why it is lowered."
         yield POWER_LIMIT_LOWERED.finding(subject, message, evidence, *peers, remedy=remedy)
-    elif usual is not None and limit < limits.POWER_LIMIT_RATIO * usual:
+    elif isinstance(usual, float) and limit < limits.POWER_LIMIT_RATIO * usual:
         message = f"{name_device(device)}: power limit {limit:.0f} W, most others have {usual:.0f} W"
         evidence = Evidence("power_limit_enforced_watts", limit, "W", usual, "NVML; limit: peers")
         remedy = f"Set it to the limit of the others as root with `nvidia-smi -i INDEX -pl {usual:.0f}`."
         yield POWER_LIMIT_DIFFERS.finding(subject, message, evidence, remedy=remedy)
+    else:
+        yield from _judge_split(
+            snapshot,
+            device,
+            POWER_LIMIT_DIFFERS,
+            ("power limit", "power_limit_enforced_watts", "power_limit_default_watts", "W"),
+            limits.POWER_LIMIT_RATIO,
+        )
+
+
+def _judge_split(
+    snapshot: Snapshot,
+    device: Device,
+    kind: FindingKind,
+    words: tuple[str, str, str, str],
+    least_share: float,
+) -> Iterator[Finding]:
+    """One finding where GPUs like this one differ in a setting without a majority; `words`: name, fields, unit.
+
+    A setting below its own default is reported by itself.
+    """
+    name, field, default_field, unit = words
+    group = split_group(snapshot, device, field)
+    values = [getattr(one, field) for one in group]
+    defaults = [getattr(one, default_field) for one in group]
+    known = [
+        (value, default)
+        for value, default in zip(values, defaults, strict=True)
+        if not isinstance(default, Missing)
+    ]
+    if not group or min(values) >= least_share * max(values):
+        return
+    if any(value < least_share * default for value, default in known):
+        return
+    told = describe_split(group, field, f" {unit}")
+    evidence = Evidence(field, told, limit="the same on all", source="NVML")
+    remedy = f"Find out which {name} is meant, and set it on all of them."
+    message = f"GPUs of one kind differ in their {name}: {told}"
+    yield kind.finding(HostSubject(snapshot.host), message, evidence, remedy=remedy)
 
 
 def _judge_clocks(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     clock, default = device.graphics_clock_application_mhz, device.graphics_clock_application_default_mhz
     if isinstance(clock, Missing) or isinstance(default, Missing):
         return
-    subject, usual = (
-        device_subject(snapshot, device),
-        _usual(snapshot, device, "graphics_clock_application_mhz"),
-    )
+    subject = device_subject(snapshot, device)
+    usual = usual_value(snapshot, device, "graphics_clock_application_mhz")
     source = "nvmlDeviceGetApplicationsClock"
     if clock < default:
         message = f"{name_device(device)}: application clock {clock} MHz, its default is {default} MHz"
@@ -355,10 +397,23 @@ def _judge_clocks(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
             "graphics_clock_application_mhz", clock, "MHz", default, f"{source}; limit: default"
         )
         yield CLOCKS_LOWERED.finding(subject, message, evidence)
-    elif usual is not None and clock < usual:
+    elif isinstance(usual, int) and clock < usual:
         message = f"{name_device(device)}: application clock {clock} MHz, most others have {usual:.0f} MHz"
         evidence = Evidence("graphics_clock_application_mhz", clock, "MHz", usual, f"{source}; limit: peers")
         yield CLOCKS_DIFFER.finding(subject, message, evidence)
+    else:
+        yield from _judge_split(
+            snapshot,
+            device,
+            CLOCKS_DIFFER,
+            (
+                "application clock",
+                "graphics_clock_application_mhz",
+                "graphics_clock_application_default_mhz",
+                "MHz",
+            ),
+            1.0,
+        )
 
 
 def _judge_idle(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
@@ -383,13 +438,3 @@ def _judge_idle(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
 def _is_idle(device: Device) -> bool:
     known = not isinstance(device.utilization_percent, Missing)
     return known and not is_loaded(device, limits.IDLE_PERCENT + 1) and device.processes == ()
-
-
-def _usual(snapshot: Snapshot, device: Device, field: str) -> float | None:
-    """The value that most other GPUs of the same product have; None where none has a majority."""
-    values = (getattr(peer, field) for peer in alike(snapshot, device))
-    counts = Counter(value for value in values if not isinstance(value, Missing))
-    if not counts:
-        return None
-    value, votes = counts.most_common(1)[0]
-    return float(value) if votes > counts.total() / 2 else None

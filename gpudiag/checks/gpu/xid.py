@@ -17,6 +17,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     GpuBurst,
     GpuFault,
     Recovery,
+    asks_for_recovery,
     cite_fault,
     collect_faults,
     collect_xids,
@@ -26,6 +27,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     find_bad_place,
     find_restart,
     how_to_tell_of_reset,
+    is_unfit,
     outcome_of,
     read_recovery,
 )
@@ -51,7 +53,6 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
 # A job's fault matters while its owner may still look; a GPU's, for a week after it was
@@ -121,7 +122,7 @@ XID_WEAR = FindingKind(
     severity=Severity.MONITOR,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The GPU had an error that it contained or corrected.",
+    meaning="The GPU had an error that it contained or corrected, or the driver asks for a step that leaves it usable.",
     remedy="Watch it; reset the GPU when it is next free.",
     basis=_XID_HARDWARE_BASIS,
 )
@@ -260,7 +261,7 @@ def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated
     """The findings by which NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
     again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.lives > 1 else ""
-    request = describe_request(action) if action in UNFIT_ACTIONS else ""
+    request = describe_request(action) if is_unfit(action) else ""
     stated_by, last = fault.last.stated_by, fault.last
     if has_link_error_beside(snapshot, last.device, last.root, last.xid):
         stated_by = (*stated_by, *STATED_BY_NEIGHBOURS)
@@ -292,7 +293,7 @@ def _kind(
     """The kind of finding for a fault; None for one too old to matter."""
     burst = fault.last
     entry, outcome = burst.xid, outcome_of(burst.root)
-    unfit = recovery.action in UNFIT_ACTIONS and _is_about(burst, recovery)
+    unfit = is_unfit(recovery.action) and _is_about(burst, recovery)
     if burst.device is None and _is_part(snapshot):
         recent = _is_recent(snapshot, burst, SETTLED_WINDOW)
         return XID_OTHER_GPU if recent and (unfit or outcome is Outcome.FAIL) else None
@@ -302,6 +303,10 @@ def _kind(
         return _fail_kind(snapshot, fault, recovery)
     if bad is not None and _is_recent(snapshot, burst, SETTLED_WINDOW):
         return XID_REPEATED
+    if any(asks_for_recovery(event) for event in burst.events):
+        # A step that leaves the GPU usable; or one that the driver asked for, and asks for no longer.
+        kind = XID_WEAR if recovery.action not in (None, "none") else XID_SETTLED
+        return kind if _is_recent(snapshot, burst, SETTLED_WINDOW) else None
     if entry is None or (entry.kind is XidKind.HARDWARE and outcome is not Outcome.PASS):
         kind = XID_UNKNOWN if entry is None else XID_SETTLED if _is_restarted(fault) else XID_WEAR
         lasts = entry is not None and entry.lasting
@@ -386,10 +391,14 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     entry, root = fault.last.xid, fault.last.root
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
-    if recovery.action in UNFIT_ACTIONS and kind is not XID_REPEATED:
-        return f"The driver asks for {str(recovery.action).replace('_', ' ')}: drain the GPU and do it."
+    if is_unfit(recovery.action) and kind is not XID_REPEATED:
+        return f"{describe_request(recovery.action)[:-1]}: drain the GPU and do it."
+    if recovery.action not in (None, "none") and kind is XID_WEAR:
+        return f"{describe_request(recovery.action)} Let running jobs end, then do it."
     if entry is None:
         return ""
+    if kind is XID_WEAR and root.severity == "nonfatal":
+        return "No reset is needed: watch the link."
     if kind is XID_REPEATED:
         next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
         step = REPLACE if next_step == "contact_support" else action_text(next_step)

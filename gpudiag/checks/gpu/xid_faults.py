@@ -21,7 +21,8 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome
 from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent, KernelEventKind
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import Missing, Reading, is_without_word
+from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import Xid, XidKind, nvlink5_bucket, xids
 
 # --- lines that belong together
@@ -88,7 +89,7 @@ def outcome_of(event: KernelEvent) -> Outcome:
     bucket = None
     if event.unit is not None and event.subcode is not None:
         bucket = nvlink5_bucket(event.unit, event.subcode, event.error)
-    if bucket == "look_elsewhere":
+    if bucket == "look_elsewhere" or (bucket == "watch" and event.severity == "nonfatal"):
         return Outcome.WARN
     return entry.nonfatal_outcome if event.severity == "nonfatal" and bucket != "reset" else entry.outcome
 
@@ -173,7 +174,7 @@ def _is_consequence(part: GpuBurst, parts: list[GpuBurst]) -> bool:
     """Whether another GPU's fault came first and explains this GPU's lines."""
     if part.xid is None or part.xid.kind in (XidKind.HARDWARE, XidKind.DRIVER):
         return False
-    if any(event.recovery_action not in (None, "none") for event in part.events):
+    if any(asks_for_recovery(event) for event in part.events):
         return False
     return any(
         outcome_of(other.root) is Outcome.FAIL and not is_later(other.root, part.root)
@@ -227,7 +228,7 @@ class GpuFault:
         count, latest, asked = 0, None, False
         processes: set[int | None] = set()
         for burst in (*self.before, *self.bursts):
-            asks = any(event.recovery_action not in (None, "none") for event in burst.events)
+            asks = any(asks_for_recovery(event) for event in burst.events)
             of_burst = {event.pid for event in burst.events} - {None}
             goes_on = (asked and not asks) or bool(processes & of_burst)
             if latest is None or not goes_on or not _is_of_one_life(latest, burst.root):
@@ -243,8 +244,7 @@ class GpuFault:
     @property
     def asked_for_recovery(self) -> bool:
         """Whether the driver logged, with one of these bursts, that the GPU must be recovered."""
-        asked = (event.recovery_action for burst in self.bursts for event in burst.events)
-        return any(action not in (None, "none") for action in asked)
+        return any(asks_for_recovery(event) for burst in self.bursts for event in burst.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +253,16 @@ class Recovery:
 
     action: str | None
     source: str
+
+
+def asks_for_recovery(event: KernelEvent) -> bool:
+    """Whether the line is the driver's request to recover the GPU."""
+    return event.recovery_action not in (None, "none")
+
+
+def is_unfit(action: str | None) -> bool:
+    """Whether that recovery must be done before the GPU is used again; one that gpudiag does not know counts as such."""
+    return action in UNFIT_ACTIONS or (action is not None and is_without_word(action))
 
 
 def collect_faults(
@@ -446,7 +456,8 @@ def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
 
 def describe_request(action: str | None) -> str:
     """The recovery that the driver asks for, as the first sentence of a remedy."""
-    return f"The driver asks for {str(action).replace('_', ' ')}."
+    words = str(action).replace("unknown_", "recovery action ").replace("_", " ")
+    return f"The driver asks for {words}."
 
 
 def _label(event: KernelEvent) -> str:

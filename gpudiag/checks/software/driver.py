@@ -1,12 +1,12 @@
 """Checks of the driver and the GPUs' firmware: the right version, equal on all GPUs, intact, kept loaded."""
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
 from gpudiag.checks.gpu.products import is_data_center
+from gpudiag.checks.majority import describe_split, split_group, usual_value
 from gpudiag.checks.needs import NO_TRACE
-from gpudiag.checks.per_device import alike, answering, judge_devices
+from gpudiag.checks.per_device import answering, judge_devices
 from gpudiag.checks.registry import (
     BOTH_GPUS,
     Basis,
@@ -35,7 +35,8 @@ _DRIVER_NOUVEAU_BASIS = Basis(
 _DRIVER_FIRMWARE_BASIS = Basis(
     reads="VBIOS and InfoROM image version of each GPU, nvmlDeviceValidateInforom, the mode of the GSP"
     " firmware and its default.",
-    limit="the version that most GPUs of the product have here; the driver's own verdict and default",
+    limit="the version that most GPUs of the product and board have here, two at least; without a majority all of them"
+    " are named, and none is blamed; the driver's own verdict and default",
     look_also=("nvidia-smi -q | grep -e VBIOS -e Image -e GSP", "xid 93", "xid 119"),
 )
 NOUVEAU_BOUND = _kind(
@@ -222,22 +223,18 @@ def _judge_firmware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         ("vbios_version", VBIOS_DIFFERS, "VBIOS"),
         ("inforom_version", INFOROM_DIFFERS, "InfoROM"),
     ):
-        own, usual = getattr(device, field), _usual(snapshot, device, field)
+        own, usual = getattr(device, field), usual_value(snapshot, device, field)
         if not isinstance(own, Missing) and usual is not None and own != usual:
-            evidence = Evidence(field, own, limit=usual, source="NVML; limit: peers")
+            evidence = Evidence(field, own, limit=str(usual), source="NVML; limit: peers")
             yield kind.finding(subject, f"{name}: {words} {own}, most others have {usual}", evidence)
+        group = split_group(snapshot, device, field)
+        if group:
+            told = describe_split(group, field)
+            evidence = Evidence(field, told, limit="the same on all", source="NVML")
+            message = f"GPUs of one kind differ in their {words}: {told}"
+            yield kind.finding(HostSubject(snapshot.host), message, evidence)
     if device.gsp_firmware_mode == "disabled" and device.gsp_firmware_mode_default == "enabled":
         evidence = Evidence(
             "gsp_firmware_mode", "disabled", limit="enabled", source="nvmlDeviceGetGspFirmwareMode"
         )
         yield GSP_OFF.finding(subject, f"{name}: GSP firmware is off", evidence)
-
-
-def _usual(snapshot: Snapshot, device: Device, field: str) -> str | None:
-    """The value that most other GPUs of the same product have; None where none has a majority."""
-    values = (getattr(peer, field) for peer in alike(snapshot, device))
-    counts = Counter(value for value in values if not isinstance(value, Missing))
-    if not counts:
-        return None
-    value, votes = counts.most_common(1)[0]
-    return str(value) if votes > counts.total() / 2 else None

@@ -98,7 +98,7 @@ def make_answer(
     seconds: float,
 ) -> NvmlAnswer:
     """The answer made of these parts; `devices` is None where NVML has not counted them."""
-    rows = () if devices is None else tuple(devices)
+    rows = () if devices is None else _without_shared_uuids(tuple(devices))
     state = SourceState.OK if failure is None else failure.state
     if failure is None and not rows:
         state = SourceState.NO_DEVICES
@@ -125,6 +125,26 @@ def make_answer(
             for function, words in calls.items()
         ),
     )
+
+
+def _without_shared_uuids(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The rows, where a UUID that NVML gives for several GPUs is none of theirs: it tells no GPU from another."""
+    counts = Counter(device.id.uuid for device in devices if not isinstance(device.id.uuid, Missing))
+    shared = {uuid for uuid, count in counts.items() if count > 1}
+    if not shared:
+        return devices
+    return tuple(
+        replace(device, id=replace(device.id, uuid=_of_several(device.id.uuid, devices)))
+        if device.id.uuid in shared
+        else device
+        for device in devices
+    )
+
+
+def _of_several(uuid: Reading[str], devices: tuple[Device, ...]) -> Missing:
+    """Why that UUID is no reading."""
+    holders = " and ".join(f"GPU {device.id.nvml_index}" for device in devices if device.id.uuid == uuid)
+    return Missing(MissingReason.ERROR, f"NVML answers {uuid} for {holders}")
 
 
 def reason_of_state(state: SourceState) -> MissingReason:

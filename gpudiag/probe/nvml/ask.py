@@ -63,6 +63,7 @@ _MEMBER_OF_VALUE_TYPE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", 
 _GONE = (DEVICE_LOST, RESET_REQUIRED)
 # The question should have been answered: not "this GPU has none", "this driver does not know", "not for you".
 _FAILED = (ERROR, TIMED_OUT, SOURCE_ABSENT)
+_WHOLE_PERCENT = 100
 _MAX_CODE = 1000  # of nvmlReturn_t: 999 is the last
 # Timeout, no data, insufficient resources, unknown: what a healthy GPU has been seen to answer once.
 _TRANSIENT = (10, 21, 23, 999)
@@ -371,6 +372,17 @@ def known(number: int) -> int:
     if number in NOT_AVAILABLE:
         raise Absent(NOT_SUPPORTED, "NVML answers 'not available'")
     return int(number)
+
+
+def percent(number: int) -> int:
+    """`number`, unless it is no share of a whole.
+
+    Raises:
+        Absent: it is below 0 or above 100.
+    """
+    if not 0 <= number <= _WHOLE_PERCENT:
+        raise Absent(NOT_SUPPORTED, f"NVML answers {number} %, which is no share of a whole")
+    return number
 
 
 def enable_state(state: int) -> str:

@@ -12,6 +12,7 @@ from gpudiag.probe.nvml.ask import (
     code_of,
     enable_state,
     known,
+    percent,
     reason_of,
     word,
 )
@@ -75,7 +76,7 @@ def read_codecs(ask: Ask, sheet: DeviceSheet) -> None:
 
 def _codec(ask: Ask, engine: str) -> int:
     busy, _sampling_period_us = ask(f"nvmlDeviceGet{engine}Utilization")
-    return known(busy)
+    return percent(known(busy))
 
 
 def read_vgpu_license(ask: Ask, sheet: DeviceSheet) -> None:

@@ -20,6 +20,7 @@ from gpudiag.probe.nvml.ask import (
     enable_state,
     field_value,
     known,
+    percent,
     reason_of,
     word,
 )
@@ -383,7 +384,7 @@ def _given(raw: Any, question: Call | Field) -> Any:
     """NVML's number as the reading's value.
 
     Raises:
-        Absent: it is NVML's all-ones value for "not available", or a 0 that cannot be.
+        Absent: it is NVML's all-ones value for "not available", or one that cannot be.
     """
     gives = question.gives
     if gives == "switch":
@@ -398,6 +399,10 @@ def _given(raw: Any, question: Call | Field) -> Any:
     if gives == "running" and number <= 0:
         # JetPack 6 answers success and zeros for the GPU of an Orin (nv-monitor issue 10, jetson_stats issue 889).
         raise Absent(NOT_SUPPORTED, f"NVML answers {number}, which no GPU that runs has")
+    if number < 0 and gives != "signed":
+        raise Absent(NOT_SUPPORTED, f"NVML answers {number}, which cannot be below 0")
+    if gives == "percent":
+        percent(number)
     return number if question.per == 1 else number / question.per
 
 

@@ -54,19 +54,24 @@ def read_memory(ask: Ask, sheet: DeviceSheet) -> None:
         sheet.mark("memory_kind", *sheet.missing["memory_total_bytes"])
         return
     sheet.values["memory_kind"] = "dedicated"
-    total = sheet.values["memory_total_bytes"]
-    for name in _MEMORY_FIELDS[1:]:
-        amount = sheet.values[name]
-        if amount is not None and amount > total:
-            del sheet.values[name]
-            sheet.mark(
-                name, NOT_SUPPORTED, f"NVML answers {amount} bytes of {total}: a part is more than the whole"
-            )
+    _drop_impossible_parts(sheet, _MEMORY_FIELDS)
     if "memory_reserved_bytes" not in sheet.values:
         return
     if sheet.values["memory_reserved_bytes"] is None:
         del sheet.values["memory_reserved_bytes"]
         sheet.mark("memory_reserved_bytes", FUNCTION_NOT_FOUND, "the driver counts it as used")
+
+
+def _drop_impossible_parts(sheet: Sheet, fields: tuple[str, ...]) -> None:
+    """Replace each part of the memory, all fields but the first, that is more than the whole by the reason."""
+    total = sheet.values[fields[0]]
+    for name in fields[1:]:
+        amount = sheet.values[name]
+        if amount is not None and not 0 <= amount <= total:
+            del sheet.values[name]
+            sheet.mark(
+                name, NOT_SUPPORTED, f"NVML answers {amount} bytes of {total}: a part is more than the whole"
+            )
 
 
 def _memory(ask: Ask) -> tuple[int, int, int, int | None]:
@@ -178,9 +183,9 @@ def _instance(ask: Ask) -> dict[str, object]:
     sheet.read("name", ask.text, "nvmlDeviceGetName")
     sheet.read("gpu_instance_id", ask.number, "nvmlDeviceGetGpuInstanceId")
     sheet.read("compute_instance_id", ask.number, "nvmlDeviceGetComputeInstanceId")
-    sheet.read_together(
-        ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"), _instance_memory, ask
-    )
+    sheet.read_together(_MEMORY_FIELDS[:3], _instance_memory, ask)
+    if _MEMORY_FIELDS[0] in sheet.values:
+        _drop_impossible_parts(sheet, _MEMORY_FIELDS[:3])
     return sheet.document()
 
 

@@ -32,7 +32,7 @@ _CLOCK_MAX = Family("clock_max_hertz", "Highest clock frequency of the product."
 
 
 def _utilization(member: Literal["gpu", "memory"]) -> Call:
-    return Call("nvmlDeviceGetUtilizationRates", place=member)
+    return Call("nvmlDeviceGetUtilizationRates", gives="percent", place=member)
 
 
 def _threshold(number: int) -> Call:  # nvmlTemperatureThresholds_t
@@ -137,7 +137,7 @@ HEAT: tuple[Declared, ...] = (
     Declared(
         "memory_temperature_celsius",
         "memory {} C",
-        Field(82),
+        Field(82, gives="running"),
         history="mean",
         metric=Metric(
             _TEMPERATURE,
@@ -150,13 +150,13 @@ HEAT: tuple[Declared, ...] = (
     Declared(
         "temperature_margin_celsius",
         "{} C below the limit",
-        Call("nvmlDeviceGetMarginTemperature"),
+        Call("nvmlDeviceGetMarginTemperature", gives="signed"),
         metric=Metric(
             Family("temperature_margin_celsius", "Degrees left until the GPU slows down (T.Limit).")
         ),
         fact=Fact("Heat and power", "Margin to the limit", "°C"),
     ),
-    Declared("temperature_margin_slowdown_celsius", "slows at a margin of {} C", Field(194)),
+    Declared("temperature_margin_slowdown_celsius", "slows at a margin of {} C", Field(194, gives="signed")),
     Declared(
         "temperature_slowdown_celsius",
         "slows at {} C",

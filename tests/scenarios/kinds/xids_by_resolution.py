@@ -51,7 +51,7 @@ KINDS = (
                 on("b200x8", f"{code}, nonfatal: ignore", nvlink5(code, unit, "Nonfatal"))
                 for code, unit in (
                     (144, "SAW_MVB"), (145, "RLW_RXPIPE"), (146, "TLW_CTRL"), (147, "TREX"),
-                    (148, "NVLPW_CTRL"), (149, "NETIR_BER_EVENT"),
+                    (148, "NVLPW_CTRL"), (149, "NETIR_LINK_EVT"),
                 )
             ),
             on("rtx4090x2", "154, from something to none", xid(154, rest="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")),

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gpudiag.checks.gpu.availability import Candidate, judge_availability
+from gpudiag.checks.gpu.availability import Candidate, judge_availability, mark_free, reasons_against
 from gpudiag.checks.gpu.devices import gpu_lost
 from gpudiag.model.device import Device, GpuProcess, MigInstance
 from gpudiag.model.reading import Missing, MissingReason
@@ -124,3 +124,36 @@ def test_a_job_that_was_given_one_instance_is_offered_that_one() -> None:
     )
     candidates = judge(device, CUDA_VISIBLE_DEVICES="MIG-8")
     assert [candidate.uuid for candidate in candidates if candidate.free] == ["MIG-8"]
+
+
+def findings_and_snapshot(*devices: Device) -> tuple[Any, Any]:
+    snapshot = make_snapshot(*devices, machine=make_machine())
+    return gpu_lost.judge(look_at(snapshot)).findings, snapshot
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, ()),
+        ({"recovery_action": "gpu_reset"}, ("a check found a fault on it",)),
+        ({"recovery_action": "drain_p2p"}, ()),  # a warning: it can be used
+        ({"compute_mode": "prohibited"}, ("its compute mode is prohibited",)),
+        ({"processes": (make_process(),)}, ("1 compute process",)),
+        ({"mig_mode": "enabled", "mig_instances": (make_instance(1), make_instance(2, 9 * GIB))}, ()),
+        (
+            {"mig_mode": "enabled", "mig_instances": (make_instance(2, 9 * GIB),)},
+            ("90 % of its memory is used",),
+        ),
+        ({"mig_mode": "enabled", "mig_instances": ()}, ("MIG is on, and it has no instance",)),
+    ],
+)
+def test_the_mark_and_the_reasons_follow_the_rule_of_the_list(
+    changes: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    findings, snapshot = findings_and_snapshot(make_device(0, **{**IDLE, **changes}))
+    (marked,) = mark_free(snapshot, findings).devices
+    told = judge_availability(snapshot, findings)
+    assert reasons_against(snapshot, snapshot.devices[0], findings) == reasons
+    assert marked.free is (not reasons) is any(candidate.free for candidate in told)
+    if marked.mig_instances and not isinstance(marked.mig_instances, Missing):
+        assert [one.free for one in marked.mig_instances] == [candidate.free for candidate in told]

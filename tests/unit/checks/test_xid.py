@@ -16,6 +16,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.finding import Outcome, Owner, Severity
 from gpudiag.model.host import Container
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.reference.vocabulary import RECOVERY_ACTIONS, UNFIT_ACTIONS
 from gpudiag.reference.xid import action_text, xids
 from tests.unit.checks.kernel_events import (
     FAILING,
@@ -32,6 +33,8 @@ from tests.unit.checks.kernel_events import (
 )
 from tests.unit.model.nouns import WITHOUT_LIBRARY, make_device, make_machine, make_snapshot
 from tests.walking import walk
+
+BIT_ERRORS = "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00000226 0x00000001)"
 
 
 @walk(FAILING)
@@ -233,7 +236,10 @@ def test_other_exceptions_are_the_jobs_own(events):
         (146, "TLW_CTRL Nonfatal XC0 i0 Link -1 (0x00000123 0x00000001)", "xid.note"),
         (147, "TREX Nonfatal XC0 i0 Link 00 (0x00000184 0x80000000)", "xid.note"),
         (148, "NVLPW_CTRL Nonfatal XC0 i0 Link 00 (0x00000005 0x80000000)", "xid.note"),
-        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00000226 0x00000001)", "xid.note"),
+        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00000226 0x00000001)", "xid.wear"),
+        (149, "NETIR_BER_EVENT Fatal XC0 i0 Link 03 (0x00000226 0x00000001)", "xid.hardware"),
+        (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 08 (0x004505c6 0x00000000)", "xid.wear"),
+        (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 08 (0x00f505c6 0x00000000)", "xid.note"),
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)", "xid.hardware"),
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x028005c6 0x00000000)", "xid.wear"),
         (150, "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", "xid.hardware"),
@@ -241,6 +247,32 @@ def test_other_exceptions_are_the_jobs_own(events):
 )
 def test_an_nvlink5_error_is_what_its_line_and_the_decode_table_say(code, rest, expected):
     assert codes(xid(code, rest=rest)) == [(expected, 0)]
+
+
+@pytest.mark.parametrize("ago", [60, 36 * 60])
+@pytest.mark.parametrize("before", [(), (13,), (149,)])
+@pytest.mark.parametrize("action", range(1, len(RECOVERY_ACTIONS)))
+def test_what_the_driver_asked_for_is_no_pass_where_the_log_alone_has_it(action, before, ago):
+    first = (xid(code, minutes_ago=ago + 1, rest=BIT_ERRORS if code == 149 else "") for code in before)
+    events = (*first, recovery(action, minutes_ago=ago))
+    word = RECOVERY_ACTIONS[action]
+    (alone,) = judge(*events)
+    assert alone.outcome is (Outcome.FAIL if word in UNFIT_ACTIONS else Outcome.WARN)
+    assert word.replace("_", " ") in alone.remedy
+    (now,) = judge(*events, snapshot=snapshot_with(word))
+    assert (now.outcome, now.code) == (alone.outcome, alone.code)
+    (settled,) = judge(*events, snapshot=snapshot_with("none"))
+    assert settled.code == "xid.settled"
+
+
+def test_a_request_that_gpudiag_does_not_know_is_one_that_must_be_followed():
+    (finding,) = judge(recovery(0x2A))
+    assert finding.code == "xid.hardware"
+    assert "recovery action 42" in finding.remedy
+
+
+def test_a_change_to_no_request_alone_is_no_fault():
+    assert codes(recovery(0)) == [("xid.note", 0)]
 
 
 def test_a_nonfatal_link_error_for_which_the_driver_asks_for_a_reset_is_a_fault():
@@ -253,6 +285,14 @@ def test_a_fatal_link_error_says_where_to_look():
     assert finding.code == "xid.hardware"
     assert "link 8, subcode 4" in finding.message
     assert finding.remedy.endswith("look at its connectors and its counters of bit errors.")
+
+
+def test_bit_errors_that_are_not_fatal_ask_for_no_reset():
+    (finding,) = judge(xid(149, rest=BIT_ERRORS))
+    assert finding.outcome is Outcome.WARN
+    assert finding.remedy == (
+        "No reset is needed: watch the link. The link meets many bit errors: look at its cables and connectors."
+    )
 
 
 def test_a_link_that_the_other_end_took_down_sends_to_the_other_end():

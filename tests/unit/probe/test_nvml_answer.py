@@ -237,3 +237,12 @@ def test_a_timeout_says_how_to_wait_longer():
 def test_no_devices_are_explained_by_the_container():
     assert explain_no_devices(IN_A_CONTAINER).endswith("this container (docker, by /.dockerenv)")
     assert "container" not in explain_no_devices(make_machine())
+
+
+def test_a_uuid_of_two_gpus_is_a_reason_on_both_and_no_value():
+    shared, own = {"uuid": "GPU-1", "memory_total_bytes": 1}, {"uuid": "GPU-2", "memory_total_bytes": 1}
+    found = answer(row(0, **shared), row(1, **own), row(2, **shared), count=3)
+    uuids = [device.id.uuid for device in found.devices]
+    assert uuids[1] == "GPU-2"
+    assert uuids[0] == uuids[2] == Missing(MissingReason.ERROR, "NVML answers GPU-1 for GPU 0 and GPU 2")
+    assert [device.id.nvml_index for device in found.devices] == [0, 1, 2]

@@ -354,3 +354,65 @@ def test_a_gpu_that_is_lost_half_way_keeps_who_it_is():
     assert sheet.values["uuid"] == "GPU-1"
     after = {"memory_total_bytes", "temperature_celsius", "nvlinks", "processes"}
     assert {reason(sheet, field) for field in after} == {"device_lost"}
+
+
+def impossible_memory(**parts):
+    return lambda version=None: SimpleNamespace(
+        **{"total": 80 * GIB, "used": GIB, "free": 79 * GIB, "reserved": 0, **parts}
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "field"),
+    [
+        ({"nvmlDeviceGetTemperatureV": -1}, "temperature_celsius"),
+        ({"nvmlDeviceGetTemperatureThreshold": -1}, "temperature_slowdown_celsius"),
+        ({"nvmlDeviceGetTemperatureThreshold": -1}, "temperature_shutdown_celsius"),
+        ({"nvmlDeviceGetFanSpeed": -1}, "fan_speed_percent"),
+        ({"nvmlDeviceGetPowerUsage": -1}, "power_draw_watts"),
+        ({"nvmlDeviceGetEnforcedPowerLimit": -1}, "power_limit_enforced_watts"),
+        ({"nvmlDeviceGetClockInfo": -1}, "memory_clock_mhz"),
+        ({"nvmlDeviceGetPcieReplayCounter": -1}, "pcie_replay_count"),
+        ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=101, memory=5)}, "utilization_percent"),
+        ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=-1, memory=5)}, "utilization_percent"),
+        (
+            {"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=5, memory=65535)},
+            "memory_utilization_percent",
+        ),
+        ({"nvmlDeviceGetEncoderUtilization": (255, 0)}, "encoder_utilization_percent"),
+        ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=200 * GIB)}, "memory_used_bytes"),
+        ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=-1)}, "memory_used_bytes"),
+        ({"nvmlDeviceGetMemoryInfo": impossible_memory(free=81 * GIB)}, "memory_free_bytes"),
+    ],
+)
+def test_what_cannot_be_is_a_reason_and_no_value(answers, field):
+    sheet = read(answers)
+    assert field not in sheet.values
+    assert "NVML answers" in sheet.missing[field][1]
+
+
+def test_a_margin_may_be_below_zero_and_a_full_gpu_is_full():
+    answers = {
+        "nvmlDeviceGetMarginTemperature": -3,
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=100, memory=0),
+        "nvmlDeviceGetFanSpeed": 104,  # nvml.h: it may exceed 100 %
+    }
+    values = read(answers).values
+    assert (values["temperature_margin_celsius"], values["utilization_percent"]) == (-3, 100)
+    assert values["fan_speed_percent"] == 104
+
+
+def test_a_mig_instance_with_more_used_than_it_has_has_no_used_memory():
+    nvml = FakeNvml(
+        {
+            "nvmlDeviceGetMigMode": (1, 1),
+            "nvmlDeviceGetMaxMigDeviceCount": 1,
+            "nvmlDeviceGetMigDeviceHandleByIndex": "instance",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=10 * GIB, used=20 * GIB, free=GIB, reserved=0),
+        }
+    )
+    sheet = DeviceSheet()
+    read_device(Ask(nvml, "handle"), sheet)
+    (instance,) = sheet.values["mig_instances"]
+    assert instance["memory_total_bytes"] == 10 * GIB
+    assert instance["missing"]["memory_used_bytes"] == "not_supported"

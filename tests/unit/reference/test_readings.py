@@ -13,8 +13,8 @@ from gpudiag.reference.declaration import Activity, ByHand, Call, Declared, by_q
 from gpudiag.reference.readings import PAGE_GROUPS, READINGS
 from tools.write_readings import PAGE, SCRIPT, facts_of, page_text, script_text
 
-# Not read of a GPU: what its row as a whole says, and its place in NVML's list.
-NOT_READINGS = {"id", "responding", "nvml_index"}
+# Not read of a GPU: what its row as a whole says, its place in NVML's list, and what the checks judge of it.
+NOT_READINGS = {"id", "responding", "nvml_index", "free"}
 NUMBERS: set[Any] = {int, float}
 
 

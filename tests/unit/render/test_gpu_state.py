@@ -45,6 +45,7 @@ def test_all_commands_have_the_same_word_for_a_sick_gpu(name: str) -> None:
     assert f"  {word}\n" in render_wide(snapshot, findings, candidates).lower()
     assert counted in " ".join(overview.split())
     assert live.headline == counted
+    assert [not one.not_free_because for one in live.devices] == [candidate.free for candidate in candidates]
 
 
 @pytest.mark.parametrize("reason", list(MissingReason))

@@ -122,7 +122,9 @@ function Users({ device }: { device: LiveDevice }) {
   if (device.processes === null) return <Reading of={device} field="processes">{DASH}</Reading>;
   if (!device.processes.length) {
     const signs = (device.signs_of_use ?? []).join(", ");
-    return signs ? <span title={`${signs}; no process is seen from here`}>in use</span> : <span class="calm">free</span>;
+    if (signs) return <span title={`${signs}; no process is seen from here`}>in use</span>;
+    const reasons = (device.not_free_because ?? []).join(", ");
+    return reasons ? <span title={reasons}>not free</span> : <span class="calm">free</span>;
   }
   const [first, ...rest] = device.processes.map(holder);
   return <span title={device.processes.map((process) => process.command ?? `pid ${process.pid}`).join("\n")}>{first}{rest.length > 0 && ` +${rest.length}`}</span>;
