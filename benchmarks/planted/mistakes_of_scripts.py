@@ -289,3 +289,55 @@ def sampler_that_pads() -> None:
         return iter(indices)
 
     after(DistributedSampler, "__iter__", pad)
+
+
+# The same where every rank keeps its part.
+
+
+def _on_sharded_steps(act: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
+    """Call `act` with FSDP2's optimizer, the number of the step and the step itself, on one rank."""
+    counts: dict[int, int] = {}
+    call: Any = torch.optim.SGD.step
+
+    @wraps(call)
+    def step(self: Any, closure: Any = None) -> Any:
+        if not is_guilty() or not hasattr(parameters_of(self)[0], "to_local"):
+            return call(self, closure)
+        number = counts.get(id(self), 0)
+        counts[id(self)] = number + 1
+        return act(self, number, lambda: call(self, closure))
+
+    put(torch.optim.SGD, "step", step)
+
+
+@fault
+def sharded_no_step_on_one_rank() -> None:
+    """One rank leaves one step out."""
+    _on_sharded_steps(lambda optimizer, number, step: None if number == WHEN else step())
+
+
+@fault
+def sharded_decay_on_one_rank() -> None:
+    """One rank's optimizer has a decay that nobody asked for."""
+
+    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+        for group in optimizer.param_groups:
+            group["weight_decay"] = 0.1
+        return step()
+
+    _on_sharded_steps(act)
+
+
+@fault
+def sharded_dropout_left_on() -> None:
+    """The sharded model drops a tenth of its outputs."""
+    import torch.distributed.fsdp as fsdp
+
+    def drop(module: Any, inputs: Any, outputs: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(outputs, 0.1, training=True)
+
+    def hook(_: Any, module: Any, *args: Any, **named: Any) -> None:
+        if any(True for _ in module.children()):
+            module.register_forward_hook(drop)
+
+    after(fsdp, "fully_shard", hook)

@@ -424,8 +424,10 @@ class WrongStep:
 
     @property
     def guilty(self) -> tuple[int, ...]:
-        """The ranks that are wrong where others are right, or else those that differ."""
-        return self.wrong if 0 < len(self.wrong) < len(self.together) else self.odd or self.wrong
+        """The ranks that are wrong where others are right, or else those that differ, or whose part is wrong."""
+        if 0 < len(self.wrong) < len(self.together):
+            return self.wrong
+        return self.odd or tuple(self.parts) or self.wrong
 
     @property
     def parts(self) -> dict[int, StepParts]:
@@ -459,8 +461,8 @@ def blame_step(wrong: WrongStep) -> Blame:
         return Blame(RANKS_DIFFER, guilty, words, Owner.HARDWARE if alone else None)
     return Blame(
         PARAMETERS,
-        tuple(wrong.together),
-        f"parameters are not those of a single process after step {number}",
+        guilty,
+        f"parameters are not those of a single process after step {number}{wrong.where if parts else ''}",
     )
 
 

@@ -280,7 +280,8 @@ def rates(scale: float, rest: float, without: float, decay: float = 1.6e-5) -> d
         ({"rounded_to": "bfloat16", **rates(0.98, 0.04, 0.041)}, "train.parameters", "rounded to bfloat16"),
         ({"rest_of_gradient_before": 1e-4, **rates(0.8, 0.4, 0.4)}, "train.gradients_late", "step 0 in step 1"),
         ({"rest_of_gradient_before": 0.35, **rates(0.8, 0.4, 0.4)}, "train.parameters", "not those of a single"),
-        (rates(1.01, 0.02, 0.021), "train.parameters", "not those of a single"),
+        (rates(1.01, 0.02, 0.021), "train.parameters", "not those of a single process after step 1 on rank 1"),
+        ({"elements_off": 1}, "train.rank_corrupt", "rank 1 alone"),
     ],
 )  # fmt: skip
 def test_a_step_of_one_ranks_shards_is_blamed_on_what_explains_it(
@@ -294,7 +295,7 @@ def test_a_step_of_one_ranks_shards_is_blamed_on_what_explains_it(
 
     finding = first(of_ranks(3, change))
     assert (finding.code, words in finding.message) == (code, True), finding.message
-    assert rank_of(finding) == (None if "single" in words else 1)
+    assert rank_of(finding) == 1
 
 
 def test_a_rank_that_keeps_its_gradients_is_named_by_what_was_there_before_its_forward_pass() -> None:
