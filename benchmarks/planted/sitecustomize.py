@@ -8,7 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-FAULTS_IN = ("corrupt_and_divided", "averaged_and_late", "steps_data_and_start", "checkpoints_and_ends")
+FAULTS_IN = (
+    "corrupt_and_divided",
+    "averaged_and_late",
+    "steps_data_and_start",
+    "checkpoints_and_ends",
+    "mistakes_of_scripts",
+)
 
 
 def _plant() -> None:

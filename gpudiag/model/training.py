@@ -50,6 +50,9 @@ class GradientParts:
     # one of the average does.
     flipped_ranks: tuple[int, ...] = ()
     flipped_average: bool = False
+    # Where the shares explain nothing: those of what each rank computed in the step before, and what both leave.
+    shares_before: tuple[float, ...] = ()
+    rest_with_before: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,11 @@ class StepParts:
     step_before: float | None  # against the movement that the step before should have made
     elements_off: int
     elements: int
+    rest_without_decay: float | None = None  # what the multiple alone leaves unexplained
+    rest_of_gradient_before: float | None = (
+        None  # what the gradients of the step before, for this one's, leave of it
+    )
+    rounded_to: str | None = None  # a shorter dtype, all of whose bits the parameters fit in
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,10 @@ class RankStart:
     tolerance_gradient: float = 0.0
     tolerance_parameter: float = 0.0
     parameters_kept: tuple[KeptTensor, ...] = ()  # by name, where they are sharded
+    parameters_rounded_to: str | None = (
+        None  # a shorter dtype that they fit in, where they are not those of the model
+    )
+    foreign_in_optimizer: Reading[int] = NOT_ASKED  # tensors that it steps and that are not the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +230,8 @@ class RankStep:
     held_error: float | None = None  # of this rank's own part, where gradients are sharded
     gradient_parts: GradientParts | None = None  # where the gradient is off
     step_parts: StepParts | None = None  # where the parameters are off
+    gradients_left: int = 0  # parameters that still had a gradient, not zero, as the forward pass began
+    noise: str | None = None  # digest of torch's random numbers after the forward pass, where it drew some
 
 
 @dataclass(frozen=True, slots=True)

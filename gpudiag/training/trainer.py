@@ -21,7 +21,7 @@ from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, 
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import Reference
 from gpudiag.training.strategies.base import Strategy
-from gpudiag.training.tensors import DTensor, describe, difference, finite, norm, projection
+from gpudiag.training.tensors import DTensor, describe, difference, digest, finite, norm, projection
 from gpudiag.training.workloads import MODELS, Batch, Epochs
 
 # --- what a wrong step is made of
@@ -46,7 +46,10 @@ class PartsFinder:
     before: Tensors  # this rank's parameters before the coming step
     gradient_tolerance: float
     parameter_tolerance: float
-    _expected: Tensors = field(default_factory=dict)  # gradients of the previous step
+    own_part: Callable[[Tensors], Tensors]  # of what is the whole model's
+    _expected: Tensors = field(default_factory=dict)  # gradients of this step
+    _expected_before: Tensors = field(default_factory=dict)
+    _samples: tuple[Tensors, Sequence[torch.Tensor]] | None = None  # at which parameters, of which indices
     _found: Tensors = field(default_factory=dict)
     _movement: Tensors = field(default_factory=dict)
 
@@ -58,6 +61,8 @@ class PartsFinder:
         `at` are the single process's parameters before the step, `indices` the samples of each rank.
         """
         before, self._expected = self._expected, expected
+        self._expected_before = before
+        samples_before, self._samples = self._samples, (at, indices)
         found_before, self._found = self._found, found
         scale = max(norm(expected), floor) or 1.0
         names = _off(found, expected, self.gradient_tolerance * scale)
@@ -68,24 +73,34 @@ class PartsFinder:
         shares, rest = _fit(have, of_ranks)
         off = _off_most(have - wanted)
         few = len(off) <= min(_FLIPS_AT_MOST, len(wanted) // 2)
+        shares_before: tuple[float, ...] = ()
+        rest_with_before = None
+        if samples_before is not None and 2 * len(indices) < len(wanted):
+            at_before, of_before = samples_before
+            earlier = [_flat(self.reference.gradients_at(at_before, one), names) for one in of_before]
+            fitted, left = _fit(have, [*of_ranks, *earlier])
+            shares_before, rest_with_before = fitted[len(indices) :], finite(left / scale)
         return GradientParts(
             tensors=tuple(names),
             shares=shares,
             rest=finite(rest / scale),
-            step_before=_gap(have, before, names, scale),
+            step_before=_gap(_flat(self.own_part(found), names), self.own_part(before), names, scale),
             accumulated=_gap(have - wanted, found_before, names, scale),
             elements_off=len(off),
             elements=len(wanted),
             rounded_to=_rounded_to([found[name] for name in found]),
             flipped_ranks=find_flipped_ranks(have[off], [one[off] for one in of_ranks]) if few else (),
             flipped_average=few and is_flipped(have[off], wanted[off]),
+            shares_before=shares_before,
+            rest_with_before=rest_with_before,
         )
 
     def of_step(self, found: Tensors, expected: Tensors, at: Tensors) -> StepParts | None:
-        """The parts of this step's movement; None if the parameters are right or not finite.
+        """The parts of this step's movement; None if the parameters that this rank keeps are right or not finite.
 
         `at` are the single process's parameters before the step.
         """
+        found, expected, at = self.own_part(found), self.own_part(expected), self.own_part(at)
         start, self.before = self.before, found
         wanted = {name: expected[name].double() - at[name].double() for name in expected}
         movement_before, self._movement = self._movement, wanted
@@ -95,6 +110,7 @@ class PartsFinder:
         moved = {name: found[name].double() - start[name].double() for name in names}
         right, have = _flat(wanted, names), _flat(moved, names)
         (scale, decay), rest = _fit(have, [right, _flat(start, names)])
+        _, rest_without_decay = _fit(have, [right])
         size = float(right.norm()) or 1.0
         return StepParts(
             tensors=tuple(names),
@@ -105,7 +121,20 @@ class PartsFinder:
             step_before=_gap(have, movement_before, names, size),
             elements_off=len(_off_most(_flat(found, names) - _flat(expected, names))),
             elements=len(right),
+            rest_without_decay=finite(rest_without_decay / size),
+            rest_of_gradient_before=self._rest_of_gradient_before(have - right, names, size),
+            rounded_to=_rounded_to([found[name] for name in found]),
         )
+
+    def _rest_of_gradient_before(
+        self, error: torch.Tensor, names: Sequence[str], size: float
+    ) -> float | None:
+        """What is left of a movement's error if the step took the gradients of the step before; None without one."""
+        if any(name not in self._expected_before for name in names):
+            return None
+        now, before = self.own_part(self._expected), self.own_part(self._expected_before)
+        _, rest = _fit(error, [_flat(before, names) - _flat(now, names)])
+        return finite(rest / size)
 
 
 def changed_parts(
@@ -269,7 +298,11 @@ class VerifiedTraining:
         self._tolerance_gradient = gradient_tolerance(self.job, device)
         self._tolerance_parameter = parameter_tolerance(self.job, device)
         self._parts = PartsFinder(
-            self.reference, self.start, self._tolerance_gradient, self._tolerance_parameter
+            self.reference,
+            strategy.own_part(self.start),
+            self._tolerance_gradient,
+            self._tolerance_parameter,
+            strategy.own_part,
         )
         self._own = OwnGradients(strategy.plain)
 
@@ -391,8 +424,11 @@ class VerifiedTraining:
         self._small_gradient = self._small_gradient or SMALL_GRADIENT * norm(expected.gradients)
         samples = self.epochs.samples
         strategy.zero_gradients()
+        gradients_left = strategy.gradients_left()
+        noise_before = self._noise()
         with self.group.announced("training_step"):
             loss = self._loss(strategy.forward(inputs.to(device)), targets.to(device))
+            noise = self._noise()
             scale = strategy.loss_scale()
             strategy.backward(loss)
         computed_error = self._computed_error(own.gradients, scale)
@@ -436,8 +472,15 @@ class VerifiedTraining:
                     gradients, expected.gradients, self._small_gradient, at, intended
                 ),
                 step_parts=self._parts.of_step(parameters, reference, at),
+                gradients_left=gradients_left,
+                noise=noise if noise != noise_before else None,
             ),
         )
+
+    def _noise(self) -> str:
+        """A digest of the state of torch's random number generator on the device of the model."""
+        device = self.group.device
+        return digest(torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device))
 
     def _computed_error(self, own: Mapping[str, torch.Tensor], scale: float) -> Reading[float | None]:
         """The error of this rank's gradients, before averaging, against the reference on the same samples."""
@@ -484,6 +527,8 @@ class VerifiedTraining:
             tolerance_gradient=self._tolerance_gradient,
             tolerance_parameter=self._tolerance_parameter,
             parameters_kept=strategy.parameters_kept(),
+            parameters_rounded_to=_rounded_to(list(self.start.values())),
+            foreign_in_optimizer=strategy.foreign_in_optimizer(),
         )
         self._emit("start", start)
 

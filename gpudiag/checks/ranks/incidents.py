@@ -378,6 +378,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         remedy = _PORT_REMEDY
     if _is_killed_by_nobody_known(incident):
         remedy = _KILLED_REMEDY
+    if _is_crash_of_debugging(incident):
+        remedy = _DEBUG_REMEDY
     return kind.finding(subject, message, *incident.evidence, remedy=remedy)
 
 
@@ -395,6 +397,26 @@ def _is_killed_by_nobody_known(incident: Incident) -> bool:
     return killed and "oom_killer" not in facts and str(facts.get("oom_kills")) == "0"
 
 
+_DEBUG_VARIABLE = "TORCH_DISTRIBUTED_DEBUG"
+_DEBUG_REMEDY = f"Run it again with {_DEBUG_VARIABLE} unset, or set to INFO."
+# With these, four lines are enough: DDP around a layer on gloo.
+_CRASHING = re.compile(r"2\.13\.0\b")
+
+
+def _is_crash_of_debugging(incident: Incident) -> bool:
+    """Whether a rank crashed while torch compared every collective over the ranks."""
+    facts = incident.facts
+    crashed = incident.kind is IncidentKind.DIED and "SIGSEGV" in str(facts.get("signal", ""))
+    return crashed and _DEBUG_VARIABLE in facts
+
+
+def _describe_debugging(facts: Mapping[str, Scalar]) -> str:
+    torch = f"torch {facts.get('torch_version', 'of a version that was not read')}"
+    known = _CRASHING.match(str(facts.get("torch_version", "")))
+    crash = f"{torch} crashes with it in DDP's constructor on gloo" if known else f"{torch} may crash with it"
+    return f": {_DEBUG_VARIABLE} is DETAIL, and {crash}"
+
+
 def _died(incident: Incident) -> str:
     facts = incident.facts
     if "oom_killer" in facts or int(facts.get("oom_kills", 0)) > 0:
@@ -409,7 +431,8 @@ def _died(incident: Incident) -> str:
         how = f"ended with exit status {facts['exit_status']}"
     else:
         how = "ended"
-    return f"rank {incident.rank} {how} {_where(incident)}"
+    why = _describe_debugging(facts) if _is_crash_of_debugging(incident) else ""
+    return f"rank {incident.rank} {how} {_where(incident)}{why}"
 
 
 def _stopped(incident: Incident) -> str:

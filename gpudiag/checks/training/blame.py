@@ -42,6 +42,8 @@ _FLIPS_AT_MOST = 4
 _PASSES_AT_MOST = 16
 
 _LEAST_DECAY = 1e-6
+# A decay is the cause where it leaves at most this share of what is unexplained without it.
+_BY_DECAY = 0.25
 
 Together = Mapping[int, RankStep]  # one step, by rank
 
@@ -54,6 +56,7 @@ class Blame:
     ranks: tuple[int, ...]
     message: str
     owner: Owner | None = None
+    remedy: str = ""  # where the kind's own does not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,32 @@ class WrongGradients:
         return f"the gradient of {name_tensors(self.first.tensors)} is" if some else "gradients are"
 
 
+def blame_before_averaging(wrong: WrongGradients) -> Blame | None:
+    """The blame for what ranks were seen to do before any averaging: keep old gradients, or draw random numbers."""
+    number = wrong.number
+    left = tuple(rank for rank, step in wrong.together.items() if step.gradients_left)
+    if left and number > 0:
+        who = "" if len(left) == wrong.workers else f" on {name_ranks(left)}"
+        words = f"the gradients of step {number - 1} are still in those of step {number}: zero_grad() was not called{who}"
+        return Blame(ACCUMULATED, left, words)
+    noisy = tuple(rank for rank in _are_off_before(wrong) if wrong.together[rank].noise is not None)
+    if not noisy or len(noisy) < len(_are_off_before(wrong)):
+        return None
+    alike = len({wrong.together[rank].noise for rank in noisy}) == 1
+    seeds = "" if len(noisy) == 1 else f" ({'the same on all of them' if alike else 'other ones on each'})"
+    words = (
+        f"the forward pass of {name_ranks(noisy)} draws random numbers in step {number}, as dropout does{seeds}: "
+        "the gradients are not those that the samples give"
+    )
+    return Blame(GRADIENT, noisy, words, remedy=_NOISE_REMEDY)
+
+
+_NOISE_REMEDY = (
+    "Set dropout to p=0 where numbers are compared. In training, give each rank a seed of its own after the model is "
+    "built: torch.manual_seed(seed + rank)."
+)
+
+
 def blame_gradient(wrong: WrongGradients) -> Blame:
     """The blame for wrong gradients in a step."""
     if wrong.parts:
@@ -113,6 +142,7 @@ def blame_gradient(wrong: WrongGradients) -> Blame:
             _blame_flip(wrong)
             or _blame_other_step(wrong)
             or _blame_shares(wrong)
+            or _blame_ranks_before(wrong)
             or _blame_shards(wrong)
             or _blame_rank(wrong)
             or _blame_averaging(wrong)
@@ -150,8 +180,11 @@ def _are_off_before(wrong: WrongGradients) -> list[int]:
 def _blame_other_step(wrong: WrongGradients) -> Blame | None:
     """The blame for gradients of the step before, instead of these or added to them."""
     parts, number, ranks = wrong.parts, wrong.number, tuple(wrong.parts)
-    if _are_near(wrong.together, {rank: one.step_before for rank, one in parts.items()}, wrong.limit):
-        return Blame(LATE_GRADIENT, ranks, f"step {number} uses the gradients of step {number - 1}")
+    holders = [rank for rank in ranks if (wrong.together[rank].held_error or 0.0) > wrong.limit]
+    late = tuple(holders or ranks)
+    if _are_near(wrong.together, {rank: parts[rank].step_before for rank in late}, wrong.limit):
+        some = "" if len(late) == wrong.workers else f" on {name_ranks(late)}"
+        return Blame(LATE_GRADIENT, late, f"step {number} uses the gradients of step {number - 1}{some}")
     if _are_near(wrong.together, {rank: one.accumulated for rank, one in parts.items()}, wrong.limit):
         words = f"the gradients of step {number - 1} are still in those of step {number}: zero_grad() was not called"
         return Blame(ACCUMULATED, ranks, words)
@@ -197,7 +230,9 @@ def _blame_shares(wrong: WrongGradients) -> Blame | None:
     factors = [share * workers for share in shares]
     usual = sorted(factors)[workers // 2]
     most = max(abs(factor) for factor in factors)
-    uneven = [rank for rank in range(workers) if abs(factors[rank] - usual) > _NEAR * most]
+    spread = max(factors) - min(factors)
+    near = min(_NEAR * most, spread / 2) if spread > 2 * abs(usual - 1) and spread > _CLEAN else _NEAR * most
+    uneven = [rank for rank in range(workers) if abs(factors[rank] - usual) > near]
     if not uneven:
         return _blame_factor(wrong, usual)
     # With as many shares as elements, shares explain any error, whatever its cause.
@@ -237,11 +272,28 @@ def _meaning(factor: float, workers: int) -> str:
             return f": as {passes} passes give that are accumulated and not divided"
         if _is_clean(factor * passes):
             return f": as a division by {passes} passes gives that are not accumulated"
-    return ": as clipping does, or a factor on the loss" if 0 < factor < 1 else ""
+    if 0 < factor < 1:
+        return ": as clipping does, or a factor on the loss"
+    return ": as a factor on the loss or on the gradients gives"
 
 
 def _is_clean(factor: float) -> bool:
     return abs(factor - 1) < _CLEAN
+
+
+def _blame_ranks_before(wrong: WrongGradients) -> Blame | None:
+    """The blame for ranks that gave to the averaging what they had computed in the step before."""
+    parts, number = wrong.parts, wrong.number
+    if not _are_near(
+        wrong.together, {rank: one.rest_with_before for rank, one in parts.items()}, wrong.limit
+    ):
+        return None
+    shares = wrong.first.shares_before
+    late = tuple(rank for rank, share in enumerate(shares) if abs(share * wrong.workers - 1) < _NEAR)
+    if not late or any(not _are_alike(one.shares_before, shares) for one in parts.values()):
+        return None
+    words = f"{name_ranks(late)} gave the gradients of step {number - 1} to the averaging of step {number}"
+    return Blame(LATE_GRADIENT, late, words)
 
 
 def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
@@ -253,7 +305,8 @@ def _blame_uneven(wrong: WrongGradients, factors: Sequence[float]) -> Blame:
         rest = next(factor for rank, factor in enumerate(factors) if rank not in missing)
         words = f"{wrong.what} an average without {name_ranks(missing)}, divided by {workers / rest:.3g}, in step {number}"
         return Blame(WEIGHED, missing, words)
-    right = [rank for rank, factor in enumerate(factors) if abs(factor - 1) < _NEAR]
+    near = min(_NEAR, (max(factors) - min(factors)) / 2)
+    right = [rank for rank, factor in enumerate(factors) if abs(factor - 1) < near]
     odd = tuple(rank for rank in range(workers) if rank not in right)
     times = ", ".join(f"{factors[rank]:.3g}" for rank in odd)
     words = f"the {verb(odd, 'gradient', 'gradients')} of {name_ranks(odd)} {verb(odd, 'counts', 'count')} {times} times in the average of step {number}"
@@ -371,8 +424,10 @@ class WrongStep:
 
     @property
     def guilty(self) -> tuple[int, ...]:
-        """The ranks that are wrong where others are right, or else those that differ."""
-        return self.wrong if 0 < len(self.wrong) < len(self.together) else self.odd or self.wrong
+        """The ranks that are wrong where others are right, or else those that differ, or whose part is wrong."""
+        if 0 < len(self.wrong) < len(self.together):
+            return self.wrong
+        return self.odd or tuple(self.parts) or self.wrong
 
     @property
     def parts(self) -> dict[int, StepParts]:
@@ -406,8 +461,8 @@ def blame_step(wrong: WrongStep) -> Blame:
         return Blame(RANKS_DIFFER, guilty, words, Owner.HARDWARE if alone else None)
     return Blame(
         PARAMETERS,
-        tuple(wrong.together),
-        f"parameters are not those of a single process after step {number}",
+        guilty,
+        f"parameters are not those of a single process after step {number}{wrong.where if parts else ''}",
     )
 
 
@@ -422,6 +477,13 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
         names = next(iter(parts.values())).unmoved
         words = f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step {number}{wrong.where}, though there is a gradient"
         return Blame(TENSOR_NOT_STEPPED, tuple(parts), words)
+    rounded = next(iter(parts.values())).rounded_to
+    if rounded is not None and all(one.rounded_to == rounded for one in parts.values()):
+        words = f"the parameters are rounded to {rounded} in step {number}{wrong.where}"
+        return Blame(_kind(wrong), tuple(parts), words, remedy=ROUNDED_REMEDY)
+    if all(_takes_gradient_before(one) for one in parts.values()):
+        words = f"the optimizer uses the gradients of step {number - 1} in step {number}{wrong.where}"
+        return Blame(LATE_GRADIENT, tuple(parts), words)
     if all(one.step_before is not None and one.step_before < _LEFT for one in parts.values()):
         words = (
             f"step {number} moves the parameters as the gradients of step {number - 1} ask for{wrong.where}"
@@ -430,11 +492,33 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     if any(one.rest is None or one.rest > _LEFT for one in parts.values()):
         return None
     first = next(iter(parts.values()))
-    if abs(first.decay) > _LEAST_DECAY and abs(first.scale - 1) < _LEFT:
+    if _decays(first):
         words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that was not configured"
-    else:
-        words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
-    return Blame(_kind(wrong), tuple(parts), words)
+        return Blame(_kind(wrong), tuple(parts), words, remedy=_SETTINGS_REMEDY)
+    if abs(first.scale - 1) <= (first.rest or 0.0):
+        return None
+    words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
+    return Blame(_kind(wrong), tuple(parts), words, remedy=_SETTINGS_REMEDY)
+
+
+ROUNDED_REMEDY = (
+    "Keep the weights and the optimizer's state in float32, and compute in the shorter dtype: torch.autocast, or FSDP2's "
+    "MixedPrecisionPolicy."
+)
+_SETTINGS_REMEDY = "Print optimizer.param_groups on every rank, and compare the learning rate, its schedule and the weight decay."
+
+
+def _takes_gradient_before(parts: StepParts) -> bool:
+    """Whether the gradients of the step before, in the place of this one's, explain what no multiple does."""
+    rest, unexplained = parts.rest_of_gradient_before, parts.rest_without_decay
+    return rest is not None and unexplained is not None and rest < _LEFT * unexplained
+
+
+def _decays(parts: StepParts) -> bool:
+    """Whether a decay of the parameters explains what the expected movement does not."""
+    if abs(parts.decay) <= _LEAST_DECAY or abs(parts.scale - 1) >= _LEFT or parts.rest is None:
+        return False
+    return parts.rest_without_decay is None or parts.rest < _BY_DECAY * parts.rest_without_decay
 
 
 def _blame_no_step(wrong: WrongStep) -> Blame:
@@ -452,4 +536,4 @@ def _blame_no_step(wrong: WrongStep) -> Blame:
 
 
 def _kind(wrong: WrongStep) -> FindingKind:
-    return PARAMETERS if len(wrong.parts) == len(wrong.together) else RANKS_DIFFER
+    return RANKS_DIFFER if wrong.odd and len(wrong.parts) < len(wrong.together) else PARAMETERS

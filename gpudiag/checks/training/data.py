@@ -12,13 +12,23 @@ from gpudiag.checks.training.kinds import (
     verb,
 )
 from gpudiag.checks.training.steps import where
-from gpudiag.model.evidence import Evidence, HostSubject
+from gpudiag.model.evidence import Evidence, HostSubject, Subject
 from gpudiag.model.finding import Finding
-from gpudiag.model.training import StrategyMeasurement
+from gpudiag.model.training import RankStep, StrategyMeasurement
 
 _SOURCE = "indices that each rank read"
 # Fewer samples may come in the same order twice by chance: 4 of them, 1 in 24 times.
 _FEW_SAMPLES = 5
+# Ranks that share at most this part of their samples have a sampler that splits them.
+_PADDED = 0.5
+_PADDED_REMEDY = (
+    "The sampler splits the data, but gives some samples to two ranks, as it does where they do not divide evenly: use "
+    "drop_last=True, or a number of samples that the ranks divide."
+)
+_SHORT_REMEDY = (
+    "Use drop_last=True in the loader, or weigh each rank's loss by its samples: a mean over ranks counts those of a "
+    "short batch more."
+)
 
 Order = dict[int, dict[int, tuple[int, ...]]]  # epoch -> rank -> samples, as they were read
 
@@ -62,8 +72,11 @@ def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding |
                 Evidence("epoch", epoch, source=_SOURCE),
                 Evidence("step", step, source=_SOURCE),
             )
-            message = f"{name_ranks(sharing)} read the same {len(shared)} samples in epoch {epoch}"
-            return SAME_SAMPLES.finding(HostSubject(measurement.host), message, *evidence)
+            samples = f"{len(shared)} sample{'s' * (len(shared) != 1)}"
+            message = f"{name_ranks(sharing)} read the same {samples} in epoch {epoch}"
+            few = len(shared) <= _PADDED * min(len(ranks[rank]) for rank in sharing)
+            remedy = _PADDED_REMEDY if few else ""
+            return SAME_SAMPLES.finding(HostSubject(measurement.host), message, *evidence, remedy=remedy)
     return None
 
 
@@ -97,13 +110,40 @@ def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding |
         if missing <= 0:
             continue
         message = f"{missing} of {total} samples were read by no rank in epoch {epoch}"
+        short = _describe_short(measurement, epoch)
+        message += f": {short}" if short else ""
         evidence = (
             Evidence("samples_left_out", missing, limit=0, source=_SOURCE),
             Evidence("samples", total, source="the data set"),
             Evidence("epoch", epoch, source=_SOURCE),
         )
-        return NOT_COVERED.finding(HostSubject(measurement.host), message, *evidence)
+        return NOT_COVERED.finding(
+            _who_is_short(measurement, epoch), message, *evidence, remedy=_SHORT_REMEDY if short else ""
+        )
     return None
+
+
+def _short_batches(measurement: StrategyMeasurement, epoch: int) -> list[RankStep]:
+    """The batches of an epoch with fewer samples than the others; empty where all have as many."""
+    steps = [step for step in measurement.steps if step.epoch == epoch]
+    most = max((len(step.samples) for step in steps), default=0)
+    return [step for step in steps if len(step.samples) < most]
+
+
+def _who_is_short(measurement: StrategyMeasurement, epoch: int) -> Subject:
+    return where(measurement, sorted({step.rank for step in _short_batches(measurement, epoch)}))
+
+
+def _describe_short(measurement: StrategyMeasurement, epoch: int) -> str:
+    """Which rank's batch of which step is shorter than the others, in words; empty where none is."""
+    short = _short_batches(measurement, epoch)
+    if not short:
+        return ""
+    first = min(short, key=lambda step: (step.step, step.rank))
+    ranks = sorted({step.rank for step in short if step.step == first.step})
+    most = max(len(step.samples) for step in measurement.steps if step.epoch == epoch)
+    had = f"{verb(ranks, 'has', 'have')} {len(first.samples)} samples in step {first.step}"
+    return f"{name_ranks(ranks)} {had}, where other batches have {most}"
 
 
 def _came_to_its_end(measurement: StrategyMeasurement, epoch: int) -> bool:

@@ -28,13 +28,13 @@ _TRAIN_NOT_AVERAGED_BASIS = Basis(
     look_also=("gpudiag train --inject nosync:3", "gpudiag train --inject sumgrad", "train.parameters"),
 )
 _TRAIN_GRADIENTS_SCALED_BASIS = Basis(
-    reads="The gradients after synchronisation, compared with a multiple, with those of an earlier step or of several, with the mean of some ranks, with a mean of other weights.",
+    reads="The gradients after synchronisation, compared with a multiple, with those of an earlier step or of several, with the mean of some ranks, with a mean of other weights; whether parameters had a gradient already before the forward pass.",
     limit="The rule explains all but 5 % of the error, which is rounding (our choice).",
     look_also=("train.gradient", "train.not_averaged", "docs/training.md"),
 )
 _TRAIN_PARAMETERS_BASIS = Basis(
     reads="Parameters and mean loss of every step, against the single-process run; the loss over all"
-    " samples before and after.",
+    " samples before and after; the tensors that the optimizer was given; whether all bits fit in a shorter dtype.",
     limit="As for gradients, growing with the number of steps; 16 times wider for Adam. The loss must"
     " fall, and parameters must move.",
     look_also=("gpudiag train --optimizer sgd", "train.gradient", "docs/training.md"),
@@ -163,7 +163,7 @@ INITIAL_PARAMETERS = _wrong(
 BUFFERS_DIFFER = _wrong(
     "train.buffers_differ",
     "Buffers, such as running means, differ between ranks.",
-    "Broadcast buffers as well: DDP's broadcast_buffers=True, hvd.broadcast_parameters(state_dict()).",
+    "Broadcast buffers as well: DDP's forward_sync_buffers=True (broadcast_buffers before torch 2.13), hvd.broadcast_parameters(state_dict()).",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
 NOT_AVERAGED = _wrong(
@@ -466,7 +466,8 @@ def describe_factor(factor: float) -> str:
     """`3 times`, `1/4 of` or `0.37 times`."""
     if 0 < factor < 0.67 and abs(factor * round(1 / factor) - 1) < _NEAR:
         return f"1/{round(1 / factor)} of"
-    return f"{factor:.3g} times"
+    short = f"{factor:.3g}"
+    return f"{factor:.6g} times" if short == "1" else f"{short} times"
 
 
 def is_few(off: int, elements: int) -> bool:

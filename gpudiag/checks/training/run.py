@@ -8,13 +8,14 @@ from gpudiag.checks.ranks.incidents import (
     RANK_FINDINGS,
     RANK_LATE,
     RANK_OUT_OF_GPU_MEMORY,
+    RANK_RAISED,
     RANK_SHORTAGE,
     RANK_TEARDOWN,
     judge_incidents,
 )
 from gpudiag.checks.ranks.own_ranks import host_shortage_in, without_shortages
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
-from gpudiag.checks.training.blame import Together
+from gpudiag.checks.training.blame import ROUNDED_REMEDY, Together
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
 from gpudiag.checks.training.kinds import (
@@ -32,6 +33,7 @@ from gpudiag.checks.training.kinds import (
     ORDER_REPEATS,
     OTHER_SAMPLES,
     OUT_OF_MEMORY,
+    PARAMETERS,
     PARAMETERS_SUMMED,
     SAME_SAMPLES,
     SCRIPT_FAILED,
@@ -65,6 +67,7 @@ _ONE_PROCESS_REMEDY = (
 )
 _COUNT = "the framework's own count"
 OPTIMIZER_STATE = "optimizer_state"
+_FOREIGN = "foreign_tensors"
 _KEPT = "elements that ranks keep"
 # Ends of a rank that say nothing of the training.
 _NOT_TESTED = (RANK_OUT_OF_GPU_MEMORY.code, RANK_SHORTAGE.code)
@@ -75,6 +78,7 @@ def judge_start(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     if not measurement.starts:
         return ()
     found = (
+        _judge_optimizer(measurement),
         _judge_parallel(measurement),
         _judge_initial(measurement),
         _judge_buffers(measurement),
@@ -110,6 +114,25 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
     return None
 
 
+def _judge_optimizer(measurement: StrategyMeasurement) -> Finding | None:
+    """The finding for optimizers that step other tensors than the model's parameters."""
+    foreign = {
+        start.rank: start.foreign_in_optimizer
+        for start in measurement.starts
+        if not isinstance(start.foreign_in_optimizer, Missing) and start.foreign_in_optimizer > 0
+    }
+    if not foreign:
+        return None
+    ranks, count = sorted(foreign), max(foreign.values())
+    before = "fully_shard" if measurement.strategy == "fsdp2" else "the model was moved or wrapped"
+    message = (
+        f"the optimizer of {name_ranks(ranks)} steps {count} tensor{'s' * (count != 1)} that {verb(range(count), 'is', 'are')} "
+        f"not the model's: it was created before {before}, or for another model"
+    )
+    evidence = Evidence(_FOREIGN, count, limit=0, source="optimizer.param_groups")
+    return UNMOVED.finding(where(measurement, ranks), message, evidence)
+
+
 def _judge_initial(measurement: StrategyMeasurement) -> Finding | None:
     first = _first(measurement)
     right = {fact.name: fact.digest for fact in first.parameters}
@@ -120,6 +143,12 @@ def _judge_initial(measurement: StrategyMeasurement) -> Finding | None:
     ]
     if not other:
         return None
+    rounded = {start.parameters_rounded_to for start in measurement.starts}
+    if len(rounded) == 1 and None not in rounded:
+        message = f"the model's parameters are rounded to {next(iter(rounded))} before the first step"
+        step = Evidence("step", 0, source="before the first step")
+        ranks = [start.rank for start in measurement.starts]
+        return PARAMETERS.finding(where(measurement, ranks), message, step, remedy=ROUNDED_REMEDY)
     worst = max(fact.error or 0.0 for start in measurement.starts for fact in start.parameters)
     evidence = Evidence("difference", float(f"{worst:.3g}"), limit=0, source=BIT_FOR_BIT)
     message = f"{name_ranks(other)} {verb(other, 'does', 'do')} not begin with the parameters of rank 0"
@@ -253,6 +282,8 @@ _STRAGGLER_STEPS = 4
 # These faults make every later number wrong.
 _EXPLAINS_STEPS = (
     INITIAL_PARAMETERS.code,
+    PARAMETERS.code,
+    UNMOVED.code,
     BUFFERS_DIFFER.code,
     SAME_SAMPLES.code,
     NOT_COVERED.code,
@@ -294,6 +325,7 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         repeats = any(finding.code == ORDER_REPEATS.code for finding in data)
         steps = judge_steps(measurement, epochs=1 if repeats else None)
         findings += [] if steps is None else [steps]
+    findings = _in_time(findings, ends)
     if not any(finding.outcome is Outcome.FAIL for finding in findings):
         findings += _judge_late(measurement) or _judge_proofs(measurement)
     findings += _judge_stragglers(measurement)
@@ -305,6 +337,14 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
 
 
+def _in_time(findings: list[Finding], ends: list[Finding]) -> list[Finding]:
+    """The findings, with exceptions that ended ranks after the faults of the steps that were verified before."""
+    raised = [finding for finding in ends if finding.code == RANK_RAISED.code]
+    if len(raised) < len(ends) or not raised:
+        return findings
+    return [finding for finding in findings if finding not in raised] + raised
+
+
 def _without_consequences(findings: list[Finding]) -> list[Finding]:
     """The findings without consequences of others: of parameters not broadcast, of a number not finite."""
     codes = {finding.code for finding in findings}
@@ -314,6 +354,9 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
         findings = [
             finding for finding in findings if all(fact.name != OPTIMIZER_STATE for fact in finding.evidence)
         ]
+    if any(fact.name == _FOREIGN for finding in findings for fact in finding.evidence):
+        # The optimizer then has no state of the model's parameters, and its checkpoint none of their names.
+        return [finding for finding in findings if finding.code not in (SHARDING.code, RANK_RAISED.code)]
     if INITIAL_PARAMETERS.code in codes:
         return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
     return findings

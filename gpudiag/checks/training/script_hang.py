@@ -177,7 +177,7 @@ def _short_of(odd: _Group, others: Sequence[_Group]) -> str | None:
 def _remedy(odd: _Group, *, short: bool) -> str:
     if short:
         return (
-            "Give every rank the same number of batches: `DistributedSampler(..., drop_last=True)` or a fixed number of steps, "
+            "Give every rank the same number of batches: drop_last=True in its sampler and its loader, or a fixed number of steps, "
             "or wrap the loop in `torch.distributed.algorithms.join.Join`."
         )
     if odd.at is not None and odd.at.work is not None:

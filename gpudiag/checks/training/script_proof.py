@@ -27,6 +27,11 @@ _BITS = "bit for bit, over ranks"
 _SHARED_BY_CHANCE = 2
 _SHARED_ON_PURPOSE = 0.5
 _DISTINCT = 0.9
+_SAME_PART_REMEDY = (
+    "Give the DistributedSampler this rank: num_replicas=dist.get_world_size(), rank=dist.get_rank(), and create it after "
+    "init_process_group."
+)
+_SAMPLER_REMEDY = "Let the sampler that is there give each rank a part of its own, by dist.get_rank()."
 
 Facts = Mapping[int, ScriptFacts]
 
@@ -133,7 +138,7 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
         part = next(iter(shares.values()))
         message = f"the samplers of {name_ranks(list(shares))} do not split the data: part {part[0]} of {part[1]} is read twice"
         evidence = Evidence("parts", len(set(shares.values())), limit=workers, source=_SOURCE)
-        yield SAME_SAMPLES.finding(HostSubject(host), message, evidence)
+        yield SAME_SAMPLES.finding(HostSubject(host), message, evidence, remedy=_SAME_PART_REMEDY)
         return
     shared = 0 if len(shares) == workers or not _is_replicated(facts) else _shared_samples(facts)
     if shared:
@@ -145,7 +150,10 @@ def _judge_samples(facts: Facts, host: str) -> Iterator[Finding]:
                 "sampler", ", ".join(sorted({str(one.sampler) for one in facts.values()})), source=_SOURCE
             ),
         )
-        yield SAME_SAMPLES.finding(HostSubject(host), message, *facts_of_it)
+        placed = all(one.sampler != "whole" for one in facts.values())
+        yield SAME_SAMPLES.finding(
+            HostSubject(host), message, *facts_of_it, remedy=_SAMPLER_REMEDY if placed else ""
+        )
 
 
 def _shared_samples(facts: Facts) -> int:

@@ -12,6 +12,7 @@ from gpudiag.checks.training.blame import (
     Together,
     WrongGradients,
     WrongStep,
+    blame_before_averaging,
     blame_gradient,
     blame_step,
 )
@@ -172,9 +173,11 @@ def _judge_gradients(
     if not wrong and not odd:
         return None
     worst = max(together.values(), key=lambda step: step.gradient_error or 0.0)
-    if worst.gradient_parts is None:
+    gradients = WrongGradients(together, following, tuple(wrong), tuple(odd), limit)
+    blame = blame_before_averaging(gradients)
+    if blame is None and worst.gradient_parts is None:
         return _judge_by_scale(measurement, together, wrong, odd, names)
-    blame = blame_gradient(WrongGradients(together, following, tuple(wrong), tuple(odd), limit))
+    blame = blame or blame_gradient(gradients)
     return _finding(measurement, blame, *_gradient_facts(together, worst, limit))
 
 
@@ -227,7 +230,9 @@ def _gradient_facts(together: Together, worst: RankStep, limit: float) -> tuple[
 
 
 def _finding(measurement: StrategyMeasurement, blame: Blame, *facts: Evidence) -> Finding:
-    return blame.kind.finding(where(measurement, blame.ranks), blame.message, *facts, owner=blame.owner)
+    return blame.kind.finding(
+        where(measurement, blame.ranks), blame.message, *facts, owner=blame.owner, remedy=blame.remedy
+    )
 
 
 def _judge_parameters(

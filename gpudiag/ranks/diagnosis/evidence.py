@@ -1,7 +1,10 @@
 """Evidence for what happened to a rank: each fact with its unit and where it was read."""
 
+import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
@@ -13,6 +16,7 @@ PROCESS_TABLE = "/proc/PID/stat"
 SIDE_CHANNEL = "side channel"
 EXCEPTION = "exception"
 STACK = "stack of the main thread"
+DEBUG_VARIABLE = "TORCH_DISTRIBUTED_DEBUG"
 
 _STATE_WORDS = {
     "R": "running",
@@ -30,8 +34,21 @@ def of_death(view: RankView) -> tuple[Evidence, ...]:
     if view.exit is None:
         return ()
     if view.exit < 0:
-        return (Evidence("signal", signal_name(-view.exit), source=WAIT_STATUS),)
+        return (Evidence("signal", signal_name(-view.exit), source=WAIT_STATUS), *_of_torchs_debugging())
     return (Evidence("exit_status", view.exit, source=WAIT_STATUS),)
+
+
+def _of_torchs_debugging() -> tuple[Evidence, ...]:
+    """That torch compares every collective, with which some versions crash, and the version; empty where it does not."""
+    if os.environ.get(DEBUG_VARIABLE, "").upper() != "DETAIL":
+        return ()
+    with suppress(PackageNotFoundError):
+        found = version("torch")
+        return (
+            Evidence(DEBUG_VARIABLE, "DETAIL", source="environment"),
+            Evidence("torch_version", found, source="the agent's interpreter"),
+        )
+    return (Evidence(DEBUG_VARIABLE, "DETAIL", source="environment"),)
 
 
 def of_lost_parent(exit_status: int | None) -> Evidence:

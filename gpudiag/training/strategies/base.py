@@ -156,6 +156,21 @@ class Strategy(ABC):
         """
         return None
 
+    def own_part(self, whole: Tensors) -> Tensors:
+        """This rank's part of whole parameters or gradients; all of them where every rank has all."""
+        return whole
+
+    def gradients_left(self) -> int:
+        """The number of parameters that have a gradient on this rank that is not zero."""
+        kept = [value.grad for value in self.plain.parameters() if value.grad is not None]
+        return sum(bool(local_part(gradient).count_nonzero()) for gradient in kept)
+
+    def foreign_in_optimizer(self) -> Reading[int]:
+        """The number of tensors that the optimizer steps and that are not the model's parameters."""
+        own = {id(value) for value in self.plain.parameters()}
+        stepped = (value for group in self.optimizer.param_groups for value in group["params"])
+        return sum(id(value) not in own for value in stepped)
+
     def overwrite_gradient(self, name: str, whole: torch.Tensor) -> None:
         """Replace that parameter's gradient; for injected faults."""
         gradient = self.plain.get_parameter(name).grad

@@ -1,5 +1,6 @@
 """DistributedDataParallel: the whole model on every rank, gradients averaged during the backward pass."""
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -8,18 +9,23 @@ from torch.nn.parallel import DistributedDataParallel
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.training.strategies.base import BUCKETS, Setup, Strategy
 
+_FLAGS = inspect.signature(DistributedDataParallel.__init__).parameters
+# Its name since torch 2.13, where the older one is deprecated.
+_BUFFERS_FLAG = "forward_sync_buffers" if "forward_sync_buffers" in _FLAGS else "broadcast_buffers"
+
 
 class DdpStrategy(Strategy):
     """torch's DistributedDataParallel; it broadcasts the start of rank 0 by itself."""
 
     def _wrap(self, setup: Setup) -> nn.Module:
         device = setup.group.device
+        buffers: dict[str, Any] = {_BUFFERS_FLAG: setup.broadcasts}
         with setup.keeping_start(), setup.group.announced("wrap"):
             return DistributedDataParallel(
                 setup.model,
                 bucket_cap_mb=bucket_mebibytes(setup.model),
                 device_ids=[device.index] if device.type == "cuda" else None,
-                broadcast_buffers=setup.broadcasts,
+                **buffers,
             )
 
     def buckets(self) -> Reading[int]:

@@ -59,6 +59,16 @@ class Fsdp2Strategy(Strategy):
             if self.group.rank < len(parts):
                 gradient.to_local().copy_(parts[self.group.rank])
 
+    def own_part(self, whole: Tensors) -> Tensors:
+        """The rows of each tensor that this rank keeps; none of a tensor that others keep."""
+        size, rank = self.group.world_size, self.group.rank
+        sharded = {name for name, value in self.plain.named_parameters() if isinstance(value, DTensor)}
+        parts = {}
+        for name, value in whole.items():
+            chunks = value.chunk(size) if name in sharded else (value,) * size
+            parts[name] = chunks[rank] if rank < len(chunks) else value[:0]
+        return parts
+
     def own_error(self, own: dict[str, torch.Tensor]) -> float | None:
         """The difference of this rank's gradient shards from those of its samples; None without a shard."""
         here, expected = self._shards(own)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import KeptTensor
 from gpudiag.training.reference import make_optimizer
 from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strategy, broadcast_model
@@ -107,6 +107,10 @@ class ZeroStrategy(Strategy):
         After it, every stage but 0 has only the rank's part; from stage 2 on, at most a bucket is ever whole.
         """
         return self._most_gradients
+
+    def foreign_in_optimizer(self) -> Reading[int]:
+        """Not asked: the engine's optimizer steps flat tensors of its own."""
+        return NOT_ASKED
 
     def _note_gradients(self, _: torch.Tensor) -> None:
         alive = sum(value.grad.numel() for value in self.plain.parameters() if value.grad is not None)

@@ -1,6 +1,7 @@
 """From views to incidents: the decision tree, and what must not raise an alarm."""
 
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
@@ -46,6 +47,15 @@ def test_a_signal_is_a_death_with_its_name() -> None:
     (incident,) = find(view(0), ended(1, -9), view(2))
     assert (incident.kind, incident.rank, incident.stage, incident.at_seconds) == ("died", 1, "measure", 5.0)
     assert fact(incident, "signal") == "SIGKILL"
+
+
+def test_a_signal_comes_with_torchs_debugging_where_that_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+    (incident,) = find(view(0), ended(1, -11), view(2))
+    assert fact(incident, "TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
+    assert fact(incident, "torch_version") == version("torch")
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "INFO")
+    assert len(find(ended(1, -11))[0].evidence) < len(incident.evidence)
 
 
 def test_an_exit_status_is_a_death_too() -> None:

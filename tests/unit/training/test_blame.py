@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from gpudiag.checks.training.run import judge_training
-from gpudiag.model.evidence import RankSubject
+from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Finding, Owner
+from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.training import KeptTensor, RankStep, StrategyMeasurement, TensorFact
 from tests.unit.training.measurements import (
     STEPS,
@@ -264,3 +265,141 @@ def test_shards_of_own_gradients_are_told_from_a_corrupt_shard() -> None:
     some = {**own, "own_gradient_error": 0.5, "gradient_parts": replace(patchwork, tensors=("1.bias",))}
     left = first(of_ranks(2, lambda rank, step: some))
     assert (left.code, "1.bias" in left.message) == ("train.tensor_not_averaged", True)
+
+
+def rates(scale: float, rest: float, without: float, decay: float = 1.6e-5) -> dict[str, Any]:
+    return {"scale": scale, "decay": decay, "rest": rest, "rest_without_decay": without}
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "words"),
+    [
+        (rates(1.03, 0.029, 0.03), "train.parameters", "1.03 times"),
+        (rates(2.0, 1e-7, 1e-7), "train.parameters", "2 times"),
+        (rates(1.0, 1e-6, 0.3, decay=0.005), "train.parameters", "weight decay"),
+        ({"rounded_to": "bfloat16", **rates(0.98, 0.04, 0.041)}, "train.parameters", "rounded to bfloat16"),
+        ({"rest_of_gradient_before": 1e-4, **rates(0.8, 0.4, 0.4)}, "train.gradients_late", "step 0 in step 1"),
+        ({"rest_of_gradient_before": 0.35, **rates(0.8, 0.4, 0.4)}, "train.parameters", "not those of a single"),
+        (rates(1.01, 0.02, 0.021), "train.parameters", "not those of a single process after step 1 on rank 1"),
+        ({"elements_off": 1}, "train.rank_corrupt", "rank 1 alone"),
+    ],
+)  # fmt: skip
+def test_a_step_of_one_ranks_shards_is_blamed_on_what_explains_it(
+    values: dict[str, Any], code: str, words: str
+) -> None:
+    """The whole parameters are the same on all ranks: only the part of one rank went wrong."""
+    made = make_step_parts(**values)
+
+    def change(rank: int, step: int) -> dict[str, Any]:
+        return {**MOVED, "step_parts": made if rank == 1 else None} if step else {}
+
+    finding = first(of_ranks(3, change))
+    assert (finding.code, words in finding.message) == (code, True), finding.message
+    assert rank_of(finding) == 1
+
+
+def test_a_rank_that_keeps_its_gradients_is_named_by_what_was_there_before_its_forward_pass() -> None:
+    patchwork = {**WRONG, "gradient_parts": make_parts(rest=0.4)}
+
+    def keeps(*guilty: int) -> Finding:
+        return first(
+            of_ranks(3, lambda rank, step: {**patchwork, "gradients_left": 4 * (rank in guilty)} if step else {})
+        )  # fmt: skip
+
+    assert (keeps(1).code, rank_of(keeps(1))) == ("train.gradients_accumulated", 1)
+    assert "on rank 1" in keeps(1).message
+    assert (keeps(0, 1, 2).code, rank_of(keeps(0, 1, 2))) == ("train.gradients_accumulated", None)
+    assert keeps().code != "train.gradients_accumulated"
+
+
+def test_old_gradients_of_one_rank_are_found_in_the_average_and_in_its_shards() -> None:
+    handed_in = make_parts(shares=(0.4, 0.3), rest=0.3, shares_before=(0.0, 0.5), rest_with_before=1e-8)
+    finding = first(of_ranks(2, lambda rank, step: {**WRONG, "gradient_parts": handed_in} if step else {}))
+    assert (finding.code, rank_of(finding)) == ("train.gradients_late", 1)
+    assert "to the averaging of step 1" in finding.message
+
+    def shards(rank: int, step: int) -> dict[str, Any]:
+        parts = make_parts(rest=0.4, step_before=1e-8 if rank == 1 else 0.7)
+        held = 0.6 if rank == 1 else 1e-8
+        return {**WRONG, "gradient_parts": parts, "held_error": held} if step else {}
+
+    held = first(of_ranks(2, shards))
+    assert (held.code, rank_of(held)) == ("train.gradients_late", 1)
+
+
+@pytest.mark.parametrize(("noise", "words"), [("a", "the same on all"), (None, "other ones on each")])
+def test_random_numbers_in_the_forward_pass_are_named_where_what_ranks_compute_is_off(
+    noise: str | None, words: str
+) -> None:
+    spoilt = {**WRONG, "gradient_parts": make_parts(rest=0.4)}
+
+    def draws(rank: int, step: int) -> dict[str, Any]:
+        return {**spoilt, "computed_error": 0.3, "noise": noise or f"r{rank}"}
+
+    finding = first(of_ranks(3, draws))
+    assert (finding.code, rank_of(finding)) == ("train.gradient", None)
+    assert "draws random numbers" in finding.message
+    assert words in finding.message
+    right = first(of_ranks(3, lambda rank, step: {**spoilt, "computed_error": 1e-8, "noise": f"r{rank}"}))
+    assert "random numbers" not in right.message
+
+
+@pytest.mark.parametrize("factor", [1.0004, 1.00003, 0.9999])
+def test_a_factor_next_to_one_is_given_with_its_digits(factor: float) -> None:
+    finding = in_parts(2, factor / 2, factor / 2)
+    assert (finding.code, f"{factor:.6g} times" in finding.message) == ("train.gradients_scaled", True)
+
+
+def test_one_rank_that_counts_one_percent_more_is_named() -> None:
+    finding = in_parts(3, 1 / 3, 1.01 / 3, 1 / 3)
+    assert (finding.code, rank_of(finding)) == ("train.ranks_weighed", 1)
+
+
+@pytest.mark.parametrize(("strategy", "words"), [("fsdp2", "before fully_shard"), ("ddp", "wrapped")])
+def test_an_optimizer_of_other_tensors_is_the_cause_of_what_follows_from_it(
+    strategy: str, words: str
+) -> None:
+    starts = tuple(make_start(rank, foreign_in_optimizer=4) for rank in (0, 1))
+    raised = tuple(
+        Incident(IncidentKind.RAISED, rank, "a1", "verify", 3.0, (Evidence("exception", "KeyError", source="x"),))
+        for rank in (0, 1)
+    )  # fmt: skip
+    measurement = make_measurement(strategy=strategy, starts=starts, proofs=(), incidents=raised)
+    findings = judge_training(measurement)
+    assert findings[0].code == "train.parameters_unmoved"
+    assert words in findings[0].message
+    assert "rank.raised" not in [finding.code for finding in findings]
+
+
+def test_an_exception_after_a_step_that_was_wrong_comes_second() -> None:
+    doubled = {**WRONG, "gradient_parts": make_parts(shares=(1.0, 1.0))}
+    fact = Evidence("exception", "KeyError", source="x")
+    raised = Incident(IncidentKind.RAISED, 1, "a1", "verify", 3.0, (fact,))
+    wrong = replace(of_ranks(2, lambda rank, step: doubled), proofs=(), incidents=(raised,))
+    assert [finding.code for finding in judge_training(wrong)] == ["train.gradients_summed", "rank.raised"]
+
+
+def test_weights_that_were_rounded_before_the_first_step_are_no_broadcast_that_is_missing() -> None:
+    rounded = make_measurement(
+        starts=tuple(
+            make_start(rank, parameters=tensors("r", 0.002), parameters_rounded_to="bfloat16") for rank in (0, 1)
+        )
+    )  # fmt: skip
+    findings = judge_training(rounded)
+    assert [finding.code for finding in findings] == ["train.parameters"]
+    assert "bfloat16" in findings[0].message
+    assert "float32" in findings[0].remedy
+
+
+def test_a_batch_that_is_shorter_than_the_others_is_named_with_its_rank() -> None:
+    finding = first(with_steps({(1, 1): {"samples": tuple(range(18, 20))}}))
+    assert (finding.code, rank_of(finding)) == ("train.samples_left_out", 1)
+    assert "rank 1 has 2 samples in step 1, where other batches have 6" in finding.message
+    assert "drop_last" in finding.remedy
+
+
+def test_a_sampler_that_gives_one_sample_twice_is_not_to_be_replaced_by_a_sampler() -> None:
+    finding = first(with_steps({(1, 1): {"samples": (0, *range(19, 24))}}))
+    assert finding.code == "train.same_samples"
+    assert "same 1 sample " in finding.message
+    assert "DistributedSampler" not in finding.remedy

@@ -329,6 +329,26 @@ def test_a_rank_that_ran_out_of_memory_is_told_as_such() -> None:
     assert (codes(measurement), rank_of(measurement)) == (["train.out_of_memory"], 1)
 
 
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [("2.13.0+cpu", "torch 2.13.0+cpu crashes with it in DDP's constructor"), ("2.9.1", "torch 2.9.1 may crash")],
+)  # fmt: skip
+def test_a_crash_under_torchs_debugging_names_the_variable_and_the_version(torch: str, words: str) -> None:
+    facts = {"signal": "SIGSEGV", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "torch_version": torch}
+    died = [
+        Incident(IncidentKind.DIED, rank, "a1", "init", 2.0, tuple(Evidence(*fact) for fact in facts.items()))
+        for rank in (0, 1)
+    ]
+    nothing = {"starts": (), "steps": (), "epoch_ends": (), "proofs": (), "speeds": ()}
+    (finding,) = judge_training(make_measurement(incidents=tuple(died), **nothing))
+    assert finding.message.startswith("ddp: all 2 ranks were killed by SIGSEGV in stage init")
+    assert f"TORCH_DISTRIBUTED_DEBUG is DETAIL, and {words}" in finding.message
+    assert "unset" in finding.remedy
+    other = replace(died[1], evidence=(Evidence("signal", "SIGSEGV"),))
+    (plain,) = judge_training(make_measurement(incidents=(other,), **nothing))
+    assert "DEBUG" not in plain.message
+
+
 def test_missing_steps_never_pass() -> None:
     cut = make_measurement(steps=make_measurement().steps[:-1])
     assert codes(cut) == ["train.incomplete"]

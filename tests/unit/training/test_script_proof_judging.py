@@ -99,5 +99,19 @@ def test_samples_that_repeat_on_one_rank_tell_nothing() -> None:
     assert codes == []
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda rank: {"sampler": "other", "share": None, "samples": tuple(range(10))}, "sampler that is there"),
+        (lambda rank: {"share": (0, RANKS)}, "this rank: num_replicas="),
+        (lambda rank: {"sampler": "whole", "share": None, "samples": tuple(range(10))}, "a DistributedSampler with"),
+    ],
+)  # fmt: skip
+def test_a_sampler_that_is_in_place_is_not_to_be_added(change: Any, words: str) -> None:
+    facts = {rank: rank_facts(rank, **change(rank)) for rank in range(RANKS)}
+    (finding, *_), _ = judge_proof(facts, SCRIPT, "a1", ended_well=True)
+    assert (finding.code, words in finding.remedy) == ("train.same_samples", True)
+
+
 def test_nothing_is_said_of_ranks_that_never_joined() -> None:
     assert judge(script=replace(SCRIPT, group_world_sizes=(0,) * RANKS)) == ([], {})
