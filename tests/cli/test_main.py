@@ -38,6 +38,7 @@ STATUSES: dict[type[BaseException], int] = {
     errors.RunConflictError: 3,
     errors.RunCancelledError: 3,
     errors.StoreError: 3,
+    errors.ShortageError: 3,
     click.UsageError: 2,
     click.BadParameter: 2,
     click.ClickException: 2,
@@ -222,8 +223,12 @@ def test_output_that_cannot_be_written_is_an_error_and_not_a_pass() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_costs_the_file_and_not_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["merge", "/no/report.json", "--json", "--output", "/dev/full"]) == ExitStatus.ERROR
+def test_a_full_disk_costs_the_file_and_not_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.json").write_text("no report")
+    command = ["merge", str(tmp_path / "report.json"), "--json", "--output", "/dev/full"]
+    assert main(command) == ExitStatus.ERROR
     captured = capsys.readouterr()
     assert json.loads(captured.out)["schema"] == "gpudiag.merged/1"
     assert "cannot write to /dev/full" in captured.err
