@@ -40,7 +40,8 @@ def explain_given(machine: Machine, listed: int) -> str | None:
     if given is None and not isinstance(machine.job_cgroup, Missing):
         return f"this process is in the control group of {machine.job_cgroup}, which may hide the others"
     named = machine.allocation.get("NVIDIA_VISIBLE_DEVICES", "")
-    if named not in ("all", "void", "none") and not named.startswith("/") and len(_tokens(named)) == listed:
+    by_name = bool(named) and named not in ("all", "void", "none") and not named.startswith("/")
+    if by_name and len(_tokens(named)) == listed:
         return f"NVIDIA_VISIBLE_DEVICES names {listed}; /sys shows all GPUs of the host"
     if machine.container is not None and device_node_count(machine) == listed:
         return (

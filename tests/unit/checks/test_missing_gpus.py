@@ -150,3 +150,9 @@ def test_many_missing_alike_are_one_finding_with_a_count():
     (finding,) = gpu_count.judge(look_at(snapshot)).findings
     assert (finding.code, finding.evidence[0].value) == ("gpu.missing", 6)
     assert finding.message.startswith("6 GPUs are on the PCI bus")
+
+
+def test_without_a_variable_no_gpu_was_taken_away() -> None:
+    """A driver that lists none of the GPUs on the bus has lost them all."""
+    for allocation in ({}, {"NVIDIA_VISIBLE_DEVICES": ""}, {"NVIDIA_VISIBLE_DEVICES": "all"}):
+        assert explain_given(make_bare_machine(gpus=2, allocation=allocation), 0) is None
