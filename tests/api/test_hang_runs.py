@@ -88,4 +88,5 @@ def test_the_kind_is_listed_with_its_plan_and_takes_no_gpu(served) -> None:
     kinds = {one["kind"]: one for one in served.get("/api/v1/runs").json()["kinds"]}
     assert kinds["hang"]["uses_gpus"] is False
     assert kinds["train"]["uses_gpus"] is True
-    assert set(kinds["hang"]["plan_schema"]["properties"]) == {"job_of", "slurm_job", "every", "limit"}
+    wanted = {"job_of", "slurm_job", "every", "limit", "deadline_seconds"}
+    assert set(kinds["hang"]["plan_schema"]["properties"]) == wanted
