@@ -36,6 +36,7 @@ from gpudiag.runs.job_run.stalls import Stalls
 # Ten of the job's own steps: half of what `gpudiag run` waits, because nothing is done to the job.
 RULE = StallRule(factor=10.0)
 LIST_SECONDS = 60.0  # between two lists of jobs; a list takes some 40 ms of a processor
+_LIST_AGAIN_SECONDS, _LISTS_FAILED = 10.0, 3
 _TICK_SECONDS = 1.0
 _CHILD_SECONDS = 20.0
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
@@ -89,6 +90,7 @@ class NodeWatch:
         self._children = Children()
         self._began = self._ticked = time.monotonic()
         self._list_due = self._all_due = 0.0
+        self._lists_failed = 0  # in a row
 
     def run(self, commands: int) -> None:
         """Watch until the descriptor of commands is closed by its other end."""
@@ -222,10 +224,13 @@ class NodeWatch:
     def _take_list(self, child: GuardedChild) -> None:
         found = read_node_jobs(child)
         if found is None:
-            self._tell(
-                {"kind": "failed", "reason": f"the jobs could not be listed: {child.detail or child.ending}"}
-            )
+            self._lists_failed += 1
+            self._list_due = self.seconds + _LIST_AGAIN_SECONDS
+            if self._lists_failed >= _LISTS_FAILED:  # a busy machine is late once
+                reason = f"the jobs could not be listed: {child.detail or child.ending}"
+                self._tell({"kind": "failed", "reason": reason})
             return
+        self._lists_failed = 0
         for one in found.jobs:
             self._jobs.setdefault(one.key, self._begin(one)).members.update(one.ranks, datetime.now(UTC))
         listed = {one.key for one in found.jobs}

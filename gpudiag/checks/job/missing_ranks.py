@@ -1,4 +1,4 @@
-"""Ranks that never came: the others wait for them where the process group is made, and their own processes are not here.
+"""Ranks that have no process: by the launcher, by a job that one machine alone can run, or because they never came to where the others wait.
 
 Only launchers that start all ranks of a machine say which of them belong to it. Where ranks were started by hand, WORLD_SIZE says how
 many there are, and a master at the loopback address that all of them are on this machine.
@@ -7,7 +7,6 @@ many there are, and a master at the loopback address that all of them are on thi
 from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job.absence import came_to_rendezvous, expected_ranks
 from gpudiag.checks.job.facts import facts_of
 from gpudiag.checks.job.groups import Group, describe_seconds, is_are, name_ranks
 from gpudiag.checks.job.hang_limits import HangLimits
@@ -18,11 +17,62 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.job import Job
 from gpudiag.model.reading import Missing
 
+_LOOPBACK = ("localhost", "ip6-localhost", "[::1]", "::1", "127.")
+# Where rank 0, which serves the store, waits until every rank has come to it (TCPStore's wait_for_workers); later it shows that all came.
+_STORE = "_create_c10d_store"
 # Where all ranks of the job meet for the first time: a rank that is missing there has not joined.
 _FIRST_MEETINGS = frozenset(
     ("init_process_group", "_store_based_barrier", "rendezvous", "_new_process_group_helper")
 )
 _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has come to where it waits
+
+
+def expected_ranks(job: Job) -> tuple[int, ...] | None:
+    """The ranks that should be here; None where nothing says so.
+
+    Where no launcher tells, as for ranks that a script started: all of the job, if its store is at this machine's own address. Ranks
+    that have no RANK in their environment are found by other signs, which some of them may lack.
+    """
+    if job.expected is not None:
+        return job.expected
+    if isinstance(job.world_size, Missing) or job.machines or job.launcher != "variables":
+        return None
+    return tuple(range(job.world_size)) if job.master.startswith(_LOOPBACK) else None
+
+
+def absent_ranks(job: Job) -> tuple[int, ...]:
+    """The ranks that should be on this machine and have no process."""
+    known = {rank.rank for rank in job.ranks if not isinstance(rank.rank, Missing)}
+    expected = expected_ranks(job)
+    if expected is None or len(known) < len(job.ranks):
+        return ()
+    return tuple(rank for rank in expected if rank not in known)
+
+
+def came_to_rendezvous(waiting: Sequence[Position]) -> bool:
+    """Whether rank 0, which serves the store, is past waiting for the other ranks to come to it."""
+    inside = _inside(waiting)
+    return bool(inside) and _STORE not in inside
+
+
+def _inside(waiting: Sequence[Position]) -> set[str]:
+    server = next((one for one in waiting if one.rank == 0), None)
+    return {frame.function for frame in server.call.library} if server is not None else set()
+
+
+def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position]) -> str:
+    """`rank 3 no longer has a process, of 4 ranks that belong here`; how far it came, where those that wait show that."""
+    have = "has" if len(absent) == 1 else "have"
+    they = "it" if len(absent) == 1 else "they"
+    belong = f"of {len(absent) + len(job.ranks)} ranks that belong here"
+    if job.expected is None:
+        belong += f" (WORLD_SIZE {job.world_size}, MASTER_ADDR {job.master.rpartition(':')[0]})"
+        if _STORE in _inside(waiting):
+            was = "was" if len(absent) == 1 else "were"
+            return f"{name_ranks(absent)} {have} no process, {belong}: {they} {was} never started, or ended before the rendezvous"
+        if came_to_rendezvous(waiting):
+            return f"{name_ranks(absent)} no longer {have} a process, {belong}: {they} came to the rendezvous, and {have} ended since"
+    return f"{name_ranks(absent)} no longer {have} a process, {belong}"
 
 
 def missing_ranks(job: Job) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.absence import absent_ranks, describe_absence, expected_ranks
 from gpudiag.checks.job.apart import judge_waiters
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.facts import facts_of, remedy_of, subject_of
@@ -21,7 +20,13 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.missing_ranks import is_first_meeting, judge_missing
+from gpudiag.checks.job.missing_ranks import (
+    absent_ranks,
+    describe_absence,
+    expected_ranks,
+    is_first_meeting,
+    judge_missing,
+)
 from gpudiag.checks.job.pollers import judge_pollers
 from gpudiag.checks.job.position import Position, find_position
 from gpudiag.checks.job.rendezvous import judge_agent
