@@ -366,9 +366,9 @@ def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well_and_kno
             assert {one["uuid"]: one["gpu"] for one in labels_of(service, "gpudiag_gpu_up")} == were
             assert set(up(service).values()) == {0.0}
             assert {one["state"] for one in labels_of(service, "gpudiag_gpu_status")} == {"error"}
-            assert [one["code"] for one in labels_of(service, "gpudiag_finding")] == [
-                "nvml.driver_not_loaded"
-            ]
+            # And what the kernel log has of the GPU that is gone, once that is read; nothing of the others.
+            found = {one["code"] for one in labels_of(service, "gpudiag_finding")}
+            assert {"nvml.driver_not_loaded"} <= found <= {"nvml.driver_not_loaded", "kernel.pcie_link_down"}
             assert [one["state"] for one in labels_of(service, "gpudiag_nvml_state")] == ["driver_not_loaded"]
             assert last <= metric(service, "gpudiag_collect_last_success_timestamp_seconds") < time.time()
             service.change("h100x8+gone:3")
