@@ -1,0 +1,48 @@
+"""What one case is: how the machines are arranged, how each rank is started, and what must be reported."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.ranks.machines import Machine
+
+PORT = 29500
+
+Arrange = Callable[[Sequence[Machine]], contextlib.AbstractContextManager[None]]
+
+
+@contextlib.contextmanager
+def as_it_is(machines: Sequence[Machine]) -> Iterator[None]:
+    """The four machines as they come: nothing is wrong with their network."""
+    yield
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the rank of one machine is started where that differs from the others'."""
+
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
+    flags: Sequence[str] = ()  # after all others, so that they replace them
+    delay_seconds: float = 0.0
+    missing: bool = False  # never started
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network, and what must be said of a run on it."""
+
+    name: str
+    arrange: Arrange = as_it_is
+    starts: Mapping[int, Start] = field(default_factory=dict)  # by rank, where it is not as the others
+    flags: Sequence[str] = ()  # of all ranks
+    # What the findings must hold: words that stand in one of them, each; empty where the network is healthy.
+    words: Sequence[str] = ()
+    # Hosts that a finding must have as its subject, or as the ends of its link.
+    hosts: Sequence[str] = ()
+    # Done to the machines once all ranks measure; None for a fault of the start.
+    then: Callable[[Sequence[Machine]], None] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nobody may be blamed."""
+        return not self.words and not self.hosts
