@@ -41,6 +41,7 @@ class Ended:
 
     @property
     def findings(self) -> list[Any]:
+        """What the document blames somebody for."""
         found = (self.document or {}).get("findings", [])
         return [one for one in found if one["severity"] != "info"]
 
