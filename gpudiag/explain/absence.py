@@ -11,7 +11,7 @@ from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
-from gpudiag.explain.talk import Watchdog, short_host
+from gpudiag.explain.rank_facts import Watchdog, short_host
 from gpudiag.model.rank_names import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
@@ -61,15 +61,15 @@ def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
     """Every rank of the job that is known of."""
     known = {event.rank for event in events if event.rank is not None} | set(job.hosts)
     for log in job.logs:
-        talk = log.facts.talk
-        known |= {gone.rank for gone in talk.exits if gone.rank is not None} | {
-            dog.rank for dog in talk.watchdogs.values()
+        shown = log.facts.of_ranks
+        known |= {gone.rank for gone in shown.exits if gone.rank is not None} | {
+            dog.rank for dog in shown.watchdogs.values()
         }
         known |= {
             rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
         }
         known |= set(log.ranks_of_local.values()) | ({log.rank} if log.rank is not None else set())
-        known |= {rank for absence in talk.absences for rank in absence.ranks}
+        known |= {rank for absence in shown.absences for rank in absence.ranks}
     size = max(job.world_size, max(known, default=-1) + 1)
     return set(range(size)) if size <= 65536 else known
 
@@ -78,7 +78,7 @@ def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
     """Of ranks that say what they run, the one that runs something else."""
     said: dict[int, tuple[str, str, int]] = {}
     for log in job.logs:
-        for line, rank, what in log.facts.talk.fingerprints:
+        for line, rank, what in log.facts.of_ranks.fingerprints:
             said.setdefault(rank, (what, log.name, line))
     if len(said) < 2:
         return None
@@ -108,7 +108,7 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that lines of torch name as missing."""
     complaining = _complaining(events)
     named: dict[int, tuple[str, int, str]] = {}
-    all_absences = [(absence, log) for log in job.logs for absence in log.facts.talk.absences]
+    all_absences = [(absence, log) for log in job.logs for absence in log.facts.of_ranks.absences]
     all_absences.sort(key=lambda pair: "failed to pass" not in pair[0].text)
     for absence, log in all_absences:
         if (
@@ -138,7 +138,7 @@ def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
     """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
     groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
     for log in job.logs:
-        for (rank, group), dog in log.facts.talk.watchdogs.items():
+        for (rank, group), dog in log.facts.of_ranks.watchdogs.items():
             groups[group].setdefault(rank, (dog, log.name))
     if not groups:
         return None
@@ -306,7 +306,7 @@ def _place(event: Event) -> str:
 def _by_count(job: Identities, events: list[Event]) -> Waited | None:
     """How many came to the rendezvous, and which ranks are in no log."""
     for log in job.logs:
-        for absence in log.facts.talk.absences:
+        for absence in log.facts.of_ranks.absences:
             if absence.joined and absence.joined[0] < absence.joined[1]:
                 came, wanted = absence.joined
                 seen = _seen(job, events)
@@ -407,7 +407,7 @@ def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
     places: dict[str, tuple[str, int]] = {}
     speaking = {event.host for event in events if event.host and event.standing <= Standing.ECHO}
     for log in job.logs:
-        for line, speaker, address in log.facts.talk.lost:
+        for line, speaker, address in log.facts.of_ranks.lost:
             peer = job.addresses.get(address, short_host(address))
             by = job.host_of(log, speaker, job.rank_of(log, speaker))
             if peer and by and peer != by:
