@@ -12,7 +12,7 @@ from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
 from gpudiag.explain.rank_facts import Watchdog, short_host
-from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
 

@@ -37,7 +37,7 @@ from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
-from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.reference.failures import failures
 from gpudiag.reference.xid import XidKind, xids

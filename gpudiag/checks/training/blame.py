@@ -21,11 +21,11 @@ from gpudiag.checks.training.kinds import (
     describe_elements,
     describe_factor,
     is_few,
-    name_ranks,
     name_tensors,
     verb,
 )
 from gpudiag.model.finding import Owner
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import GradientParts, RankStep, StepParts
 

@@ -445,12 +445,6 @@ TRAINING_FINDINGS = (
 )
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0, 2 and 3`."""
-    words = [str(rank) for rank in sorted(ranks)]
-    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
-
-
 def verb(several: Sequence[object], one: str, many: str) -> str:
     """The singular or plural form of a verb, by how many ranks it goes with."""
     return one if len(several) == 1 else many

@@ -46,7 +46,6 @@ from gpudiag.checks.training.kinds import (
     TIMED_OUT,
     TRAINING_FINDINGS,
     UNMOVED,
-    name_ranks,
     name_tensors,
     verb,
 )
@@ -55,6 +54,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome, worst_first
 from gpudiag.model.measure import IncidentKind
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import KeptTensor, RankProof, RankStart, StrategyMeasurement
 from gpudiag.reference.training import strategy_facts

@@ -25,12 +25,12 @@ from gpudiag.checks.training.kinds import (
     SUMMED,
     TENSOR_NOT_AVERAGED,
     UNUSED,
-    name_ranks,
     name_tensors,
     verb,
 )
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import RankProof, RankStep, StrategyMeasurement, TensorFact
 
 SOURCE = "single-process run"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpudiag.checks.software.nccl_log import BAD_INTERFACE, PLUGIN_FAILED, SETTINGS_DIFFER, VERSIONS_DIFFER
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import make_finding
-from gpudiag.explain.nccl.job import Job, Who, name_ranks
+from gpudiag.explain.nccl.job import Job, Who, name_ranks_and_hosts
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 
 # What may differ between ranks or hosts of a healthy job.
@@ -44,7 +44,9 @@ def judge_versions(job: Job) -> Iterator[NcclFinding]:
     odd = [process for version, processes in by_version.items() if version != usual for process in processes]
     who = [one for process in odd for one in job.who(process)]
     names = ", ".join(sorted({version for version in by_version if version != usual}))
-    message = f"{name_ranks(who)}: NCCL {names}, and {usual} on {len(by_version[usual])} other processes"
+    message = (
+        f"{name_ranks_and_hosts(who)}: NCCL {names}, and {usual} on {len(by_version[usual])} other processes"
+    )
     yield make_finding(
         VERSIONS_DIFFER, message, who, [odd[0].version_place, by_version[usual][0].version_place]
     )
@@ -101,7 +103,7 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         for process in processes[:1]
         if name in process.settings
     ]
-    message = f"{name_ranks(who)}: {said}, and {others} on {len(values[usual])} other processes"
+    message = f"{name_ranks_and_hosts(who)}: {said}, and {others} on {len(values[usual])} other processes"
     yield make_finding(SETTINGS_DIFFER, message, who, places)
 
 
@@ -134,7 +136,9 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
         what = "network" if kind == "NET" else "tuner"
         why = reasons[kind, asked]
         because = f": {why[:160]}" if why else ""
-        message = f"{name_ranks(who)}: the {what} plugin {asked} was requested but not loaded{because}"
+        message = (
+            f"{name_ranks_and_hosts(who)}: the {what} plugin {asked} was requested but not loaded{because}"
+        )
         variable = f"NCCL_{kind}_PLUGIN"
         folder = _wrong_folder(why)
         remedy = (
@@ -173,7 +177,9 @@ def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
                 places.append(place)
                 break
     for (name, why), (who, places) in told.items():
-        message = f"{name_ranks(who)}: the interface {name} does not reach the other hosts: it is {why}"
+        message = (
+            f"{name_ranks_and_hosts(who)}: the interface {name} does not reach the other hosts: it is {why}"
+        )
         yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
 
 
@@ -248,7 +254,7 @@ def _unreachable(job: Job) -> Iterator[NcclFinding]:
         address, own = next(iter(addresses.items()))
         more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
         over = f" over {own}" if own else ""
-        message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
+        message = f"{name_ranks_and_hosts(who)}: {address}{more} is not reached{over}: {why}"
         remedy = (
             f"Find the route to it, `ip route get {address}`, and whether a firewall blocks its ports; set"
             " NCCL_SOCKET_IFNAME to the interface that reaches it."
