@@ -11,7 +11,7 @@ from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
-from gpudiag.explain.rank_facts import Watchdog, short_host
+from gpudiag.explain.rank_facts import Absence, Watchdog, short_host
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
@@ -107,31 +107,22 @@ def _short_fingerprint(text: str) -> str:
 def _by_names(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that lines of torch name as missing."""
     complaining = _complaining(events)
-    named: dict[int, tuple[str, int, str]] = {}
+    named: dict[int, tuple[str, Absence]] = {}
     all_absences = [(absence, log) for log in job.logs for absence in log.facts.of_ranks.absences]
-    all_absences.sort(key=lambda pair: "failed to pass" not in pair[0].text)
+    all_absences.sort(key=lambda pair: not pair[0].by_rank_0)
     for absence, log in all_absences:
-        if (
-            named
-            and "failed to pass" in next(iter(named.values()))[2]
-            and "failed to pass" not in absence.text
-        ):
-            break  # rank 0 knows who is missing; the others only know that rank 0 waits
+        if named and next(iter(named.values()))[1].by_rank_0 and not absence.by_rank_0:
+            break
         for rank in absence.ranks:
-            named.setdefault(rank, (log.name, absence.line, absence.text))
+            named.setdefault(rank, (log.name, absence))
     if any(absence.joined for absence, _ in all_absences):
         named.pop(0, None)  # it has the store, and waits there itself
     ranks = tuple(sorted(set(named) - complaining)) or tuple(sorted(named)) if named else ()
     if not ranks:
         return None
-    name, line, text = named[ranks[0]]
-    return Waited(
-        ranks,
-        f"`{shorten_text(text, 160)}`",
-        name,
-        line,
-        never_came="keys: /" in text or "ncclUniqueId" in text,
-    )
+    name, absence = named[ranks[0]]
+    how = f"`{shorten_text(absence.text, 160)}`"
+    return Waited(ranks, how, name, absence.line, never_came=absence.at_start)
 
 
 def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
@@ -431,9 +422,8 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
                 if event.topic == "rendezvous.missing_ranks"
                 else "the host of the rendezvous did not answer"
             )
-            return Waited(
-                (), f"{how}: `{shorten_text(event.text, 120)}`", event.log, event.line, never_came=True
-            )
+            how = f"{how}: `{shorten_text(event.text, 120)}`"
+            return Waited((), how, event.log, event.line, never_came=True, topic=event.topic)
     return None
 
 

@@ -147,7 +147,7 @@ def _exit(
 @_reads("keys: /", pattern=r"wait timeout after \d+ ?ms, keys: (/\S*?)/?(\d+)(?![\w/])")
 def _store_waited(facts: RankFacts, line: LogLine, match: Match) -> None:
     if "/default_pg/" in match[1] + "/":
-        facts.miss(line, (int(match[2]),))
+        facts.miss(line, (int(match[2]),), at_start=True)
 
 
 @_reads("clients joined", pattern=r"(\d+)/(\d+) clients joined")
@@ -162,7 +162,7 @@ def _store_counted(facts: RankFacts, line: LogLine, match: Match) -> None:
     r"|while waiting for send/recv from rank (?P<waited>\d+)",
 )
 def _barrier_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
-    facts.miss(line, _ranks_in(match["missed"] or match["waited"]))
+    facts.miss(line, _ranks_in(match["missed"] or match["waited"]), by_rank_0=match["missed"] is not None)
 
 
 @_reads("[missing ranks: ", pattern=r"\[missing ranks: (\d+(?:, ?\d+)*)\]")
@@ -185,7 +185,7 @@ def _horovod_missed_by_rank(facts: RankFacts, line: LogLine, match: Match) -> No
 
 @_reads("ncclUniqueId from", pattern=r"retr(?:ie|ei)ving ncclUniqueId from \[(\d+)\]")
 def _unique_id_missed(facts: RankFacts, line: LogLine, match: Match) -> None:
-    facts.miss(line, (int(match[1]),))
+    facts.miss(line, (int(match[1]),), at_start=True)
 
 
 def _ranks_in(text: str) -> tuple[int, ...]:

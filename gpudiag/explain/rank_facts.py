@@ -41,6 +41,8 @@ class Absence:
     text: str
     ranks: tuple[int, ...] = ()  # that are missing, where the line says which
     joined: tuple[int, int] | None = None  # how many came, of how many
+    at_start: bool = False  # they did not come when the ranks met
+    by_rank_0: bool = False  # of rank 0, which knows who is missing; the others know only that rank 0 waits
 
 
 @dataclass(slots=True)
@@ -100,10 +102,20 @@ class RankFacts:
     world_size: int = 0
     row_rank: int | None = None  # of the row whose traceback is being printed
 
-    def miss(self, line: LogLine, ranks: tuple[int, ...], text: str = "") -> None:
+    def miss(
+        self,
+        line: LogLine,
+        ranks: tuple[int, ...],
+        text: str = "",
+        *,
+        at_start: bool = False,
+        by_rank_0: bool = False,
+    ) -> None:
         """Note that somebody waited for these ranks; `text` is what the line says of it, else the whole line."""
         said = shorten_text((text or line.body).strip(), 300)
-        self.absences.append(Absence(line.number, line.speaker, line.at, said, ranks))
+        self.absences.append(
+            Absence(line.number, line.speaker, line.at, said, ranks, at_start=at_start, by_rank_0=by_rank_0)
+        )
 
     def watchdog(self, rank: int, group: str, line: LogLine) -> Watchdog:
         """What the watchdog of that rank has reported of that group, so far."""

@@ -468,18 +468,11 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     elif not waited.ranks and not waited.hosts:
         what = (
             "Not all ranks joined the rendezvous"
-            if "did not answer" not in waited.how
+            if waited.topic != "rendezvous.unreachable"
             else "The host of the rendezvous could not be reached, or left"
         )
     if waited.never_came and not waited.ranks:
-        topic = next(
-            (
-                event.topic
-                for event in events
-                if event.topic == "rendezvous.unreachable" and event.line == waited.line
-            ),
-            topic,
-        )
+        topic = waited.topic or topic
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
     evidence = [waited.how, *waited.sides]
