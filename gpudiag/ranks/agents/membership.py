@@ -22,7 +22,7 @@ from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
-from gpudiag.ranks.stages import RENDEZVOUS
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
 _REPORTS_PER_SECOND = 2500.0
@@ -81,6 +81,8 @@ class Follower:
         self._log = log
         self._peers = peers
         self._verdict: Verdict | None = None
+        self._started = assignment.started
+        self._import_seconds = assignment.budgets.seconds_for(IMPORT)
         self._told_settings = False
         self._reported_at = 0.0
         # A little less than a round: rounds are not exact.
@@ -107,6 +109,7 @@ class Follower:
                 self._answer(message)
             new = self._local.poll()
             self._log.add(new)
+            self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
                 self._report([event for _, event in new])
             if self._tcp.sample(self._local.live_pids()):

@@ -143,7 +143,9 @@ def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dic
     """Records of ranks whose agents have not connected yet; `host` is where they are taken to be."""
     return {
         rank: RemoteRecord(
-            rank, own_machine, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED)
+            rank,
+            own_machine,
+            RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED, agent_came=False),
         )
         for rank in ranks
     }
@@ -398,7 +400,7 @@ class RemoteRanks:
             link.close()
             return []
         record.link, record.lost = link, False
-        record.view = replace(record.view, host=hello.host)
+        record.view = replace(record.view, host=hello.host, agent_came=True)
         if link.peer_address is not None and link.own_address is not None:
             record.addresses = (plain_address(link.peer_address),)
             self._own_addresses.add(plain_address(link.own_address))
