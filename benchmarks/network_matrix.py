@@ -8,6 +8,8 @@ the start of the last rank to the end of the first report. Needs root.
 """
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import statistics
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,14 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
     return judge(case, ended)
 
 
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Waits until no other run of this benchmark is on this machine: two would measure each other."""
+    with open("/run/lock/gpudiag-network-matrix", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
     """Whether what the ranks reported is right, and where not, why."""
     with_findings = [one for one in ended.values() if one.findings]
@@ -126,6 +136,8 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
         whole = json.dumps([one for end in with_findings for one in end.findings], ensure_ascii=False)
         problems += [f"no {word!r}" for word in case.words if word not in whole]
         hosts = {host for end in with_findings for one in end.findings for host in _hosts_of(one)}
+        late = seconds > case.within_seconds
+        problems += [f"after {seconds:.1f} s, not {case.within_seconds:.0f} s"] * late
         problems += [f"{host} not named" for host in case.hosts if host not in hosts]
         if case.hosts:
             problems += [f"{host} blamed" for host in sorted(hosts - set(case.hosts))]
@@ -173,7 +185,7 @@ def _start(
     long = LONG if case.then is not None else ()
     flags = (*SIZES, *long, "--json", *place, *listed, *case.flags, *start.flags)
     return subprocess.Popen(
-        machine.command(sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
+        machine.command(*start.wrapper, sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -197,7 +209,7 @@ def main() -> int:
     for case in chosen:
         outcomes = []
         for turn in range(options.times):
-            with tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
+            with one_at_a_time(), tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
                 outcomes.append(run(case, machines, folder, options.launcher))
