@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.errors import UsageError
+from gpudiag.errors import LaunchError, UsageError
 from gpudiag.installed import install_command, repair_command
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
@@ -104,6 +104,14 @@ def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -
     return UsageError(
         f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
         hint="start every process of the run with the same WORLD_SIZE",
+    )
+
+
+def verdict_lost() -> LaunchError:
+    """The exception for a run that the leading agent has judged, where its verdict did not arrive."""
+    return LaunchError(
+        "the run is over, and its report did not reach this host",
+        hint="read it where rank 0 printed it, or in its folder of reports",
     )
 
 
