@@ -146,7 +146,11 @@ VERSIONS_DIFFER = _kind(
     category=Category.SW_LIBRARY,
     meaning="Ranks of one job load different versions of NCCL: the job fails, or works by chance.",
     remedy="Use one image, or one torch wheel, on every host: `gpudiag list --sources torch`.",
-    basis=_basis("`NCCL version`.", "The version that most ranks have.", "machines.versions_differ"),
+    basis=_basis(
+        "`NCCL version`.",
+        "The version that most ranks have. Without a majority all ranks are named.",
+        "machines.versions_differ",
+    ),
 )
 PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from gpudiag.checks.majority import majority_of
 from gpudiag.checks.software.nccl_log import BAD_INTERFACE, PLUGIN_FAILED, SETTINGS_DIFFER, VERSIONS_DIFFER
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import make_finding
@@ -33,21 +34,27 @@ _DEFAULT_PLUGINS = frozenset(("", "none", "libnccl-none.so", "libnccl-net-none.s
 
 
 def judge_versions(job: Job) -> Iterator[NcclFinding]:
-    """Ranks that run another NCCL than most."""
+    """Ranks that run another NCCL than most; all of them where no version has a majority."""
     by_version: dict[str, list[ProcessFacts]] = {}
     for process in job.processes:
         if process.version and process.version_place:
             by_version.setdefault(process.version.split("+")[0], []).append(process)
     if len(by_version) < 2:
         return
-    usual = max(by_version, key=lambda version: len(by_version[version]))
-    odd = [process for version, processes in by_version.items() if version != usual for process in processes]
-    who = [one for process in odd for one in job.who(process)]
-    names = ", ".join(sorted({version for version in by_version if version != usual}))
-    message = f"{name_ranks(who)}: NCCL {names}, and {usual} on {len(by_version[usual])} other processes"
-    yield make_finding(
-        VERSIONS_DIFFER, message, who, [odd[0].version_place, by_version[usual][0].version_place]
-    )
+    usual = majority_of(version for version, processes in by_version.items() for _ in processes)
+    odd = {version: processes for version, processes in by_version.items() if version != usual}
+    who = [one for processes in odd.values() for process in processes for one in job.who(process)]
+    places = [processes[0].version_place for processes in odd.values()][:1 if usual else _MAX_VALUES_TOLD]
+    if isinstance(usual, str):
+        message = f"{name_ranks(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on {len(by_version[usual])} other processes"
+        places.append(by_version[usual][0].version_place)
+    else:
+        whose = (
+            f"NCCL {version} on {name_ranks(one for process in processes for one in job.who(process))}"
+            for version, processes in odd.items()
+        )
+        message = f"{'; '.join(whose)}. No version has a majority"
+    yield make_finding(VERSIONS_DIFFER, message, who, places)
 
 
 def judge_settings(job: Job) -> Iterator[NcclFinding]:

@@ -213,6 +213,9 @@ FAULTS = {
         (7,), ("node-0",), "topo -m", "NVL/SYS",
     ),
     "another NCCL on one host": Fault("nccl.version_mismatch", replace(TWO, hosts=3, of_host={2: {"version": (2, 26)}}), tuple(range(16, 24)), ("node-2",), "2.26.6"),
+    "two versions of NCCL without a majority": Fault(
+        "nccl.version_mismatch", replace(TWO, of_host={1: {"version": (2, 26)}}), ALL_16, BOTH, "NCCL 2.26.6 on ranks 8-15 on node-1"
+    ),
     "another algorithm on one host": Fault(
         "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_ALGO=Tree"
     ),
@@ -242,6 +245,7 @@ FAULTS = {
 OF_ONE_VERSION = {
     "NCCL_NET=Socket, told by 2.28": ((2, 28),),
     "another NCCL on one host": ((2, 24), (2, 27), (2, 28), (2, 32)),
+    "two versions of NCCL without a majority": ((2, 24), (2, 32)),
 }
 
 
