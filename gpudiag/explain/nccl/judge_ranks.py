@@ -44,7 +44,7 @@ def judge_versions(job: Job) -> Iterator[NcclFinding]:
     usual = majority_of(version for version, processes in by_version.items() for _ in processes)
     odd = {version: processes for version, processes in by_version.items() if version != usual}
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
-    places = [processes[0].version_place for processes in odd.values()][:1 if usual else _MAX_VALUES_TOLD]
+    places = [processes[0].version_place for processes in odd.values()][: 1 if usual else _MAX_VALUES_TOLD]
     if isinstance(usual, str):
         message = f"{name_ranks(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on {len(by_version[usual])} other processes"
         places.append(by_version[usual][0].version_place)
