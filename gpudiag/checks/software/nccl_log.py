@@ -136,7 +136,8 @@ SETTINGS_DIFFER = _kind(
     remedy="Give all hosts the same variables: compare `env | grep NCCL` and /etc/nccl.conf.",
     basis=_basis(
         "`NCCL_.. set by environment to`.",
-        "The value that most ranks have. Names of interfaces and cards may differ between hosts, but not within one host.",
+        "The value that most ranks have. Without a majority all are named. Names of interfaces and cards may differ between hosts, but"
+        " not within one host.",
         "environment.nccl",
     ),
 )

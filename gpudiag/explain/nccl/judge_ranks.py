@@ -98,6 +98,9 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         odd_hosts = {process.host for processes in odd.values() for process in processes}
         if len(odd_hosts) * 3 > len(hosts):
             return  # hosts of two kinds, with names of their own
+    if None not in values and majority_of(value for value in values for _ in values[value]) is None:
+        yield _split_settings(job, name, values)
+        return
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
     words = [f"{name}={value}" if value is not None else f"no {name}" for value in odd]
     said = " or ".join(words[:_MAX_VALUES_TOLD]) + (" or others" if len(words) > _MAX_VALUES_TOLD else "")
@@ -110,6 +113,21 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
     ]
     message = f"{name_ranks(who)}: {said}, and {others} on {len(values[usual])} other processes"
     yield make_finding(SETTINGS_DIFFER, message, who, places)
+
+
+def _split_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> NcclFinding:
+    """The finding for several values of a variable of which none has a majority: all are named, nobody is blamed."""
+    holders = {
+        value: [one for process in processes for one in job.who(process)]
+        for value, processes in values.items()
+    }
+    said = [f"{name}={value} on {name_ranks(who)}" for value, who in holders.items()]
+    more = f" and {len(said) - _MAX_VALUES_TOLD} more values" if len(said) > _MAX_VALUES_TOLD else ""
+    places: list[LogPlace | None] = [processes[0].settings[name][1] for processes in values.values()]
+    message = f"{'; '.join(said[:_MAX_VALUES_TOLD])}{more}. No value has a majority"
+    return make_finding(
+        SETTINGS_DIFFER, message, [one for who in holders.values() for one in who], places[:_MAX_VALUES_TOLD]
+    )
 
 
 def _differ_inside_hosts(values: dict[str | None, list[ProcessFacts]]) -> bool:
