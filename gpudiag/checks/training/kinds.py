@@ -250,7 +250,8 @@ PARAMETERS = _wrong(
 RANKS_DIFFER = _wrong(
     "train.ranks_differ",
     "Ranks hold different parameters after a step, although all start from the same ones.",
-    "Look at that rank's memory and links first: gpudiag nccl-test, gpudiag preflight.",
+    "Look for what only that rank does: a checkpoint, or an optimizer's state, that it alone loaded; other settings. Where "
+    "nothing differs, test its GPU: gpudiag preflight.",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
 LOSS = _wrong(
