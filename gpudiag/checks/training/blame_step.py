@@ -16,10 +16,10 @@ from gpudiag.checks.training.kinds import (
     describe_elements,
     describe_factor,
     is_few,
-    name_ranks,
     name_tensors,
     verb,
 )
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import StepParts
 
 # The part of an error that a rule leaves unexplained is rounding: at most this share.
