@@ -15,10 +15,11 @@ from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
-from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
+from gpudiag.ranks.agents.reach import MeetingWatch, Reach, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
+from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
@@ -70,9 +71,20 @@ class Follower:
     """Follows one leader until its verdict."""
 
     def __init__(
-        self, link: Link, assignment: Assignment, log: EventLog, peers: Peers, paths: PathWatch | None
+        self,
+        link: Link,
+        assignment: Assignment,
+        log: EventLog,
+        peers: Peers,
+        paths: PathWatch | None,
+        watch: MeetingWatch | None,
     ) -> None:
-        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
+        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`.
+
+        The `watch` says what keeps them from the rendezvous.
+        """
+        self._watch = watch
+        self._kept_out: Reach | None = None
         self._link = link
         self._paths = paths
         self._tcp = assignment.tcp
@@ -160,7 +172,18 @@ class Follower:
             self._link.send(messages.RankSettings(self._local.settings))
         self._reported_at = time.monotonic()
         (view,) = self._local.views(self._host)
+        self._report_obstacle(view)
         self._link.send(messages.RankState(view, tuple(events)))
+
+    def _report_obstacle(self, view: RankView) -> None:
+        """Report what keeps the rank from the rendezvous, until it is there."""
+        if self._watch is None:
+            return
+        if view.stage != IMPORT and not view.connecting:
+            self._watch.stop()
+        elif (found := self._watch.certain) is not self._kept_out:
+            self._kept_out = found
+            self._link.send(messages.KeptOut(found))
 
     def _answer(self, message: messages.Message) -> None:
         match message:
@@ -221,6 +244,7 @@ class Membership:
         own_name = look_up_own_name() if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
         self._peers = Peers()
+        self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -233,8 +257,10 @@ class Membership:
         own = EventLog(assignment.started)
         while True:
             found = self._find_leader(assignment, own)
-            if self._watch is not None:
+            if self._watch is not None and found is None:
                 self._watch.stop()
+            elif self._watch is not None:
+                self._watch.meet()
             if assignment.interrupts.is_due():
                 return None
             if found is None:
@@ -242,7 +268,7 @@ class Membership:
                 log.add(own.raw)
                 return self._lead(assignment, log)
             leader, link = found
-            follower = Follower(link, assignment, own, self._peers, self._paths)
+            follower = Follower(link, assignment, own, self._peers, self._paths, self._watch)
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -257,6 +283,8 @@ class Membership:
 
     def close(self) -> None:
         """Stop being findable."""
+        if self._watch is not None:
+            self._watch.stop()
         for listener in self._listeners:
             listener.close()
         if self._paths is not None:
@@ -302,6 +330,9 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
+            if self._watch is not None and not self._peers.met and self._watch.certain is not None:
+                self._is_kept_out = True
+                patience.shorten(0.0)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -320,6 +351,8 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
+        if self._is_kept_out:
+            agent.expect_nobody()
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
