@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
+from gpudiag.model.number_ranges import name_ranks, number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts
@@ -389,8 +390,8 @@ def _describe_absent(absent: Sequence[int], views: Sequence[RankView]) -> str:
     for view in views:
         if view.rank not in absent:
             hosts.setdefault(view.host, []).append(view.rank)
-    come = "; ".join(f"{evidence.format_ranks(ranks)} on {host}" for host, ranks in hosts.items())
-    return f"waiting for rank{'s' * (len(absent) > 1)} {evidence.format_ranks(absent)}: {come or 'none'} came"
+    come = "; ".join(f"{number_ranges(ranks)} on {host}" for host, ranks in hosts.items())
+    return f"waiting for {name_ranks(absent)}: {come or 'none'} came"
 
 
 def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:
