@@ -231,7 +231,7 @@ class Agent:
         if gathering:
             return False
         if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
-            self._incidents = self._find_kept_out(now) or self._explain_by_network(self._judge(now))
+            self._incidents = self._explain_by_network(self._judge(now))
             self._timed_out = self._timed_out and not self._incidents
         if any(incident.kind in _HANGS for incident in self._incidents):
             self._collect_dumps()
@@ -307,17 +307,6 @@ class Agent:
         if not explained:
             self._excused_until = self._looked_at + _EXCUSE_SECONDS
         return explained
-
-    def _find_kept_out(self, now: float) -> tuple[Incident, ...]:
-        """The ranks that cannot connect to the rendezvous, as their own agents found for sure."""
-        found = {} if self._remote is None else self._remote.kept_out()
-        return tuple(
-            Incident(
-                IncidentKind.UNREACHED, view.rank, view.host, RENDEZVOUS, now, found[view.rank].evidence()
-            )
-            for view in self._views
-            if view.rank in found and (view.connecting or view.stage == IMPORT)
-        )
 
     def _find_stuck_start(self) -> tuple[Incident, ...]:
         """That all ranks are up, and none of those that are still meeting has moved for a while."""

@@ -25,7 +25,7 @@ from gpudiag.ranks.agents.network import (
     names_are_late,
     require_address,
 )
-from gpudiag.ranks.agents.reach import LASTING_SECONDS, Meeting, MeetingWatch, Obstacle, Reach
+from gpudiag.ranks.agents.reach import Meeting, MeetingWatch, Obstacle, Reach
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
@@ -38,7 +38,9 @@ from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")
 
-_BY_HAND = (Launcher.EXPLICIT, Launcher.VARIABLES)
+# So long a name without an address is looked up again, where names do not come late by design. It is enough for the
+# leader of the others to hear of it, and to report it for all.
+_NAME_SECONDS = 4.0
 
 # torch's own timeouts are this much longer than ours, so that the agent, which knows more, reports first.
 _TORCH_GRACE_SECONDS = 30.0
@@ -93,10 +95,12 @@ def run_ranks(
     if server is not None and not server.is_usable:
         server = None
     budgets = budgets or Budgets()
-    if environment is not None:
+    if environment is not None and environment.master is not None:
         began = time.monotonic()
+        longest = budgets.seconds_for(RENDEZVOUS)
+        patience = longest if names_are_late() else min(longest, _NAME_SECONDS)
         try:
-            _require_name(environment, budgets, notice)
+            require_address(environment.master, patience, notice=notice)
         except NoAddressError as error:
             return _nameless_run(environment, error.words, time.monotonic() - began)
     with (
@@ -132,21 +136,6 @@ def run_ranks(
     if run is None:  # another agent of this launch was interrupted, and reported it
         raise TerminatedError(signal.SIGTERM)
     return run
-
-
-def _require_name(
-    environment: RankEnvironment, budgets: Budgets, notice: Callable[[str], None] | None
-) -> None:
-    """Return once the name of rank 0's machine has an address here, unless a MeetingWatch looks after that.
-
-    Raises:
-        NoAddressError: it has none, and either names are not late or `--rendezvous-timeout` is over.
-    """
-    late = names_are_late()
-    if environment.master is not None and (late or not _is_watched(environment)):
-        longest = budgets.seconds_for(RENDEZVOUS)
-        patience = longest if late else min(longest, LASTING_SECONDS)
-        require_address(environment.master, patience, notice=notice)
 
 
 def _nameless_run(environment: RankEnvironment, words: str, seconds: float) -> RankRun:
@@ -206,24 +195,20 @@ def _watch(
     Who gives a loopback address means this machine, and may be wrong.
     """
     port = environment.master_port
-    if environment.master is None or port is None or not _is_watched(environment):
+    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
+    if environment.master is None or port is None or environment.rank == 0:
+        return None
+    if environment.on_one_machine and not by_hand:
         return None
     meeting = Meeting(
         environment.master,
         port,
         tuple(discovery.candidate_ports()),
         elsewhere=environment.rank > environment.local_rank,
-        by_launcher=environment.launcher not in _BY_HAND,
+        by_launcher=not by_hand,
         names_are_late=names_are_late(),
     )
     return MeetingWatch(meeting, environment.rank, notice)
-
-
-def _is_watched(environment: RankEnvironment) -> bool:
-    """Whether a MeetingWatch looks for rank 0 on another machine."""
-    elsewhere = environment.launcher in _BY_HAND or not environment.on_one_machine
-    named = environment.master is not None and environment.master_port is not None
-    return named and elsewhere and environment.rank != 0
 
 
 @contextlib.contextmanager

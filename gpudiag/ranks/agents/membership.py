@@ -15,11 +15,10 @@ from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
-from gpudiag.ranks.agents.reach import MeetingWatch, Reach, explain_absence
+from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
-from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
@@ -71,20 +70,9 @@ class Follower:
     """Follows one leader until its verdict."""
 
     def __init__(
-        self,
-        link: Link,
-        assignment: Assignment,
-        log: EventLog,
-        peers: Peers,
-        paths: PathWatch | None,
-        watch: MeetingWatch | None,
+        self, link: Link, assignment: Assignment, log: EventLog, peers: Peers, paths: PathWatch | None
     ) -> None:
-        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`.
-
-        The `watch` says what keeps them from the rendezvous.
-        """
-        self._watch = watch
-        self._kept_out: Reach | None = None
+        """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
         self._paths = paths
         self._tcp = assignment.tcp
@@ -172,18 +160,7 @@ class Follower:
             self._link.send(messages.RankSettings(self._local.settings))
         self._reported_at = time.monotonic()
         (view,) = self._local.views(self._host)
-        self._report_obstacle(view)
         self._link.send(messages.RankState(view, tuple(events)))
-
-    def _report_obstacle(self, view: RankView) -> None:
-        """Report what keeps the rank from the rendezvous, until it is there."""
-        if self._watch is None:
-            return
-        if view.stage != IMPORT and not view.connecting:
-            self._watch.stop()
-        elif (found := self._watch.certain) is not self._kept_out:
-            self._kept_out = found
-            self._link.send(messages.KeptOut(found))
 
     def _answer(self, message: messages.Message) -> None:
         match message:
@@ -257,10 +234,8 @@ class Membership:
         own = EventLog(assignment.started)
         while True:
             found = self._find_leader(assignment, own)
-            if self._watch is not None and found is None:
+            if self._watch is not None:
                 self._watch.stop()
-            elif self._watch is not None:
-                self._watch.meet()
             if assignment.interrupts.is_due():
                 return None
             if found is None:
@@ -268,7 +243,7 @@ class Membership:
                 log.add(own.raw)
                 return self._lead(assignment, log)
             leader, link = found
-            follower = Follower(link, assignment, own, self._peers, self._paths, self._watch)
+            follower = Follower(link, assignment, own, self._peers, self._paths)
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -283,8 +258,6 @@ class Membership:
 
     def close(self) -> None:
         """Stop being findable."""
-        if self._watch is not None:
-            self._watch.stop()
         for listener in self._listeners:
             listener.close()
         if self._paths is not None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model import codec
-from gpudiag.ranks.agents.reach import Reach
 from gpudiag.ranks.agents.tcp_counters import PeerSegments
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.paths import Contact
@@ -73,13 +72,6 @@ class SentSegments:
     """From a follower, twice a second: what its rank has sent so far, by address."""
 
     peers: tuple[PeerSegments, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptOut:
-    """From a follower: what keeps its rank from the rendezvous, for sure; None where it was a mistake."""
-
-    reach: Reach | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +222,6 @@ Message = (
     | RefusedRank
     | RankState
     | RankSettings
-    | KeptOut
     | FailedLaunch
     | AllStates
     | NextLeaders

@@ -29,7 +29,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
-LASTING_SECONDS = 3.0
+_LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
@@ -50,9 +50,6 @@ class Obstacle(StrEnum):
     REFUSED = "refused"  # the machine is up, and nobody listens there
     FOREIGN = "foreign_server"
     OTHER_PORTS = "other_ports"  # the ranks' own port answers, and no other
-    FIRST_ADDRESS = (
-        "first_address"  # the first of its addresses does not answer, and torch tries no other one
-    )
 
 
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
@@ -111,31 +108,6 @@ def look_at(meeting: Meeting) -> Reach | None:
     return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
 
 
-def look_at_first_address(meeting: Meeting) -> Reach | None:
-    """That the address which torch tries first does not answer, though a later one does; None where all is well.
-
-    torch tries IPv6 before IPv4, and the next address only where it learns that there is no way to the one before: to
-    one that does not answer it waits for its whole timeout (torch/csrc/distributed/c10d/socket.cpp).
-    """
-    found = _look_up(meeting.name)
-    if isinstance(found, str) or len(found) < 2:
-        return None
-    for address in sorted(found, key=lambda one: ":" not in one):
-        said = _connect(address, meeting.port)
-        if isinstance(said, socket.socket):
-            said.close()
-            return None
-        if said == errno.ETIMEDOUT:
-            words = (
-                f"{address}, the first address of {meeting.name} on this machine, does not answer on port"
-                f" {meeting.port}, and torch does not go on to the next one"
-            )
-            return Reach(Obstacle.FIRST_ADDRESS, words, f"{meeting.name}:{meeting.port}")
-        if said not in _NO_ROUTE:
-            return None
-    return None
-
-
 class Certainty:
     """Whether what is in the way to rank 0 lasts, and does not go away because another rank is started.
 
@@ -145,7 +117,7 @@ class Certainty:
 
     def __init__(self, meeting: Meeting) -> None:
         """Judge looks at that place; times are of one clock, in seconds."""
-        self._lasting = {Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.FIRST_ADDRESS, *_LASTING}
+        self._lasting = {Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, *_LASTING}
         if not meeting.names_are_late:
             self._lasting.add(Obstacle.NO_ADDRESS)
         if meeting.by_launcher:
@@ -161,7 +133,7 @@ class Certainty:
         if obstacle is not self._obstacle:
             self._obstacle, self._since, self._looks = obstacle, began, 0
         self._looks += 1
-        lasted = self._looks >= _LASTING_LOOKS and ended - self._since >= LASTING_SECONDS
+        lasted = self._looks >= _LASTING_LOOKS and ended - self._since >= _LASTING_SECONDS
         self.reach = found if lasted and obstacle in self._lasting else None
 
 
@@ -174,7 +146,6 @@ class MeetingWatch:
         self._rank = rank
         self._notice = notice
         self._over = threading.Event()
-        self._met = threading.Event()
         self._certainty = Certainty(meeting)
         self._found: list[Reach | None] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -186,16 +157,8 @@ class MeetingWatch:
 
     @property
     def certain(self) -> Reach | None:
-        """What is in the way for sure, so that it need not be waited for; None where there may be nothing.
-
-        First on the way to rank 0's agent; once that was met, on the way of this machine's rank to the rendezvous.
-        """
+        """What is in the way for sure, so that rank 0 need not be waited for; None where there may be nothing."""
         return self._certainty.reach
-
-    def meet(self) -> None:
-        """Note that rank 0's agent was met: its ranks are expected there from now on."""
-        self._certainty = Certainty(self._meeting)
-        self._met.set()
 
     def stop(self) -> None:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
@@ -217,9 +180,6 @@ class MeetingWatch:
         pause = _LOOK_AFTER_SECONDS
         while not self._over.wait(pause):
             self._look()
-            if self._met.is_set():
-                pause = _LOOK_AGAIN_SECONDS
-                continue
             if self._notice is None:
                 pause = _LATER_LOOK_SECONDS
                 continue
@@ -227,21 +187,18 @@ class MeetingWatch:
             pause = min(_LOOK_AGAIN_SECONDS, left - _LAST_LOOK_SECONDS)
             if pause > 0:  # by then rank 0 may have come up
                 continue
-            if self._over.wait(max(0.0, left)) or self._met.is_set():
-                continue
+            if self._over.wait(max(0.0, left)):
+                return
             notice, self._notice = self._notice, None
             why = "" if self._found[-1] is None else f": {self._found[-1].words}"
             notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
             pause = _LATER_LOOK_SECONDS
 
     def _look(self) -> None:
-        began, certainty = time.monotonic(), self._certainty
-        if self._met.is_set():
-            found = look_at_first_address(self._meeting)
-        else:
-            found = look_at(self._meeting)
-            self._found.append(found)
-        certainty.add(found, began, time.monotonic())
+        began = time.monotonic()
+        found = look_at(self._meeting)
+        self._found.append(found)
+        self._certainty.add(found, began, time.monotonic())
 
 
 def explain_absence(

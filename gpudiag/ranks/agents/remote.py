@@ -12,7 +12,6 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
-from gpudiag.ranks.agents.reach import Reach
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
@@ -65,7 +64,6 @@ class RemoteRecord:
     lost: bool = False
     silent_since: float | None = None  # since when it has been silent, having led
     ended: bool = False  # its agent has killed it after the verdict
-    kept_out: Reach | None = None  # what keeps it from the rendezvous, for sure
     has_verdict: bool = False  # its agent has said that it has the run's
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
@@ -228,10 +226,6 @@ class RemoteRanks:
     def settings(self) -> dict[int, dict[str, str]]:
         """What each rank that has told it has that all ranks need alike."""
         return {rank: record.settings for rank, record in self._records.items() if record.settings}
-
-    def kept_out(self) -> dict[int, Reach]:
-        """What keeps each rank from the rendezvous that cannot come there, as its agent found."""
-        return {rank: one.kept_out for rank, one in self._records.items() if one.kept_out is not None}
 
     @property
     def is_gathering(self) -> bool:
@@ -455,8 +449,6 @@ class RemoteRanks:
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():
                 record.dumps = message.dumps
-            case messages.KeptOut():
-                record.kept_out = message.reach
             case messages.VerdictReceived():
                 record.has_verdict = True
             case messages.Interrupted():
