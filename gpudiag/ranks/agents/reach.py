@@ -53,6 +53,7 @@ class Obstacle(StrEnum):
 
 
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
+_NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
 # Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
 _HOPES = (Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
@@ -130,8 +131,11 @@ class Certainty:
     def add(self, found: Reach | None, began: float, ended: float) -> None:
         """Add what a look between those times has found."""
         obstacle = None if found is None else found.obstacle
-        if obstacle is not self._obstacle:
-            self._obstacle, self._since, self._looks = obstacle, began, 0
+        # The kernel says that there is no route where the machine has answered no look for its address for a while.
+        same = obstacle is self._obstacle or {obstacle, self._obstacle} == _NOBODY
+        if not same:
+            self._since, self._looks = began, 0
+        self._obstacle = obstacle
         self._looks += 1
         lasted = self._looks >= _LASTING_LOOKS and ended - self._since >= _LASTING_SECONDS
         self.reach = found if lasted and obstacle in self._lasting else None

@@ -40,6 +40,12 @@ def test_what_another_rank_cannot_take_away_is_certain_once_it_has_lasted(obstac
     assert certain_after(PLACE, *[obstacle] * 3, None)[-2:] == [True, False]
 
 
+def test_a_machine_that_does_not_answer_is_one_cause_with_the_kernel_s_word_for_it() -> None:
+    turns = (Obstacle.NO_ANSWER, Obstacle.NO_ROUTE, Obstacle.NO_ANSWER)
+    assert certain_after(PLACE, *turns) == [False, False, True]
+    assert certain_after(PLACE, Obstacle.NO_ANSWER, Obstacle.REFUSED, Obstacle.NO_ANSWER)[-1] is False
+
+
 def test_a_machine_that_refuses_may_have_rank_0_started_any_moment() -> None:
     assert not any(certain_after(BY_LAUNCHER, *[Obstacle.REFUSED] * 100))
 
