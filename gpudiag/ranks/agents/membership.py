@@ -221,6 +221,7 @@ class Membership:
         own_name = look_up_own_name() if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
         self._peers = Peers()
+        self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -302,6 +303,9 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
+            if self._watch is not None and not self._peers.met and self._watch.certain is not None:
+                self._is_kept_out = True
+                patience.shorten(0.0)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -320,6 +324,8 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
+        if self._is_kept_out:
+            agent.expect_nobody()
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
