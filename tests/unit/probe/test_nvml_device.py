@@ -444,7 +444,9 @@ def test_a_mig_instance_with_more_used_than_it_has_has_no_used_memory():
     assert instance["missing"]["memory_used_bytes"] == "not_supported"
 
 
-@pytest.mark.parametrize("name", [b"\xf8NVIDIA GeForce", b"NVIDIA \x80\xff", "NVIDIA \u00ae".encode("latin-1")])
+@pytest.mark.parametrize(
+    "name", [b"\xf8NVIDIA GeForce", b"NVIDIA \x80\xff", "NVIDIA \u00ae".encode("latin-1")]
+)
 def test_a_name_that_is_no_text_costs_only_its_odd_bytes(name):
     """github.com/crystian/ComfyUI-Crystools/pull/66: byte 0xf8 at the start of a GPU's name."""
 
