@@ -80,25 +80,21 @@ def _governors(root: str) -> list[str]:
 
 # What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else says so (systemd issue 18929,
 # pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same vendor, and `metal` in its product.
-_VIRTUAL_VENDORS = (
-    "QEMU",
-    "KVM",
-    "KubeVirt",
-    "OpenStack",
-    "VMware",
-    "VirtualBox",
-    "innotek GmbH",
-    "Xen",
-    "Bochs",
-    "Parallels",
-)
-_VIRTUAL_VENDORS += (
-    "BHYVE",
-    "Apple Virtualization",
-    "Nutanix AHV",
-    "Amazon EC2",
-    "Google Compute Engine",
-    "Alibaba Cloud ECS",
+_VIRTUAL_VENDORS: tuple[str, ...] = (
+    *(
+        "QEMU",
+        "KVM",
+        "KubeVirt",
+        "OpenStack",
+        "VMware",
+        "VirtualBox",
+        "innotek GmbH",
+        "Xen",
+        "Bochs",
+        "Parallels",
+        "BHYVE",
+    ),
+    *("Apple Virtualization", "Nutanix AHV", "Amazon EC2", "Google Compute Engine", "Alibaba Cloud ECS"),
 )
 _HYPER_V = ("Microsoft Corporation", "Virtual Machine")
 

@@ -133,3 +133,19 @@ def test_gradients_of_the_step_and_its_momentum_are_measured(own_part: Callable[
     assert untouched.momentum_kept == pytest.approx(0.0, abs=1e-3)
     assert (untouched.momentum_rest or 0.0) < 1e-3 < 0.1 < (untouched.rest or 0.0)
     assert clipped.momentum_kept is None  # another multiple is no matter of momentum
+
+
+def not_stepped(at: Tensors, earlier: Tensors, now: Tensors) -> Tensors:
+    return dict(at)
+
+
+def test_a_rank_that_keeps_no_row_of_a_tensor_makes_no_step_all_the_same() -> None:
+    def last_rows(whole: Tensors) -> Tensors:
+        return {name: value[:0] if name == "0.weight" else value for name, value in whole.items()}
+
+    parts = parts_of(not_stepped, last_rows)
+    assert parts is not None
+    assert (parts.all_unmoved, set(parts.unmoved)) == (True, set(SHAPES) - {"0.weight"})
+    moving = parts_of(stepped(times=2.0), last_rows)
+    assert moving is not None
+    assert not moving.all_unmoved
