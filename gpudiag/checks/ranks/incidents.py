@@ -10,6 +10,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
+from gpudiag.checks.ranks.meeting import (
+    ADDRESS_NOT_REACHED,
+    MEETING_FINDINGS,
+    PORTS_CLOSED,
+    address_remedy,
+    closed_remedy,
+    kind_of,
+)
 from gpudiag.checks.ranks.network import (
     MEETING_FOREIGN_SERVER,
     MEETING_KINDS,
@@ -279,6 +287,7 @@ RANK_FINDINGS = (
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_PATH_LOSSY,
+    *MEETING_FINDINGS,
     RANK_VERSIONS_DIFFER,
     RANK_VARIABLES_DIFFER,
     RANK_START_FAILED,
@@ -304,7 +313,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
-        IncidentKind.MISNAMED: NAME_LOOPBACK,
+        IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
+        IncidentKind.FILTERED: PORTS_CLOSED,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
         IncidentKind.START_FAILED: RANK_START_FAILED,
         IncidentKind.ENDED: RANK_ENDED_EARLY,
@@ -333,6 +343,7 @@ _OF_THE_HOST = (
     IncidentKind.UNREACHED,
     IncidentKind.CUT_OFF,
     IncidentKind.MISNAMED,
+    IncidentKind.FILTERED,
 )
 
 # Incidents of what is between two hosts.
@@ -355,7 +366,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = incident.facts
-    kind = MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    kind = kind_of(incident) or MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -376,6 +387,10 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         remedy = "Give every process its own RANK (--rank), or let the launcher do so."
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
         remedy = _PORT_REMEDY
+    if incident.kind is IncidentKind.MISNAMED:
+        remedy = address_remedy(incident)
+    if "try_port" in facts:
+        remedy = closed_remedy(incident)
     if _is_killed_by_nobody_known(incident):
         remedy = _KILLED_REMEDY
     if _is_crash_of_debugging(incident):

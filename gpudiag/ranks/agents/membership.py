@@ -9,11 +9,13 @@ from typing import Any
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.measure import IncidentKind
+from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
-from gpudiag.ranks.agents.network import look_up_own_name
+from gpudiag.ranks.agents.meeting_faults import MeetingFaults, meeting_point
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
@@ -72,6 +74,7 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self.addresses: HostAddresses | None = None  # of this host, for the leader
         self._paths = paths
         self._tcp = assignment.tcp
         self._asked_at = 0.0
@@ -97,6 +100,8 @@ class Follower:
         size = self._local.world_size
         paths_port = None if self._paths is None else self._paths.port
         self._link.send(messages.Hello(rank, location, port, paths_port, self._host, size))
+        if self.addresses is not None:
+            self._link.send(messages.OwnAddresses(self.addresses))
         self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
@@ -109,6 +114,8 @@ class Follower:
             self._log.add(new)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
                 self._report([event for _, event in new])
+            for row in () if self._paths is None else self._paths.surveyor.take():
+                self._link.send(row)
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
             if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
@@ -154,6 +161,9 @@ class Follower:
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
                 raise started_twice(message.rank)
+            case messages.SurveyRequest():
+                if self._paths is not None:
+                    self._paths.surveyor.start(message)
             case messages.DumpRequest():
                 self._link.send(messages.Dumps(tuple(self._local.dump())))
             case messages.EndRequest():
@@ -198,8 +208,8 @@ class Membership:
         self._watch = watch
         self._listeners = discovery.listen(directory)
         self._paths = PathWatch(discovery.key, discovery.rank) if discovery.spans_machines else None
-        own_name = look_up_own_name() if discovery.spans_machines else None
-        self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
+        self._addresses = read_host_addresses() if discovery.spans_machines else None
+        self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
 
     def run(self, assignment: Assignment) -> RankRun | None:
@@ -223,6 +233,7 @@ class Membership:
                 return self._lead(assignment, log)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
+            follower.addresses = self._addresses
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -300,6 +311,10 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
+        if self._addresses is not None:
+            job = assignment.job
+            point, backend = meeting_point(job.init_method), str(job.arguments.get("backend", ""))
+            agent.meeting_faults = MeetingFaults(remote, self._addresses, point, backend)
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
