@@ -1,30 +1,14 @@
 """Hosts whose ranks give the others an address that leads nowhere, and hosts with several addresses that are all right."""
 
 import contextlib
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.network_cases.case import Arrange, Case, Start
-from tests.ranks.machines import Machine
+from tests.ranks.machines import Machine, add_address, add_interface
 
 UNSET = {"GLOO_SOCKET_IFNAME": None}
 AS_ON_THE_OTHERS = "as on the others"
-
-
-def ip(machine: Machine, *words: str) -> None:
-    """Run ip(8) in that machine's namespace."""
-    subprocess.run(("ip", "-n", machine.namespace, *words), check=True, capture_output=True, text=True)
-
-
-def add_interface(machine: Machine, name: str, *addresses: str) -> None:
-    """An interface that leads nowhere, with these addresses."""
-    ip(machine, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
-    for end in (name, f"{name}-end"):
-        ip(machine, "link", "set", end, "up")
-    for address in addresses:
-        nodad = ("nodad",) if ":" in address else ()
-        ip(machine, "addr", "add", address, "dev", name, *nodad)
 
 
 def name_as(machine: Machine, machines: Sequence[Machine], address: str | None) -> None:
@@ -65,7 +49,7 @@ def with_name(rank: int, address: str | None, interface: str = "") -> Arrange:
 def ipv6_beside(machines: Sequence[Machine]) -> Iterator[None]:
     """machine3's name is an address of IPv6 that all reach."""
     for number, machine in enumerate(machines, 1):
-        ip(machine, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
+        add_address(machine, "eth0", f"fd00:77::{number}/64")
     name_as(machines[2], machines, "fd00:77::3")
     yield
 
@@ -89,12 +73,7 @@ def docker_bridges(machines: Sequence[Machine]) -> Iterator[None]:
 def second_network(machines: Sequence[Machine]) -> Iterator[None]:
     """A second network eth1 that joins all machines, on the same switch."""
     for number, machine in enumerate(machines, 1):
-        switch = machine.namespace[:-2] + "sw"
-        link = ("link", "add", f"q{number}", "type", "veth", "peer", "name", "eth1", "netns", machine.namespace)
-        subprocess.run(("ip", "-n", switch, *link), check=True)
-        subprocess.run(("ip", "-n", switch, "link", "set", f"q{number}", "master", "br0", "up"), check=True)
-        ip(machine, "link", "set", "eth1", "up")
-        ip(machine, "addr", "add", f"198.18.78.{number}/24", "dev", "eth1")
+        add_interface(machine, "eth1", f"198.18.78.{number}/24", joined=True)
     yield
 
 
@@ -213,9 +192,9 @@ CASES = (
     Case("healthy address: a second interface that leads nowhere", with_interfaces("eth1")),
     Case("healthy address: names, and a second interface", with_interfaces("eth1"), starts=_ALL_UNSET),
     Case("healthy address: two networks, the second is used", second_network, starts=_ALL_SECOND),
-    Case(
-        "healthy address: two networks, one machine on the other", second_network, starts=_named(2, "eth1")
-    ),
+    Case("healthy address: two networks, one machine on the other", second_network, starts=_named(2, "eth1")),
     Case("healthy address: IPv6 on one machine only", ipv6_only_interface, starts=_ALL_UNSET),
-    Case("healthy address: nobody connects to the one that leads nowhere", greater_address, starts=_ALL_UNSET),
+    Case(
+        "healthy address: nobody connects to the one that leads nowhere", greater_address, starts=_ALL_UNSET
+    ),
 )

@@ -1,11 +1,10 @@
 """Ports that a firewall drops, resets or prohibits, on one machine or between two, and what harms nobody."""
 
 import contextlib
-import subprocess
 from collections.abc import Iterator, Sequence
 
 from benchmarks.network_cases.case import PORT, Arrange, Case
-from tests.ranks.machines import Machine, filter_packets
+from tests.ranks.machines import Machine, filter_packets, filter_sent_packets
 
 _ESTABLISHED = "ct state established,related accept"
 
@@ -23,18 +22,10 @@ def closed(rank: int, *rules: str) -> Arrange:
 
 def closed_out(rank: int, *rules: str) -> Arrange:
     """Rules for what goes out of that rank's machine."""
-    lines = ["add table inet out", "add chain inet out out { type filter hook output priority 0; }"]
-    lines += [f"add rule inet out out {rule}" for rule in rules]
 
     @contextlib.contextmanager
     def arrange(machines: Sequence[Machine]) -> Iterator[None]:
-        subprocess.run(
-            ("ip", "netns", "exec", machines[rank].namespace, "nft", "-f", "-"),
-            input="\n".join(lines) + "\n",
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        filter_sent_packets(machines[rank], *rules)
         yield
 
     return arrange
@@ -137,6 +128,11 @@ CASES = (
     ),
     Case("healthy firewall: ICMP is blocked", closed(2, "meta l4proto icmp drop")),
     Case("healthy firewall: ICMP is blocked at rank 0", closed(0, "meta l4proto icmp drop")),
-    Case("healthy firewall: UDP and low ports are dropped", closed(1, "iifname eth0 tcp dport < 10000 drop", "meta l4proto udp drop")),
-    Case("healthy firewall: what is established is accepted first", closed(2, _ESTABLISHED, f"{_MASTER} drop")),
+    Case(
+        "healthy firewall: UDP and low ports are dropped",
+        closed(1, "iifname eth0 tcp dport < 10000 drop", "meta l4proto udp drop"),
+    ),
+    Case(
+        "healthy firewall: what is established is accepted first", closed(2, _ESTABLISHED, f"{_MASTER} drop")
+    ),
 )

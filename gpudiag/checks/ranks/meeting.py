@@ -58,6 +58,14 @@ _ANSWERS = {
     "no route": "no route",
     "no address": "the name has no address there",
 }
+# The same of an address of which no rank has said that it listens there.
+_ANSWERS_OF_AN_ADDRESS = {
+    "silent": "no answer",
+    "refused": "refused",
+    "prohibited": "prohibited by an ICMP message or their own rules",
+    "no route": "no route",
+    "their own": "others have the same address themselves",
+}
 
 
 def kind_of(incident: Incident) -> FindingKind | None:
@@ -82,7 +90,9 @@ def describe_address(incident: Incident) -> str:
     given = f"{by} gives the address {address}"
     if by.startswith("its own name"):
         given = f"{by} is {address}"
-        if "resolves_to" in facts:
+        if facts.get("resolves_to") == _NONE:
+            given = f"{by} has no address, so gloo takes {address}"
+        elif "resolves_to" in facts:
             given = f"{by} is {facts['resolves_to']}, which this host does not have, so gloo takes {address}"
         elif interface is not None and not _is_loopback(facts):
             given += f" ({interface})"
@@ -92,8 +102,10 @@ def describe_address(incident: Incident) -> str:
         why = "the ranks of other hosts then connect to themselves"
     elif "others_family" in facts:
         why = f"the other hosts give one of {facts['others_family']}, and gloo connects only addresses of one family"
+    elif "not_reached_by" not in facts:
+        why = "the other hosts give addresses of another network"
     else:
-        why = f"{facts.get('not_reached_by', 'the other hosts')} {_do(facts.get('not_reached_by'))} not reach it ({_answer(facts)})"
+        why = f"{facts.get('not_reached_by', 'the other hosts')} {_do(facts.get('not_reached_by'))} not reach it ({_answer(facts, _ANSWERS_OF_AN_ADDRESS)})"
     return f"on {host} {given}: {why}{_right(facts)}"
 
 
@@ -164,9 +176,9 @@ def _do(names: Scalar | None) -> str:
     return "do" if "," in str(names or ",") else "does"
 
 
-def _answer(facts: Facts) -> str:
+def _answer(facts: Facts, words: Mapping[str, str] = _ANSWERS) -> str:
     answers = str(facts.get("answers", "silent")).split(", ")
-    return "; ".join(_ANSWERS.get(one, one) for one in answers)
+    return "; ".join(words.get(one, one) for one in answers)
 
 
 def _ports(facts: Facts) -> str:

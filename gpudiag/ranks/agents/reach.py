@@ -207,6 +207,8 @@ def _identify(
         words = f"another server has port {meeting.port} of {named}; it answers {first!r}"
         return Reach(Obstacle.FOREIGN, words, place)
     tried = _try_agents(address, meeting)
+    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
+        return None
     if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place)

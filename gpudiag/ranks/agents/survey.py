@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 
 from gpudiag.ranks.agents.link import Link
 from gpudiag.ranks.agents.messages import RunKey, SurveyRequest, SurveyRow
@@ -27,20 +28,19 @@ class Surveyor:
     def __init__(self, key: str) -> None:
         """Agents of the run know its `key`."""
         self._key = key
-        self._rows: list[SurveyRow] = []
+        self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
     def start(self, request: SurveyRequest) -> None:
         """Begin to try the targets."""
 
         def work() -> None:
-            self._rows.append(SurveyRow(request.number, self.try_all(request.targets)))
+            self._rows.put(SurveyRow(request.number, self.try_all(request.targets)))
 
         threading.Thread(target=work, daemon=True).start()
 
     def take(self) -> list[SurveyRow]:
         """The answers that are complete, each once."""
-        rows, self._rows = self._rows, []
-        return rows
+        return [self._rows.get() for _ in range(self._rows.qsize())]
 
     def try_all(self, targets: Sequence[Target]) -> tuple[Try, ...]:
         """What each target answers, within 3 s."""

@@ -27,11 +27,18 @@ def find_wrong_addresses(survey: Survey, first: Incident) -> tuple[Incident, ...
     own = [_incident(survey, rank, one, first, ()) for rank, one in _all(survey) if _is_wrong_alone(one)]
     if own:
         return tuple(own)
-    return tuple(
+    found = [
         _incident(survey, rank, one, first, tried)
         for rank, one in _all(survey)
         if (tried := _why_unreached(survey, rank, one)) is not None
-    )
+    ]
+    if not found and not survey.rows:
+        found = [
+            _incident(survey, rank, one, first, ())
+            for rank, one in _all(survey)
+            if _is_in_another_network(survey, rank, one)
+        ]
+    return tuple(found)
 
 
 def _all(survey: Survey) -> Iterator[tuple[int, Published]]:
@@ -90,6 +97,24 @@ def _why_other_family(survey: Survey, rank: int, one: Published) -> tuple[Try, .
     return () if wrong else None
 
 
+def _is_in_another_network(survey: Survey, rank: int, one: Published) -> bool:
+    """Whether most other hosts publish addresses of one network, and this host has one there and publishes another.
+
+    Only where nothing could be tried: networks with routes between them are sound.
+    """
+    networks = Counter(
+        survey.addresses[other].network_of(each.address)
+        for other, each in _all(survey)
+        if other != rank and each.address is not None
+    )
+    if not networks or one.address is None:
+        return False
+    network, count = networks.most_common(1)[0]
+    here = survey.addresses[rank]
+    shared = network is not None and count > 1 and 2 * count > len(survey.hosts) - 1
+    return shared and here.network_of(one.address) != network and here.interface_in(str(network)) is not None
+
+
 def _incident(survey: Survey, rank: int, one: Published, first: Incident, tried: Sequence[Try]) -> Incident:
     host = survey.hosts[rank]
     facts = [
@@ -101,14 +126,15 @@ def _incident(survey: Survey, rank: int, one: Published, first: Incident, tried:
     if one.interface is not None:
         facts.append(Evidence("own_interface", one.interface, source=_RESOLVER))
     name = survey.addresses[rank].own_name
-    if one.is_loopback and name and one.address not in name:
-        facts.append(Evidence("resolves_to", ", ".join(name), source=_RESOLVER))
+    if one.is_loopback and one.by.startswith("its own name") and one.address not in name:
+        facts.append(Evidence("resolves_to", ", ".join(name) or "none", source=_RESOLVER))
     if tried:
         facts.append(
             Evidence("not_reached_by", _names(survey, tried, rank), source=_TRIED),
         )
-        facts.append(Evidence("answers", _answers(tried), source=_TRIED))
-    elif one.address is not None and not one.is_loopback:
+        alike = any(survey.own(other, one.address or "") for other in survey.hosts if other != rank)
+        facts.append(Evidence("answers", "their own" if alike else _answers(tried), source=_TRIED))
+    elif one.address is not None and not one.is_loopback and _why_other_family(survey, rank, one) is not None:
         facts.append(Evidence("others_family", "IPv4" if one.is_ipv6 else "IPv6", source=_RESOLVER))
     facts += _right(survey, rank, one)
     facts.append(
