@@ -8,6 +8,8 @@ the start of the last rank to the end of the first report. Needs root.
 """
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import statistics
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,14 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
         (folder / f"rank{rank}.json").write_text(json.dumps(end.document, indent=1))
         (folder / f"rank{rank}.err").write_text(f"status {end.status} after {end.seconds:.1f} s\n{end.error}")
     return judge(case, ended)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Waits until no other run of this benchmark is on this machine: two would measure each other."""
+    with open("/run/lock/gpudiag-network-matrix", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
@@ -197,7 +207,7 @@ def main() -> int:
     for case in chosen:
         outcomes = []
         for turn in range(options.times):
-            with tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
+            with one_at_a_time(), tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
                 outcomes.append(run(case, machines, folder, options.launcher))

@@ -15,7 +15,7 @@ from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.model.reading import Missing
 from gpudiag.ranks.agents.meeting_faults import MeetingPoint
-from gpudiag.ranks.agents.reach import explain_absence
+from gpudiag.ranks.agents.reach import Obstacle, explain_absence
 from gpudiag.ranks.diagnosis.addresses import find_wrong_addresses
 from gpudiag.ranks.diagnosis.survey import Survey
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
@@ -67,8 +67,9 @@ def explain_meeting(verdict: JobVerdict) -> JobVerdict:
         return verdict
     ranks = tuple(replace(rank, addresses=found.addresses) if rank is first else rank for rank in job.ranks)
     verdict = replace(verdict, job=replace(job, ranks=ranks))
-    incidents = () if has_rank_0 else _unreached(found, number, job.host)
-    return _with_causes(verdict, incidents or _own_address(found, number, first, job))
+    unreached = () if has_rank_0 else _unreached(found, number, job.host)
+    own = _own_address(found, number, first, job) if _spans_machines(job, found) else ()
+    return _with_causes(verdict, (*own, *unreached))
 
 
 def explain_machines(report: HangReport, parts: Sequence[HangReport]) -> HangReport:
@@ -111,14 +112,22 @@ def _unreached(found: MeetingLook, rank: int, host: str) -> tuple[Incident, ...]
     return explain_absence((absent,), found.reach, rank, host)
 
 
+def _spans_machines(job: Job, found: MeetingLook) -> bool:
+    """Whether ranks of the job belong to other machines: by its launcher, or as rank 0 is on another one."""
+    if job.expected is not None and isinstance(job.world_size, int):
+        return job.world_size > len(job.expected)
+    own = (Obstacle.OWN_ADDRESS, Obstacle.NO_ADDRESS)
+    elsewhere = found.reach is not None and found.reach.obstacle not in own and found.reach.host is not None
+    return elsewhere and all(rank.rank != 0 for rank in job.ranks)
+
+
 def _own_address(found: MeetingLook, rank: int, seen: RankSeen, job: Job) -> tuple[Incident, ...]:
-    """That what this host publishes leads nowhere for any other, where the job has ranks on others."""
-    is_whole = isinstance(job.world_size, int) and len(job.ranks) >= job.world_size
-    if found.addresses is None or is_whole:
+    """That what this host publishes leads nowhere for any other."""
+    if found.addresses is None:
         return ()
-    addresses = {rank: found.addresses}
     hosts = {rank: seen.host or job.host, -1: "the other hosts"}
-    return find_wrong_addresses(_survey(hosts, addresses, seen), _symptom(rank))
+    survey = _survey(hosts, {rank: found.addresses}, seen)
+    return find_wrong_addresses(replace(survey, meets_at={rank: found.own_address}), _symptom(rank))
 
 
 def _compare_machines(verdict: JobVerdict) -> JobVerdict:
@@ -153,5 +162,5 @@ def _with_findings(verdict: JobVerdict, causes: Sequence[Finding]) -> JobVerdict
     told = [one.code for one in verdict.findings]
     if not causes or not set(told) & set(_UNEXPLAINED):
         return verdict
-    headline = f"{verdict.headline.rstrip('.')}: {causes[0].message}"
+    headline = f"{causes[0].message}; {verdict.headline}"
     return replace(verdict, findings=(*causes, *verdict.findings), headline=headline)

@@ -1,7 +1,9 @@
 """Where a rank of a running job is to meet the others, tried from where it runs: in a guarded child, in its namespaces."""
 
+import contextlib
 import ctypes
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,9 @@ class MeetingLook:
 
     addresses: HostAddresses | None
     reach: Reach | None
+    own_address: str = (
+        ""  # from which the kernel would connect to rank 0's machine; empty where it knows no way
+    )
 
 
 def look_at_meeting(pid: int, point: MeetingPoint | None, *, elsewhere: bool) -> MeetingLook | None:
@@ -33,10 +38,11 @@ def look_at_meeting(pid: int, point: MeetingPoint | None, *, elsewhere: bool) ->
     found = next((message for message in child.messages if message[0] == "meeting"), None)
     if found is None:
         return None
-    _, addresses, reach = found
+    _, addresses, reach, own_address = found
     return MeetingLook(
         None if addresses is None else decode(HostAddresses, addresses),
         None if reach is None else Reach(Obstacle(reach[0]), *reach[1:]),
+        own_address,
     )
 
 
@@ -52,8 +58,19 @@ def stream_meeting(emit: Callable[[Any], None], pid: int, host: str, port: int, 
             "meeting",
             None if addresses is None else encode(addresses),
             None if reach is None else (reach.obstacle.value, reach.words, reach.place, reach.host),
+            _own_address(host, port) if host else "",
         )
     )
+
+
+def _own_address(host: str, port: int) -> str:
+    """The address of this machine from which its kernel would connect there; nothing is sent."""
+    with contextlib.suppress(OSError):
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)
+                return str(probe.getsockname()[0])
+    return ""
 
 
 def _environment(pid: int) -> Mapping[str, str] | None:

@@ -14,15 +14,17 @@ from gpudiag.ranks.diagnosis.firewalls import (
     SAMPLE_PORTS,
     failed_ways,
     find_closed_ports,
+    is_needed,
     master_failures,
 )
 from gpudiag.ranks.diagnosis.paths import may_be_the_network
-from gpudiag.ranks.diagnosis.survey import Purpose, Survey, Target
+from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Target
 from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 # Where nothing was found, or what was found had healed, the next survey starts so much later.
 _AGAIN_SECONDS = 2.0
+_FREE_PORTS = 1024  # those below are root's
 # What an exception in these stages holds where the network, or an address, may be the cause: the words of gloo's
 # transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
 _OF_THE_NETWORK = (
@@ -103,8 +105,13 @@ class MeetingFaults:
         if wrong:
             return wrong
         failed, master = failed_ways(survey), master_failures(survey)
-        if not failed and not master:
+        if not master and not any(is_needed(survey, way) for way in failed):
             return ()
+        refusing = {way[1] for way, one in failed.items() if one.answer is Answer.REFUSED}
+        if refusing:
+            ports = tuple(port for port in SAMPLE_PORTS if port >= _FREE_PORTS)
+            asked: dict[int, tuple[Target, ...]] = dict.fromkeys(refusing, ())
+            self._remote.take_survey(asked, dict.fromkeys(refusing, ports))
         again = self._remote.take_survey(_detailed(survey))
         detail = replace(survey, rows=again)
         lasting = set(failed_ways(detail)) & set(failed)

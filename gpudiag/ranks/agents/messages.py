@@ -213,10 +213,11 @@ class OwnAddresses:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """To a follower: try these ports, and say what you find."""
+    """To a follower: try these ports, and say what you find; first listen on those of your own for a while."""
 
     number: int
     targets: tuple[Target, ...]
+    listen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from gpudiag.errors import ExitStatus
@@ -33,6 +34,8 @@ _UNHEARD_FLOOR_SECONDS = 0.5
 
 # The host of a rank that has not connected from another machine.
 UNKNOWN_HOST = "a host unknown here"
+
+NOTHING: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
@@ -323,14 +326,21 @@ class RemoteRanks:
                     found[rank] = (plain_address(address), port)
         return found
 
-    def take_survey(self, targets: Mapping[int, tuple[Target, ...]]) -> dict[int, tuple[Try, ...]]:
-        """What each of these hosts' agents, this one among them, finds at its targets; within 3 s."""
+    def take_survey(
+        self, targets: Mapping[int, tuple[Target, ...]], listen: Mapping[int, tuple[int, ...]] = NOTHING
+    ) -> dict[int, tuple[Try, ...]]:
+        """What each of these hosts' agents, this one among them, finds at its targets; within 3 s.
+
+        `listen` are ports on which agents listen from then on, for 6 s.
+        """
         if self._path_watch is None:
             return {}
+        if self._own_rank in listen:
+            self._path_watch.surveyor.listen(listen[self._own_rank])
         self._survey_number += 1
         asked = [rank for rank in targets if rank in self._records and self._records[rank].link is not None]
         for rank in asked:
-            request = messages.SurveyRequest(self._survey_number, targets[rank])
+            request = messages.SurveyRequest(self._survey_number, targets[rank], listen.get(rank, ()))
             self._records[rank].survey = None
             self._send_to(self._records[rank], request)
         own: list[tuple[Try, ...]] = []

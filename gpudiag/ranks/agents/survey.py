@@ -1,5 +1,6 @@
 """Trying the ports of other hosts: each agent for itself, asked by the leading one over the connection that they have."""
 
+import contextlib
 import errno
 import socket
 import threading
@@ -17,6 +18,8 @@ _CONNECT_SECONDS = 1.5
 _REPLY_SECONDS = 1.0
 # By then every agent has answered: it tries all its targets at once.
 SURVEY_SECONDS = _CONNECT_SECONDS + _REPLY_SECONDS + 0.4
+# By then a survey that was asked for at the same time has ended.
+_LISTEN_SECONDS = 2 * SURVEY_SECONDS
 # An agent tries so many ports at once at most.
 _MOST_TARGETS = 256
 _INCOMPLETE = "00:00:00:00:00:00"  # in /proc/net/arp: nobody has the address
@@ -30,8 +33,25 @@ class Surveyor:
         self._key = key
         self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
+    def listen(self, ports: Sequence[int]) -> None:
+        """Listen on those of these ports that are free, for 6 s: so a firewall that resets is told from a port without a program."""
+        servers: list[socket.socket] = []
+        for port in ports:
+            with contextlib.suppress(OSError):  # taken, or not for this user
+                servers.append(socket.create_server(("", port)))
+
+        def close() -> None:
+            for server in servers:
+                server.close()
+
+        timer = threading.Timer(_LISTEN_SECONDS, close)
+        timer.daemon = True
+        timer.start()
+
     def start(self, request: SurveyRequest) -> None:
-        """Begin to try the targets."""
+        """Begin to try the targets; the ports to listen on are open when it returns."""
+        if request.listen:
+            self.listen(request.listen)
 
         def work() -> None:
             self._rows.put(SurveyRow(request.number, self.try_all(request.targets)))

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Try
+from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Try, connects
 
 _SOURCE = "connections between the agents' hosts"
 # What tells which ports a firewall lets through: privileged and registered ones, those of agents, and ephemeral ones.
 SAMPLE_PORTS = (22, 1024, 5000, 10000, 15000, 20000, 25000, 29500, 32768, 40000, 50000, 60999, 65535)
 _MOST_TOLD = 6
+_FREE_PORTS = 1024  # no user but root listens below
 
 _Way = tuple[int, int]  # who tried, whose ports
 
@@ -29,6 +30,17 @@ def failed_ways(survey: Survey) -> dict[_Way, Try]:
         for way, tries in survey.tries(Purpose.AGENT).items()
         if not tries[0].answer.is_open and way[0] != way[1]
     }
+
+
+def is_needed(survey: Survey, way: _Way) -> bool:
+    """Whether ranks have to connect in that direction: with gloo, those of the greater address connect."""
+    if survey.library != "gloo":
+        return True
+    source, target = (survey.published(rank) for rank in way)
+    known = [
+        (one.address, other.address) for one in source for other in target if one.address and other.address
+    ]
+    return not known or any((":" in one) != (":" in other) or connects(one, other) for one, other in known)
 
 
 def master_failures(survey: Survey) -> dict[int, Try]:
@@ -185,7 +197,7 @@ def describe_ports(ports: Mapping[int, set[Answer]], how: set[Answer]) -> tuple[
     """The ports that are closed in that way, and those that are open: `22, 29500`, `32768 to 65535`.
 
     Behind a firewall that drops or prohibits, a port that is refused is open: the host itself refuses where nobody
-    listens. Where the firewall refuses, only a port that accepts is known to be open.
+    listens. Where the firewall refuses, agents listen on the sample ports, as far as every user may.
     """
     refuses = Answer.REFUSED in how
     closed, opened = [], []
@@ -194,8 +206,8 @@ def describe_ports(ports: Mapping[int, set[Answer]], how: set[Answer]) -> tuple[
             closed.append(port)
         elif all(answer.is_open or (answer is Answer.REFUSED and not refuses) for answer in answers):
             opened.append(port)
-    if refuses:  # that nobody listens there looks the same
-        closed = [port for port in closed if port not in SAMPLE_PORTS] or closed
+    if refuses:
+        closed = [port for port in closed if port >= _FREE_PORTS]
     return _ranges(closed, opened), _ranges(opened, closed)
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from gpudiag.checks.host.network import spans_machines
 from gpudiag.checks.software.settings import nccl_settings, parse_allocator_options
-from gpudiag.model.published import names_interface
 from gpudiag.checks.software.torch_build import compiles_for, runs_natively
 from gpudiag.model.host_state import Settings, parse_processor_list
+from gpudiag.model.published import names_interface
 
 
 @pytest.mark.parametrize(

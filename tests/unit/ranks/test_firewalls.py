@@ -1,17 +1,20 @@
 """Ports that are closed: to whom, in which way, and on which ports; a host, a pair, one way, or rank 0's port alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.published import HostAddresses, Published
 from gpudiag.ranks.diagnosis.firewalls import (
     SAMPLE_PORTS,
     describe_ports,
     failed_ways,
     find_closed_ports,
+    is_needed,
     master_failures,
 )
 from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Target, Try
@@ -67,17 +70,17 @@ def test_a_host_that_lets_nothing_in_on_high_ports(answer: Answer) -> None:
     (finding,) = told(survey({(source, 2): answer for source in (0, 1, 3)}), high=answer)
     assert (finding.code, finding.subject.host) == ("network.ports_closed", "machine3")
     assert "machine3 lets no connection in from machine1, machine2, machine4" in finding.message
-    assert "on ports 32768 to 65535, open: 22 to 29500" in finding.message
+    assert "on ports 32768 to 65535, open: 22 to 25000" in finding.message
     assert ("no answer" if answer is Answer.SILENT else "prohibited") in finding.message
     assert "`nc -vz -w 3 198.18.77.3 41002` on machine1" in finding.remedy
     assert "`nft list ruleset`" in finding.remedy
 
 
-def test_a_firewall_that_resets_shows_only_where_a_program_is_known_to_listen() -> None:
+def test_a_firewall_that_resets_is_told_where_agents_listen() -> None:
     seen = survey({(source, 0): Answer.REFUSED for source in (1, 2, 3)})
-    (finding,) = told(seen, high=Answer.REFUSED)
+    (finding,) = told(seen, low=Answer.ACCEPTS, high=Answer.REFUSED)
     assert finding.subject.host == "machine1"
-    assert "on ports 41000, open: 29500 (refused" in finding.message
+    assert "on ports 32768 to 65535, open: 22 to 29500 (refused" in finding.message
 
 
 def test_a_host_that_gets_nothing_out() -> None:
@@ -126,6 +129,18 @@ def test_the_port_where_ranks_meet_is_closed_to_one() -> None:
     (finding,) = told(survey({}, master={2: Answer.SILENT}), high=Answer.REFUSED)
     assert ends(finding) == ["machine1", "machine3"]
     assert "machine3 does not reach port 29500 of machine1" in finding.message
+
+
+def test_a_direction_in_which_gloo_never_connects_keeps_nobody_apart() -> None:
+    published = {
+        rank: HostAddresses((), (Published("gloo", "", "eth0", f"198.18.77.{rank + 1}"),), ())
+        for rank in range(4)
+    }
+    seen = replace(survey({}), addresses=published)
+    assert is_needed(seen, (3, 1))
+    assert not is_needed(seen, (1, 3))
+    assert is_needed(replace(seen, library="NCCL"), (1, 3))
+    assert is_needed(survey({}), (1, 3))  # where it is not known what they publish
 
 
 def test_two_faults_are_two_findings() -> None:
