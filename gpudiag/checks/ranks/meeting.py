@@ -129,6 +129,8 @@ def describe_closed(incident: Incident) -> str:
     how = _answer(facts)
     if "only_port" in facts:
         return f"port {facts['only_port']} of {host}, where the ranks meet, is closed to {others} ({how}); other ports of it are open"
+    if "open_port" in facts:
+        return f"{host} lets other hosts in on port {facts['open_port']}, where the ranks meet, and on no other port that was tried ({how})"
     ports = _ports(facts)
     if facts.get("direction") == "out":
         return f"{host} gets no connection out to {others}{ports} ({how})"

@@ -278,6 +278,7 @@ class Agent:
             kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
             if kept_apart:
                 return kept_apart
+            certain = self.meeting_faults.explain_absent(certain)
         if self._remote is None or not all(map(may_be_the_network, waiting)):
             return certain
         if not waiting:

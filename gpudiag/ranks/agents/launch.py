@@ -163,7 +163,7 @@ def _watch(
     if environment.on_one_machine and not by_hand:
         return None
     elsewhere = environment.rank > environment.local_rank
-    meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)
+    meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere, discovery.key)
     return MeetingWatch(meeting, environment.rank, notice)
 
 

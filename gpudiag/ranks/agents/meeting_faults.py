@@ -1,6 +1,7 @@
 """Why ranks that have all been started do not meet: the leading agent asks every host what it reaches, and judges."""
 
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +10,11 @@ from urllib.parse import urlsplit
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents.remote import RemoteRanks
+from gpudiag.ranks.agents.store_notes import StoreWatch
 from gpudiag.ranks.diagnosis.addresses import find_wrong_addresses
 from gpudiag.ranks.diagnosis.firewalls import (
     SAMPLE_PORTS,
+    OnlyOpenPort,
     failed_ways,
     find_closed_ports,
     is_needed,
@@ -24,6 +27,8 @@ from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 # Where nothing was found, or what was found had healed, the next survey starts so much later.
 _AGAIN_SECONDS = 2.0
+# From the first note on: those of other hosts are on their way.
+_NOTES_SECONDS = 2.5
 _FREE_PORTS = 1024  # those below are root's
 # What an exception in these stages holds where the network, or an address, may be the cause: the words of gloo's
 # transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
@@ -62,15 +67,26 @@ class MeetingFaults:
     """Asks the hosts' agents once ranks stand still, or fail, before they are one process group."""
 
     def __init__(
-        self, remote: RemoteRanks, own: HostAddresses | None, point: MeetingPoint | None, backend: str
+        self,
+        remote: RemoteRanks,
+        own: HostAddresses | None,
+        point: MeetingPoint | None,
+        backend: str,
+        store: StoreWatch | None = None,
     ) -> None:
-        """`own` is what this host has and publishes; `backend` is gloo or nccl, or empty where the job does not say."""
+        """`own` is what this host has and publishes; `backend` is gloo or nccl, or empty where the job does not say.
+
+        `store` is rank 0's agent's look at its ranks' store.
+        """
         self._remote = remote
+        self._store = store
         self._own = own
         self._point = point
         self._backend = backend
+        self._agent_port = 0 if remote.port is None else remote.port
         self._asked_at = -_AGAIN_SECONDS
         self._compared = False
+        self.shut_out: OnlyOpenPort | None = None  # between this host and rank 0's, which is missed for that
 
     def find_early(self, now: float) -> tuple[Incident, ...]:
         """Hosts that publish no address, or a loopback one: looked for once, when all agents are there.
@@ -78,6 +94,12 @@ class MeetingFaults:
         That needs no try and no symptom: their ranks and those of other hosts cannot connect. `now` is in seconds since
         the run started.
         """
+        if self.shut_out is not None:
+            return (self.shut_out.incident(now),)
+        if self._remote.has_all_addresses:
+            self.close()
+        elif self._store is not None and self._store.waited_seconds >= _NOTES_SECONDS:
+            return self._find_shut_out(now, tuple(self._remote.absent()))
         if self._compared or not self._backend or not self._remote.has_all_addresses:
             return ()
         self._compared = True
@@ -99,6 +121,33 @@ class MeetingFaults:
         found = self._judge(survey, waiting[0])
         self._asked_at = time.monotonic()
         return found
+
+    def explain_absent(self, absent: tuple[Incident, ...]) -> tuple[Incident, ...]:
+        """The incidents of ranks that never came; those that reach the ranks' store are shut out by a firewall."""
+        if self._store is None or any(one.kind is not IncidentKind.NOT_STARTED for one in absent):
+            return absent
+        noted = tuple(one.rank for one in absent if one.rank in self._store.notes)
+        if not noted:
+            return absent
+        found = self._find_shut_out(absent[0].at_seconds, noted)
+        return (*found, *(one for one in absent if one.rank not in noted))
+
+    def close(self) -> None:
+        """Look at the store no longer."""
+        if self._store is not None:
+            self._store.stop()
+
+    def _find_shut_out(self, now: float, ranks: tuple[int, ...]) -> tuple[Incident, ...]:
+        """That these ranks reach the port of the store and not this agent; nothing where one of them left no note."""
+        notes = {} if self._store is None else self._store.notes
+        if self._point is None or not ranks or not all(rank in notes for rank in ranks):
+            return ()
+        words = [notes[rank].split() for rank in ranks]
+        answers = sorted({answer for _, said in words for answer in said.split(",")})
+        hosts = tuple(dict.fromkeys(host for host, _ in words))
+        own = socket.gethostname()
+        found = OnlyOpenPort(own, self._point.host, self._point.port, self._agent_port, tuple(answers), hosts)
+        return (found.incident(now),)
 
     def _judge(self, survey: Survey, first: Incident) -> tuple[Incident, ...]:
         wrong = find_wrong_addresses(survey, first)

@@ -19,6 +19,7 @@ from gpudiag.ranks.agents.meeting_faults import MeetingFaults, meeting_point
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
+from gpudiag.ranks.agents.store_notes import StoreNotes, StoreWatch
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice
 from gpudiag.ranks.event_log import EventLog
@@ -290,6 +291,8 @@ class Membership:
                 return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
+            if self._watch is not None and self._watch.shut_out is not None and not self._peers.met:
+                return None
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
@@ -311,10 +314,7 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
-        if self._addresses is not None:
-            job = assignment.job
-            point, backend = meeting_point(job.init_method), str(job.arguments.get("backend", ""))
-            agent.meeting_faults = MeetingFaults(remote, self._addresses, point, backend)
+        agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
@@ -336,7 +336,24 @@ class Membership:
             raise
         finally:
             remote.close()
+            if agent.meeting_faults is not None:
+                agent.meeting_faults.close()
         return run
+
+    def _look_at_meeting(self, remote: RemoteRanks, assignment: Assignment) -> MeetingFaults | None:
+        """What finds out why ranks that all came do not meet; None where all are on this machine."""
+        if self._addresses is None:
+            return None
+        job, discovery = assignment.job, self._discovery
+        point, backend = meeting_point(job.init_method), str(job.arguments.get("backend", ""))
+        store = None
+        if point is not None and discovery.rank == 0:
+            notes = StoreNotes((point.host, point.port), discovery.key)
+            store = StoreWatch(notes, assignment.host, range(1, job.world_size))
+        found = MeetingFaults(remote, self._addresses, point, backend, store)
+        if self._watch is not None and not self._peers.met:
+            found.shut_out = self._watch.shut_out
+        return found
 
 
 class _Patience:

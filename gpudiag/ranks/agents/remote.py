@@ -273,6 +273,15 @@ class RemoteRanks:
         return self._own_rank
 
     @property
+    def port(self) -> int | None:
+        """The port at which agents of other machines connect to this one; None where there are none."""
+        return None if self._own.address is None else self._own.address[1]
+
+    def absent(self) -> list[int]:
+        """The ranks whose agents have never connected."""
+        return [rank for rank, one in sorted(self._records.items()) if one.location is None]
+
+    @property
     def has_all_addresses(self) -> bool:
         """Whether every other rank's agent has told what its host publishes."""
         return all(record.host_addresses is not None for record in self._records.values())

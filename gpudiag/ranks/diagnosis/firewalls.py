@@ -9,10 +9,12 @@ A host whose agent takes part in the survey is up and reports over an open conne
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Try, connects
+from gpudiag.ranks.stages import RENDEZVOUS
 
 _SOURCE = "connections between the agents' hosts"
 # What tells which ports a firewall lets through: privileged and registered ones, those of agents, and ephemeral ones.
@@ -21,6 +23,33 @@ _MOST_TOLD = 6
 _FREE_PORTS = 1024  # no user but root listens below
 
 _Way = tuple[int, int]  # who tried, whose ports
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyOpenPort:
+    """That other hosts reach the port where ranks meet, and none of those where rank 0's agent listens."""
+
+    host: str  # rank 0's
+    address: str  # as those hosts were told it
+    port: int
+    agent_port: int  # one that they tried
+    answers: tuple[str, ...]  # what these brought
+    hosts: tuple[str, ...]  # that tried
+
+    def incident(self, at_seconds: float) -> Incident:
+        """The incident; its words are the same for rank 0's agent and for those of the other hosts."""
+        facts = (
+            Evidence("direction", "in", source=_SOURCE),
+            Evidence("open_port", self.port, source=_SOURCE),
+            Evidence("answers", ", ".join(self.answers), source=_SOURCE),
+            Evidence("closed_to", ", ".join(self.hosts), source=_SOURCE),
+            Evidence("closed_ports", str(self.agent_port), source=_SOURCE),
+            Evidence("try_on", self.hosts[0], source=_SOURCE),
+            Evidence("try_address", self.address, source=_SOURCE),
+            Evidence("try_port", self.agent_port, source=_SOURCE),
+            Evidence("look_on", self.host, source=_SOURCE),
+        )
+        return Incident(IncidentKind.FILTERED, 0, self.host, RENDEZVOUS, at_seconds, facts)
 
 
 def failed_ways(survey: Survey) -> dict[_Way, Try]:
