@@ -27,8 +27,8 @@ from gpudiag.ranks.stages import INIT, RENDEZVOUS
 
 # Where nothing was found, or what was found had healed, the next survey starts so much later.
 _AGAIN_SECONDS = 2.0
-# From the first note on: those of other hosts are on their way.
-_NOTES_SECONDS = 2.5
+# From the first note on: those of other hosts are on their way, and look once more.
+_NOTES_SECONDS = 4.0
 _FREE_PORTS = 1024  # those below are root's
 # What an exception in these stages holds where the network, or an address, may be the cause: the words of gloo's
 # transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.

@@ -127,9 +127,15 @@ class MeetingWatch:
 
     @property
     def shut_out(self) -> OnlyOpenPort | None:
-        """That a firewall is between, once two looks in a row have found it: then nothing is to be waited for."""
-        last = [None if one is None else one.only_open for one in self._found[-2:]]
-        return last[-1] if len(last) == 2 and None not in last else None
+        """That a firewall is between, once a further look has not found otherwise: then nothing is to be waited for.
+
+        Rank 0 may have ended by then, as it found out too.
+        """
+        places = [place for place, one in enumerate(self._found) if one is not None and one.only_open]
+        if not places or places[0] == len(self._found) - 1 or None in self._found[places[0] :]:
+            return None
+        found = self._found[places[-1]]
+        return None if found is None else found.only_open
 
     def conclude(self) -> Reach | None:
         """What was in the way; None where nothing was to be seen.
