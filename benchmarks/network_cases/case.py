@@ -1,6 +1,7 @@
 """What one case is: how the machines are arranged, how each rank is started, and what must be reported."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ class Start:
     flags: Sequence[str] = ()  # after all others, so that they replace them
     delay_seconds: float = 0.0
     missing: bool = False  # never started
+    wrapper: Sequence[str] = ()  # the command that starts it
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Case:
     words: Sequence[str] = ()
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
+    # How soon after the last rank was started the first report must be there.
+    within_seconds: float = math.inf
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None
 
