@@ -63,25 +63,25 @@ CASES = (
     Case(
         "firewall: one host lets nothing in, silent",
         closed(2, f"{_NEW} drop"),
-        words=("machine3 lets no connection in", "no answer", "nc -vz"),
+        words=("machine3 accepts no connection", "no answer", "nc -vz"),
         hosts=("machine3",),
     ),
     Case(
         "firewall: one host resets high ports",
         closed(1, f"{_HIGH} reject with tcp reset"),
-        words=("machine2 lets no connection in", "refused"),
+        words=("machine2 accepts no connection", "refused"),
         hosts=("machine2",),
     ),
     Case(
         "firewall: one host prohibits high ports",
         closed(2, f"{_HIGH} reject with icmpx admin-prohibited"),
-        words=("machine3 lets no connection in", "prohibited", "32768 to 65535"),
+        words=("machine3 accepts no connection", "prohibited", "32768 to 65535"),
         hosts=("machine3",),
     ),
     Case(
         "firewall: rank 0's host drops high ports",
         closed(0, f"{_HIGH} drop"),
-        words=("machine1 lets no connection in", "no answer", "32768 to 65535"),
+        words=("machine1 accepts no connection", "no answer", "32768 to 65535"),
         hosts=("machine1",),
     ),
     Case(
@@ -123,7 +123,7 @@ CASES = (
     Case(
         "firewall: nothing new goes out to high ports",
         closed_out(2, "oifname eth0 tcp flags & (syn|ack) == syn tcp dport 32768-65535 drop"),
-        words=("machine3 gets no connection out", "no answer"),
+        words=("machine3 opens no connection", "no answer"),
         hosts=("machine3",),
     ),
     Case("healthy firewall: ICMP is blocked", closed(2, "meta l4proto icmp drop")),

@@ -14,7 +14,7 @@ from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.model.reading import Missing
-from gpudiag.ranks.agents.meeting_faults import MeetingPoint
+from gpudiag.ranks.agents.discovery import Address
 from gpudiag.ranks.agents.reach import Obstacle, explain_absence
 from gpudiag.ranks.diagnosis.addresses import find_wrong_addresses
 from gpudiag.ranks.diagnosis.survey import Survey
@@ -99,9 +99,9 @@ def _explain_agent(verdict: JobVerdict, job: Job) -> JobVerdict:
     return verdict if found is None else _with_causes(verdict, _unreached(found, 0, job.host))
 
 
-def _point_of(place: str) -> MeetingPoint | None:
+def _point_of(place: str) -> Address | None:
     host, _, port = place.rpartition(":")
-    return MeetingPoint(host.strip("[]"), int(port)) if host and port.isdecimal() else None
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 
 
 def _unreached(found: MeetingLook, rank: int, host: str) -> tuple[Incident, ...]:

@@ -12,7 +12,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.published import HostAddresses
 from gpudiag.probe.guard import run_guarded
 from gpudiag.ranks.agents.addresses import read_host_addresses
-from gpudiag.ranks.agents.meeting_faults import MeetingPoint
+from gpudiag.ranks.agents.discovery import Address
 from gpudiag.ranks.agents.reach import Meeting, Obstacle, Reach, look_at
 
 # The resolver may take 5 s for the host's own name and 2 s for rank 0's; then three addresses get 1 s each.
@@ -31,9 +31,9 @@ class MeetingLook:
     )
 
 
-def look_at_meeting(pid: int, point: MeetingPoint | None, *, elsewhere: bool) -> MeetingLook | None:
+def look_at_meeting(pid: int, point: Address | None, *, elsewhere: bool) -> MeetingLook | None:
     """What that process has and finds; None where it cannot be asked in its stead. `elsewhere`: rank 0 is not on this host."""
-    host, port = ("", 0) if point is None else (point.host, point.port)
+    host, port = ("", 0) if point is None else point
     child = run_guarded("gpudiag.runs.meeting_look:stream_meeting", _SECONDS, pid, host, port, elsewhere)
     found = next((message for message in child.messages if message[0] == "meeting"), None)
     if found is None:

@@ -41,7 +41,7 @@ PORTS_CLOSED = FindingKind(
     meaning="A host is up, and connections to its ports, or from it to the ports of other hosts, do not come through: a firewall.",
     remedy="Open all TCP ports between the hosts of a job (NCCL and gloo take any): `nft list ruleset`, `iptables -S`, the security group.",
     basis=Basis(
-        reads="Whether each host's agent connects to the port where each other's answers, and to the port where ranks meet;"
+        reads="Whether each host's agent connects to the port where each other's answers, and to the rendezvous port;"
         " then 13 sample ports of what failed.",
         limit="1.5 s for a connection, twice; only where ranks fail or stand still before they are a process group.",
         look_also=("nft list ruleset", "ss -ltn", "network.hosts_parted", "rendezvous.unreachable"),
@@ -128,14 +128,14 @@ def describe_closed(incident: Incident) -> str:
     others = facts.get("closed_to", "the other hosts")
     how = _answer(facts)
     if "only_port" in facts:
-        return f"port {facts['only_port']} of {host}, where the ranks meet, is closed to {others} ({how}); other ports of it are open"
+        return f"the rendezvous port {facts['only_port']} of {host} is closed to {others} ({how}); other ports of it are open"
     if "open_port" in facts:
-        return f"{host} lets other hosts in on port {facts['open_port']}, where the ranks meet, and on no other port that was tried ({how})"
+        return f"{host} accepts connections of other hosts on the rendezvous port {facts['open_port']}, and on no other port that was tried ({how})"
     ports = _ports(facts)
     if facts.get("direction") == "out":
-        return f"{host} gets no connection out to {others}{ports} ({how})"
-    both = " and gets none out to them" if facts.get("direction") == "both" else ""
-    return f"{host} lets no connection in from {others}{both}{ports} ({how})"
+        return f"{host} opens no connection to {others}{ports} ({how})"
+    both = " and opens none to them" if facts.get("direction") == "both" else ""
+    return f"{host} accepts no connection of {others}{both}{ports} ({how})"
 
 
 def describe_parted(incident: Incident) -> str:
@@ -145,7 +145,7 @@ def describe_parted(incident: Incident) -> str:
     both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
     how = _answer(facts)
     if "only_port" in facts:
-        return f"{one} does not reach port {facts['only_port']} of {other}, where the ranks meet ({how}); other ports are open"
+        return f"{one} does not reach the rendezvous port {facts['only_port']} of {other} ({how}); other ports are open"
     if facts.get("only_one_way"):
         return f"{one} does not reach {other}{_ports(facts)} ({how}), and {other} reaches {one}{both}"
     return f"{one} and {other} do not reach each other{_ports(facts)} ({how}){both}"

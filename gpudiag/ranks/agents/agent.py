@@ -224,7 +224,7 @@ class Agent:
         if gathering:
             return False
         if self.meeting_faults is not None:
-            self._incidents = self.meeting_faults.find_early(now)
+            self._incidents = self.meeting_faults.find_early(self._views, now)
             if self._incidents:
                 return True
         if all_ended or self._timed_out or watchdog.is_settled(self._views, now):

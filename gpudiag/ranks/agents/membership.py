@@ -14,6 +14,7 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
+from gpudiag.ranks.agents.host_surveys import HostSurveys
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.meeting_faults import MeetingFaults, meeting_point
 from gpudiag.ranks.agents.path_watch import PathWatch
@@ -364,15 +365,17 @@ class Membership:
 
     def _look_at_meeting(self, remote: RemoteRanks, assignment: Assignment) -> MeetingFaults | None:
         """What finds out why ranks that all came do not meet; None where all are on this machine."""
-        if self._addresses is None:
+        if self._addresses is None or self._paths is None:
             return None
         job, discovery = assignment.job, self._discovery
         point, backend = meeting_point(job.init_method), str(job.arguments.get("backend", ""))
         store = None
         if point is not None and discovery.rank == 0:
-            notes = StoreNotes((point.host, point.port), discovery.key)
+            notes = StoreNotes(point, discovery.key)
             store = StoreWatch(notes, assignment.host, range(1, job.world_size))
-        found = MeetingFaults(remote, self._addresses, point, backend, store)
+        surveys = HostSurveys(remote, self._paths, self._addresses, assignment.host, point)
+        found = MeetingFaults(surveys, point, backend, store)
+        found.agent_port = discovery.port or 0
         if self._watch is not None and not self._peers.met:
             found.shut_out = self._watch.shut_out
         return found

@@ -1,11 +1,9 @@
 """The ranks of other agents, as the leading agent knows them from those agents' reports."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from gpudiag.errors import ExitStatus
@@ -15,7 +13,6 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
-from gpudiag.ranks.agents.survey import SURVEY_SECONDS
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
@@ -23,7 +20,6 @@ from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
 from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
-from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
@@ -34,8 +30,6 @@ _UNHEARD_FLOOR_SECONDS = 0.5
 
 # The host of a rank that has not connected from another machine.
 UNKNOWN_HOST = "a host unknown here"
-
-NOTHING: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
@@ -78,7 +72,7 @@ class RemoteRecord:
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     host_addresses: HostAddresses | None = None  # None: not told, or its kernel does not list them
-    survey: tuple[Try, ...] | None = None  # None: not answered yet
+    survey: messages.SurveyRow | None = None  # the last answer
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
 
@@ -195,8 +189,6 @@ class RemoteRanks:
         self._own = own
         self._told_at = 0.0
         self._asked_at = 0.0
-        self._survey_number = 0
-        self._own_host = socket.gethostname()
         self._turn = 0
         others = (rank for rank in range(world_size) if rank != own_rank)
         self._records = absent_records(others, own.machine, host)
@@ -276,114 +268,24 @@ class RemoteRanks:
         return self._path_watch is not None
 
     @property
+    def records(self) -> Mapping[int, RemoteRecord]:
+        """What is known of each rank of other agents."""
+        return self._records
+
+    @property
+    def own(self) -> messages.AgentLocation:
+        """Where this agent is."""
+        return self._own
+
+    @property
     def own_rank(self) -> int:
         """The rank whose agent this is."""
         return self._own_rank
 
     @property
-    def port(self) -> int | None:
-        """The port at which agents of other machines connect to this one; None where there are none."""
-        return None if self._own.address is None else self._own.address[1]
-
-    def absent(self) -> list[int]:
-        """The ranks whose agents have never connected."""
-        return [rank for rank, one in sorted(self._records.items()) if one.location is None]
-
-    @property
-    def has_all_addresses(self) -> bool:
-        """Whether every other rank's agent has told what its host publishes."""
-        return all(record.host_addresses is not None for record in self._records.values())
-
-    def speakers(self) -> dict[int, str]:
-        """The hosts that have an agent here, by the rank of the first agent of each."""
-        first = {self._own.machine.network: (self._own_rank, "")}
-        for rank, record in sorted(self._records.items()):
-            if record.location is not None and record.link is not None:
-                first.setdefault(record.location.machine.network, (rank, record.view.host))
-        return {rank: host or self._own_host for rank, host in sorted(first.values())}
-
-    def speaker_of(self, rank: int) -> int | None:
-        """The rank that speaks for that rank's host; None where its agent is not connected."""
-        location = dict(self._locations()).get(rank)
-        if location is None:
-            return None
-        places = {one: where.machine.network for one, where in self._locations()}
-        return next((one for one in self.speakers() if places[one] == location.machine.network), None)
-
-    def host_addresses(self, own: HostAddresses | None) -> dict[int, HostAddresses]:
-        """What each host has and publishes, as far as it is known."""
-        known = {rank: record.host_addresses for rank, record in self._records.items()}
-        known[self._own_rank] = own
-        return {rank: found for rank in self.speakers() if (found := known[rank]) is not None}
-
-    def meeting_addresses(self) -> dict[int, str]:
-        """The address by which agents know each host."""
-        seen = {rank: self._records[rank].addresses for rank in self.speakers() if rank != self._own_rank}
-        own = sorted(self._own_addresses)
-        return {
-            **{rank: addresses[0] for rank, addresses in seen.items() if addresses},
-            **({self._own_rank: own[0]} if own else {}),
-        }
-
-    def agents_seen_from(self, source: int) -> dict[int, Address]:
-        """Where the agents of the other hosts answer those who look: this one's as that host connects to it."""
-        found: dict[int, Address] = {}
-        for rank in self.speakers():
-            if rank == source:
-                continue
-            if rank == self._own_rank:
-                link = self._records[source].link
-                address = None if link is None else link.own_address
-                if address is not None and self._path_watch is not None:
-                    found[rank] = (plain_address(address), self._path_watch.port)
-            else:
-                location = self._records[rank].location
-                if location is not None and location.paths_address is not None:
-                    address, port = location.paths_address
-                    found[rank] = (plain_address(address), port)
-        return found
-
-    def take_survey(
-        self, targets: Mapping[int, tuple[Target, ...]], listen: Mapping[int, tuple[int, ...]] = NOTHING
-    ) -> dict[int, tuple[Try, ...]]:
-        """What each of these hosts' agents, this one among them, finds at its targets; within 3 s.
-
-        `listen` are ports on which agents listen from then on, for 6 s.
-        """
-        if self._path_watch is None:
-            return {}
-        if self._own_rank in listen:
-            self._path_watch.surveyor.listen(listen[self._own_rank])
-        self._survey_number += 1
-        asked = [rank for rank in targets if rank in self._records and self._records[rank].link is not None]
-        for rank in asked:
-            request = messages.SurveyRequest(self._survey_number, targets[rank], listen.get(rank, ()))
-            self._records[rank].survey = None
-            self._send_to(self._records[rank], request)
-        own: list[tuple[Try, ...]] = []
-        if self._own_rank in targets:
-            surveyor = self._path_watch.surveyor
-            looks = threading.Thread(
-                target=lambda: own.append(surveyor.try_all(targets[self._own_rank])), daemon=True
-            )
-            looks.start()
-        deadline = time.monotonic() + SURVEY_SECONDS + _TELL_SECONDS
-        while time.monotonic() < deadline and (
-            (self._own_rank in targets and not own)
-            or any(self._records[rank].survey is None and not self._records[rank].lost for rank in asked)
-        ):
-            self.poll()
-            now = time.monotonic()
-            if now - self._asked_at >= _TELL_SECONDS:  # a leader that says nothing is taken for dead
-                self._asked_at = now
-                self.send(messages.ClockQuestion(now))
-            time.sleep(0.01)
-        rows = {rank: row for rank in asked if (row := self._records[rank].survey) is not None}
-        return {**rows, **({self._own_rank: own[0]} if own else {})}
-
-    def _send_to(self, record: RemoteRecord, message: messages.Message) -> None:
-        if record.link is not None:
-            record.link.send(message)
+    def own_addresses(self) -> list[str]:
+        """The addresses of this host to which other agents are connected."""
+        return sorted(self._own_addresses)
 
     def look_at_paths(self, own_host: str) -> Paths | None:
         """What the hosts' agents find of each other now, within 8 s; None where no other host has one."""
@@ -561,8 +463,7 @@ class RemoteRanks:
             case messages.OwnAddresses():
                 record.host_addresses = message.addresses
             case messages.SurveyRow():
-                if message.number == self._survey_number:
-                    record.survey = message.tries
+                record.survey = message
             case messages.Ended():
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():

@@ -69,7 +69,7 @@ def test_open_networks_have_no_closed_ports() -> None:
 def test_a_host_that_lets_nothing_in_on_high_ports(answer: Answer) -> None:
     (finding,) = told(survey({(source, 2): answer for source in (0, 1, 3)}), high=answer)
     assert (finding.code, finding.subject.host) == ("network.ports_closed", "machine3")
-    assert "machine3 lets no connection in from machine1, machine2, machine4" in finding.message
+    assert "machine3 accepts no connection of machine1, machine2, machine4" in finding.message
     assert "on ports 32768 to 65535, open: 22 to 25000" in finding.message
     assert ("no answer" if answer is Answer.SILENT else "prohibited") in finding.message
     assert "`nc -vz -w 3 198.18.77.3 41002` on machine1" in finding.remedy
@@ -86,14 +86,14 @@ def test_a_firewall_that_resets_is_told_where_agents_listen() -> None:
 def test_a_host_that_gets_nothing_out() -> None:
     (finding,) = told(survey({(1, rank): Answer.SILENT for rank in (0, 2, 3)}))
     assert finding.subject.host == "machine2"
-    assert "machine2 gets no connection out to machine1, machine3, machine4" in finding.message
+    assert "machine2 opens no connection to machine1, machine3, machine4" in finding.message
 
 
 def test_a_host_closed_both_ways_is_one_finding() -> None:
     ways = {(1, rank): Answer.SILENT for rank in (0, 2, 3)} | {(rank, 1): Answer.SILENT for rank in (0, 2, 3)}
     (finding,) = told(survey(ways))
     assert finding.subject.host == "machine2"
-    assert "and gets none out to them" in finding.message
+    assert "and opens none to them" in finding.message
 
 
 def test_a_pair_and_one_way_of_a_pair() -> None:
@@ -119,8 +119,7 @@ def test_the_port_where_ranks_meet_alone(answer: Answer) -> None:
     (finding,) = told(seen, high=Answer.REFUSED)
     assert (finding.code, finding.subject.host) == ("network.ports_closed", "machine1")
     assert (
-        "port 29500 of machine1, where the ranks meet, is closed to machine2, machine3, machine4"
-        in finding.message
+        "the rendezvous port 29500 of machine1 is closed to machine2, machine3, machine4" in finding.message
     )
     assert "Open port 29500" in finding.remedy
 
@@ -128,7 +127,7 @@ def test_the_port_where_ranks_meet_alone(answer: Answer) -> None:
 def test_the_port_where_ranks_meet_is_closed_to_one() -> None:
     (finding,) = told(survey({}, master={2: Answer.SILENT}), high=Answer.REFUSED)
     assert ends(finding) == ["machine1", "machine3"]
-    assert "machine3 does not reach port 29500 of machine1" in finding.message
+    assert "machine3 does not reach the rendezvous port 29500 of machine1" in finding.message
 
 
 def test_a_direction_in_which_gloo_never_connects_keeps_nobody_apart() -> None:
