@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from gpudiag.checks.ranks.meeting import describe_address, describe_closed, describe_parted
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -130,18 +131,11 @@ def _cut_off(incident: Incident) -> str:
 
 def _parted(incident: Incident) -> str:
     facts = incident.facts
+    if "answers" in facts:
+        return describe_parted(incident)
     one, other = facts.get("one_side", "the others"), facts.get("other_side", incident.host)
     both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
     return f"the network between {one} and {other} is cut{both}"
-
-
-def _misnamed(incident: Incident) -> str:
-    address = incident.facts.get("own_address", "none")
-    what = "has no address" if address == "none" else f"is {address}"
-    return (
-        f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
-        "and they never connect"
-    )
 
 
 def _lossy(incident: Incident) -> str:
@@ -156,7 +150,8 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.UNREACHED: _unreached,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
-        IncidentKind.MISNAMED: _misnamed,
+        IncidentKind.MISNAMED: describe_address,
+        IncidentKind.FILTERED: describe_closed,
         IncidentKind.LOSSY: _lossy,
     }
 )
