@@ -215,7 +215,7 @@ _MOVED_REMEDY = (
     "copied back, weights that are clipped or normalised."
 )
 _STATE_REMEDY = (
-    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create the optimizer anew during "
+    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create the optimizer again during "
     "training."
 )
 _LOADED_REMEDY = (
