@@ -10,6 +10,15 @@ from pathlib import Path
 from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
 
+# What names a job: the last of the names must be set.
+_JOB_NAMES = (
+    ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID"),
+    ("PMIX_NAMESPACE",),
+    ("LSB_JOBID",),
+    ("FLUX_JOB_ID",),
+    ("TORCHELASTIC_RUN_ID",),
+)
+
 # --- Slurm's notation
 
 _SCONTROL_SECONDS = 5.0
@@ -100,6 +109,25 @@ def _expand_one(part: str) -> Iterator[str]:
         for number in range(int(first), int(last if dash else first) + 1):
             for rest in _expand_one(tail):
                 yield f"{head}{number:0{len(first)}d}{rest}"
+
+
+def job_name(variables: Mapping[str, str]) -> str:
+    """What the scheduler or launcher calls this job, alike in all of its processes; empty where none gives it a name."""
+    for names in _JOB_NAMES:
+        values = [variables.get(name, "") for name in names]
+        if values[-1] and values[-1] != "none":  # torchrun's default
+            return ":".join(values)
+    return ""
+
+
+def job_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The machines of this job, where its scheduler or launcher lists them; empty where none does."""
+    nodes = expand_nodes(variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", ""))
+    listed = variables.get("LSB_HOSTS", "").split()
+    masters = [
+        variables.get(name, "") for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+    ]
+    return tuple(dict.fromkeys(filter(None, (*nodes, *listed, *masters))))
 
 
 # --- all launchers

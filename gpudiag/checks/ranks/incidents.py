@@ -11,8 +11,10 @@ from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
 from gpudiag.checks.ranks.network import (
+    MEETING_ALONE,
     MEETING_FOREIGN_SERVER,
     MEETING_KINDS,
+    MEETING_SPLIT,
     MEETING_UNREACHABLE,
     MEETING_WRONG_ADDRESS,
     NETWORK_HOST_CUT_OFF,
@@ -276,6 +278,8 @@ RANK_FINDINGS = (
     MEETING_WRONG_ADDRESS,
     MEETING_UNREACHABLE,
     MEETING_FOREIGN_SERVER,
+    MEETING_SPLIT,
+    MEETING_ALONE,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_PATH_LOSSY,
@@ -302,6 +306,7 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.SILENT: RANK_SILENT,
         IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
+        IncidentKind.SPLIT: MEETING_SPLIT,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
         IncidentKind.MISNAMED: NAME_LOOPBACK,
@@ -355,7 +360,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = incident.facts
-    kind = MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    kind = _kind_of_meeting(incident, kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -372,6 +377,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     else:
         subject = RankSubject(incident.rank, incident.host)
     message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
+    if "hint" in facts:
+        remedy = f"{str(facts['hint'])[:1].upper()}{str(facts['hint'])[1:]}."
     if "started_twice" in facts:
         remedy = "Give every process its own RANK (--rank), or let the launcher do so."
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
@@ -381,6 +388,12 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if _is_crash_of_debugging(incident):
         remedy = _DEBUG_REMEDY
     return kind.finding(subject, message, *incident.evidence, remedy=remedy)
+
+
+def _kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
+    """What was found where rank 0 is looked for, if that says more than that it is not there."""
+    found = MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
+    return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
 
 # The kernel's counter did not rise, so that it was not the OOM killer who sent it.
@@ -530,8 +543,8 @@ def _start_failed(incident: Incident) -> str:
         why = f"import {module} failed: {facts['exception']}: {first_line}"
     elif "waited_for" in facts:
         why = f"importing {module} has not ended within {format_seconds(float(facts['waited_for']))}"
-    elif "not_forked" in facts:
-        why = str(facts["not_forked"])
+    elif "not_forked" in facts or "refused" in facts:
+        why = str(facts.get("not_forked", facts.get("refused")))
     else:
         how = (
             f"was killed by {facts['signal']}"

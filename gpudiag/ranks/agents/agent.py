@@ -23,6 +23,7 @@ from gpudiag.ranks.diagnosis.loss import find_lossy_paths
 from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
+from gpudiag.ranks.diagnosis.split import find_split
 from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
@@ -116,7 +117,7 @@ class Agent:
         while not over and not self._interrupts.is_due():
             self._wait()
             self._look()
-            if self._remote is not None and self._remote.interrupted:
+            if self._remote is not None and (self._remote.interrupted or self._remote.yields_to is not None):
                 return False
             over = self._is_over() or self._is_given_up_by_launcher()
         self._ended_at = time.monotonic()
@@ -242,6 +243,9 @@ class Agent:
         if self._are_all_accounted_for(now):
             absent_after = now
         suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
+        split = self._find_split(suspected, now)
+        if split:
+            return split
         certain = suspected
         if may_heal(suspected) and not self._timed_out:
             patience = self._budgets.patience
@@ -249,6 +253,17 @@ class Agent:
         self._suspicions.add(suspected, now)
         self._suspected = suspected
         return tuple(map(self._add_twins, certain))
+
+    def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
+        """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere."""
+        strays = () if self._remote is None else self._remote.strays()
+        if self._remote is None or not strays:
+            return ()
+        if any(one.kind is not IncidentKind.NOT_STARTED for one in suspected):
+            return ()
+        split = find_split(self._remote.met(self._host), strays, now, over=bool(suspected))
+        elsewhere = {one.rank for one in strays}
+        return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""

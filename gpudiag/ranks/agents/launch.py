@@ -5,17 +5,20 @@ import errno
 import importlib.util
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agents.agent import Agent, Assignment
+from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
+from gpudiag.ranks.agents.messages import Card
 from gpudiag.ranks.agents.network import loopback_interface, require_address
 from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
@@ -23,7 +26,7 @@ from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
-from gpudiag.ranks.launchers import Launcher
+from gpudiag.ranks.launchers import Launcher, job_hosts, job_name
 from gpudiag.ranks.rank.job import Job, LocalRank
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
@@ -109,7 +112,7 @@ def run_ranks(
         siblings = _siblings(environment)
         assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice)
         try:
-            with _membership(environment, discovery, directory, notice) as membership:
+            with _membership(environment, discovery, directory, notice, run_id) as membership:
                 given = {**_rank_variables(environment), **(variables or {})}
                 _start(assignment.local, python, given, server)
                 run = _run_alone(assignment) if membership is None else membership.run(assignment)
@@ -135,14 +138,15 @@ def _membership(
     discovery: Discovery | None,
     directory: RunDirectory,
     notice: Callable[[str], None] | None,
+    run_id: str,
 ) -> Iterator[Membership | None]:
     """This agent's membership of its launch, findable by the others; None if it is the only agent."""
     if environment is None or discovery is None:
         yield None
         return
-    membership = Membership(
-        environment.launcher, discovery, directory.path, _watch(environment, discovery, notice)
-    )
+    announcer = _announcer(environment, discovery, run_id)
+    watch = _watch(environment, discovery, notice)
+    membership = Membership(environment.launcher, discovery, directory.path, watch, announcer)
     try:
         yield membership
     finally:
@@ -157,14 +161,41 @@ def _watch(
     Who gives a loopback address means this machine, and may be wrong.
     """
     port = environment.master_port
-    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
-    if environment.master is None or port is None or environment.rank == 0:
-        return None
-    if environment.on_one_machine and not by_hand:
+    if (
+        environment.master is None
+        or port is None
+        or environment.rank == 0
+        or not _may_be_elsewhere(environment)
+    ):
         return None
     elsewhere = environment.rank > environment.local_rank
     meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)
     return MeetingWatch(meeting, environment.rank, notice)
+
+
+def _may_be_elsewhere(environment: RankEnvironment) -> bool:
+    """Whether ranks may be on other machines: also where each process was given a loopback address by hand."""
+    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
+    return environment.world_size > 1 and (by_hand or not environment.on_one_machine)
+
+
+def _announcer(environment: RankEnvironment, discovery: Discovery, run_id: str) -> Announcer | None:
+    """What finds other agents of the job that do not find this one; None where all ranks are on this machine."""
+    if environment.master is None or environment.master_port is None or not _may_be_elsewhere(environment):
+        return None
+    discovery.is_announced = True
+    name = f"[{environment.master}]" if ":" in environment.master else environment.master
+    card = Card(
+        discovery.key,
+        run_id,
+        job_name(os.environ),
+        os.getuid(),
+        environment.rank,
+        environment.world_size,
+        socket.gethostname(),
+        f"{name}:{environment.master_port}",
+    )
+    return Announcer(card, job_hosts(os.environ))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,9 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.discovery import Discovery, Peers
+from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.astray import Astray
+from gpudiag.ranks.agents.discovery import Address, Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
@@ -153,7 +155,7 @@ class Follower:
             case messages.ClockQuestion():
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
-                raise started_twice(message.rank)
+                raise started_twice(message.rank, message.why)
             case messages.DumpRequest():
                 self._link.send(messages.Dumps(tuple(self._local.dump())))
             case messages.EndRequest():
@@ -183,9 +185,16 @@ class Membership:
     """This process's agent among those of its launch, for one run: it follows, or leads."""
 
     def __init__(
-        self, launcher: str, discovery: Discovery, directory: Path, watch: MeetingWatch | None = None
+        self,
+        launcher: str,
+        discovery: Discovery,
+        directory: Path,
+        watch: MeetingWatch | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         """Make this agent findable, in its run directory; `watch` is for rank 0 on another machine.
+
+        The `announcer` finds agents of the job that do not meet it where it should be.
 
         Raises:
             UsageError: another process in this run has the same rank.
@@ -201,6 +210,13 @@ class Membership:
         own_name = look_up_own_name() if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
         self._peers = Peers()
+        self._announcer = announcer
+        self._astray: Astray | None = None
+        self._last_word: messages.Message | None = None
+        self._twin: Heard | None = None
+        if announcer is not None:
+            announcer.introduce(replace(announcer.card, port=discovery.port))
+            self._astray = Astray(announcer, discovery, watch)
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -217,10 +233,15 @@ class Membership:
                 self._watch.stop()
             if assignment.interrupts.is_due():
                 return None
+            if self._last_word is not None:
+                return self._obey_word(self._last_word)
+            if self._astray is not None:
+                self._astray.found_rank_0()
             if found is None:
                 log = EventLog(assignment.started, assignment.on_event)
                 log.add(own.raw)
-                return self._lead(assignment, log)
+                run = self._lead(assignment, log)
+                return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
             try:
@@ -241,6 +262,10 @@ class Membership:
             listener.close()
         if self._paths is not None:
             self._paths.close()
+        if self._astray is not None:
+            self._astray.close()
+        if self._announcer is not None:
+            self._announcer.close()
 
     def _keep_answering(self, run: RankRun | None) -> None:
         """Where the network is cut, answer those behind the cut for a while longer."""
@@ -257,13 +282,19 @@ class Membership:
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
             self._watch.start()
+        if self._astray is not None and not self._peers.met and self._discovery.rank > 0:
+            self._astray.start()
         again = _AFTER_SILENCE_SECONDS if self._peers.leaders_silent else _NEXT_LEADER_SECONDS
         patience = _Patience(again if self._peers.met else first_contact)
         for rank in range(self._discovery.rank):
             if rank not in self._peers.gone:
+                if rank > 0 and patience.over and rank in self._others_addresses():
+                    patience = _Patience(_NEXT_LEADER_SECONDS)  # it gives rank 0 up at about the same time
                 link = self._await_agent(rank, assignment, own, patience)
                 if link is not None:
                     return rank, link
+                if self._last_word is not None:
+                    return None
                 self._peers.unreachable.add(rank)
         return None
 
@@ -279,11 +310,54 @@ class Membership:
                 return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
-            link = self._discovery.connect(rank, self._peers.addresses)
+            link = self._discovery.connect(rank, {**self._others_addresses(), **self._peers.addresses})
             if link is not None or patience.over:
                 return link
+            if self._astray is not None and not self._peers.met:
+                leader = self._astray.leader()
+                if leader is not None and leader > rank:
+                    return None  # others of this run have given that rank up
+                self._last_word = self._astray.poll()
+                if self._last_word is not None:
+                    return None
             time.sleep(_RETRY_SECONDS)
         return None
+
+    def _others_addresses(self) -> dict[int, Address]:
+        """Where agents that have not met this one listen, as they announce it."""
+        return {} if self._astray is None else self._astray.addresses()
+
+    def _follow_twin(self, leader: Heard, assignment: Assignment) -> RankRun | None:
+        """The verdict of the agent of the same rank at the address where all look.
+
+        Raises:
+            UsageError: it refuses this one, or is gone.
+        """
+        if self._astray is None or not self._astray.join(leader):
+            raise started_twice(self._discovery.rank)
+        while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS) and self._astray.is_joined:
+            assignment.local.poll()
+            word = self._astray.poll()
+            if word is not None:
+                return self._obey_word(word)
+            time.sleep(_RETRY_SECONDS)
+        raise started_twice(self._discovery.rank)
+
+    def _obey_word(self, word: messages.Message) -> RankRun | None:
+        """The run as the leader of others of this job tells it, who reports it; None where that one was interrupted.
+
+        Raises:
+            UsageError: that leader refuses this process.
+            SystemExit: that leader ended with an error.
+        """
+        if isinstance(word, messages.RefusedRank):
+            raise started_twice(word.rank, word.why)
+        link = None if self._astray is None else self._astray.release()
+        if link is not None:
+            _lines_to_leader.append(link)
+        if isinstance(word, messages.FailedRun):
+            raise SystemExit(word.exit_status)
+        return run_of_message(word.run) if isinstance(word, messages.FinishedRun) else None
 
     def _lead(self, assignment: Assignment, log: EventLog) -> RankRun | None:
         discovery = self._discovery
@@ -294,15 +368,26 @@ class Membership:
         # Unless the run may span machines, all ranks are here; if it may, a rank's host is not known yet.
         elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
         remote = RemoteRanks(
-            self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere, self._paths
+            self._listeners,
+            discovery.key,
+            world_size,
+            discovery.rank,
+            own,
+            elsewhere,
+            self._paths,
+            self._announcer,
         )
+        if self._announcer is not None:
+            self._announcer.introduce(replace(self._announcer.card, leads=True))
         remote.remember(self._peers)
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
         try:
             if not agent.watch():
-                remote.send(messages.Interrupted())
+                self._twin = remote.yields_to
+                if self._twin is None:
+                    remote.send(messages.Interrupted())
                 return None
             remote.send(messages.EndRequest())
             unkillable = assignment.local.end()

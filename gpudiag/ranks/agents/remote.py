@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpudiag.errors import ExitStatus
 from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.astray import is_related
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
@@ -18,7 +19,8 @@ from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
-from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
+from gpudiag.ranks.diagnosis.split import Looker, Met
+from gpudiag.ranks.diagnosis.start_error import FailedStart, describe_sizes, describe_twins
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
@@ -139,6 +141,15 @@ class RemoteRecord:
             process.kill(self.pid_here)
 
 
+@dataclass(slots=True)
+class StrayRecord:
+    """An agent that looks for rank 0 elsewhere, or that counts other ranks, and waits for this one's verdict."""
+
+    told: messages.Stray
+    link: Link
+    found_at: float = field(default_factory=time.monotonic)
+
+
 def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:
     """Records of ranks whose agents have not connected yet; `host` is where they are taken to be."""
     return {
@@ -161,18 +172,24 @@ class RemoteRanks:
         own: messages.AgentLocation,
         host: str,
         path_watch: PathWatch | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
         `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
-        at the network to them.
+        at the network to them; the `announcer` finds agents that do not find this one.
         """
+        self._announcer = announcer
+        self._strays: dict[tuple[int, str], StrayRecord] = {}
+        self.yields_to: Heard | None = None  # another leader of the same rank, on rank 0's machine
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
         self.twins: dict[tuple[int, str], str] = {}  # ranks that were started twice, with their hosts
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
+        self._key = key
+        self._own_host = socket.gethostname()
         self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
@@ -205,6 +222,8 @@ class RemoteRanks:
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
+        for place, stray in tuple(self._strays.items()):
+            self._hear_stray(place, stray)
         return events
 
     def views(self) -> tuple[RankView, ...]:
@@ -303,6 +322,7 @@ class RemoteRanks:
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
         """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
+        self._announce(any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views))
         now = time.monotonic()
         due = now - self._asked_at >= _TELL_SECONDS
         question = line_of(messages.ClockQuestion(now))
@@ -311,6 +331,8 @@ class RemoteRanks:
                 record.link.send_line(question)
         if due:
             self._asked_at = now
+            for stray in self._strays.values():
+                stray.link.send_line(question)  # which it leaves unanswered: it shows that this one runs
         if now - self._told_at >= max(_TELL_SECONDS, self._world_size / _VIEWS_PER_SECOND):
             self._told_at = now
             states = line_of(messages.AllStates(views, self._locations()))
@@ -355,6 +377,7 @@ class RemoteRanks:
         links = self._links()
         for record in self._records.values():
             record.link = None
+        self._strays.clear()
         return links
 
     def close(self) -> None:
@@ -364,8 +387,9 @@ class RemoteRanks:
             link.close()
 
     def _links(self) -> list[Link]:
-        """The links to the agents that are connected."""
-        return [record.link for record in self._records.values() if record.link is not None]
+        """The links to the agents that are connected, strays last."""
+        members = [record.link for record in self._records.values() if record.link is not None]
+        return [*members, *(stray.link for stray in self._strays.values())]
 
     def _locations(self) -> tuple[tuple[int, messages.AgentLocation], ...]:
         """The location of each agent that has connected, and this one's."""
@@ -383,19 +407,19 @@ class RemoteRanks:
     def _welcome(self, caller: Caller) -> list[RawEvent]:
         """Accept the agent for its rank; return the events that came with its greeting."""
         link, hello = caller.link, caller.hello
+        if isinstance(hello, messages.Stray):
+            self._welcome_stray(link, hello)
+            return []
         if not isinstance(hello, messages.Hello):  # not an agent
             link.close()
             return []
         rank = hello.rank
         if hello.world_size != self._world_size:
-            link.send(messages.FailedRun(int(ExitStatus.USAGE)))
-            raise sizes_differ(self._own_rank, self._world_size, rank, hello.world_size)
+            self._welcome_stray(link, self._stray_of(hello))
+            return []
         record = self._records.get(rank)
         if record is None or record.link is not None:
-            first = "this host" if record is None else record.view.host
-            self.twins[rank, hello.host] = f"rank {rank} on {first} and on {hello.host}"
-            link.send(messages.RefusedRank(rank))
-            link.close()
+            self._refuse_twin(link, rank, hello.host)
             return []
         record.link, record.lost = link, False
         record.view = replace(record.view, host=hello.host)
@@ -409,6 +433,116 @@ class RemoteRanks:
         )
         self._told_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
+
+    def _refuse_twin(self, link: Link, rank: int, host: str) -> None:
+        """Turn away a second process with that rank, and note both."""
+        record = self._records.get(rank)
+        words = describe_twins(rank, self._own_host if record is None else record.view.host, host)
+        self.twins[rank, host] = words
+        link.send(messages.RefusedRank(rank, f"{words}: it was started twice in this run"))
+        link.close()
+
+    def _stray_of(self, hello: messages.Hello) -> messages.Stray:
+        """What an agent that counts other ranks, and looks at the same place, would announce."""
+        own = self._card
+        place, addresses = ("", ()) if own is None else (own.place, own.addresses)
+        card = messages.Card(
+            self._key, "", "", 0, hello.rank, hello.world_size, hello.host, place, addresses, (), hello.port
+        )
+        return messages.Stray(card)
+
+    def _welcome_stray(self, link: Link, told: messages.Stray) -> None:
+        """Keep the link of an agent that did not find this one, and needs its verdict; a whole run refuses it."""
+        card = told.card
+        record = self._records.get(card.rank)
+        taken = record is None or record.link is not None
+        absent = any(one.link is None for one in self._records.values())
+        if not absent:
+            why = (
+                describe_sizes(
+                    self._own_rank, self._own_host, self._world_size, card.rank, card.host, card.world_size
+                )
+                if card.world_size != self._world_size
+                else f"another run meets at {card.place}, and all of its ranks are there"
+            )
+            link.send(messages.RefusedRank(card.rank, why))
+            link.close()
+            return
+        if taken and card.world_size == self._world_size:
+            first = self._own_host if record is None else record.view.host
+            self.twins[card.rank, card.host] = describe_twins(card.rank, first, card.host)
+        earlier = self._strays.pop((card.rank, card.host), None)
+        if earlier is not None:
+            earlier.link.close()
+        self._strays[card.rank, card.host] = StrayRecord(told, link)
+
+    def _hear_stray(self, place: tuple[int, str], stray: StrayRecord) -> None:
+        try:
+            for message in stray.link.receive():
+                if isinstance(message, messages.Stray):
+                    stray.told = message
+        except LinkLostError:  # it has found its own rank 0, or has ended
+            stray.link.close()
+            del self._strays[place]
+
+    def _announce(self, incomplete: bool) -> None:
+        """Announce this leader while ranks are missing; and see whether it is the one that the others look for."""
+        if self._announcer is None:
+            return
+        if not incomplete:
+            self._announcer.pause()
+            return
+        self._announcer.start()
+        own = self._announcer.card
+        if set(own.addresses) & set(own.machine):
+            return  # the others look here
+        for heard in self._announcer.heard():
+            other = heard.card
+            is_twin = other.leads and (other.key, other.rank) == (own.key, own.rank)
+            if is_twin and (set(other.addresses) & set(other.machine) or other.host < own.host):
+                self.yields_to = heard
+
+    @property
+    def _card(self) -> messages.Card | None:
+        return None if self._announcer is None else self._announcer.card
+
+    def strays(self) -> tuple[Looker, ...]:
+        """The agents that have found this one beside the rendezvous, without those of ranks that are here."""
+        card, now = self._card, time.monotonic()
+        found = []
+        for stray in self._strays.values():
+            one = stray.told.card
+            record = self._records.get(one.rank)
+            here = record is None or record.link is not None
+            if here and one.world_size == self._world_size:
+                continue
+            found.append(
+                Looker(
+                    one.rank,
+                    one.host,
+                    one.world_size,
+                    one.place,
+                    one.addresses,
+                    stray.told.obstacle,
+                    stray.told.found,
+                    one.trouble,
+                    one.hint,
+                    card is None or is_related(card, one),
+                    now - stray.found_at,
+                )
+            )
+        return tuple(found)
+
+    def met(self, own_host: str) -> Met:
+        """The ranks that have met this one, for `find_split`."""
+        card = self._card
+        place, addresses, machine = (
+            ("", (), ()) if card is None else (card.place, card.addresses, card.machine)
+        )
+        hosts = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
+        absent = frozenset(rank for rank, record in self._records.items() if record.location is None)
+        leader = Looker(self._own_rank, own_host, self._world_size, place, addresses)
+        return Met(leader, frozenset(machine), {self._own_rank: own_host, **hosts}, absent)
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
         """Where other machines reach the agent at the other end, as far as the link shows it; else None."""

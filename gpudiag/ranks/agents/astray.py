@@ -1,0 +1,183 @@
+"""What an agent does that does not find rank 0's: it looks for the leader of others of its job, and obeys that one's verdict."""
+
+import ipaddress
+import time
+from dataclasses import replace
+
+from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.discovery import Address, Discovery
+from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.messages import (
+    Card,
+    FailedRun,
+    FinishedRun,
+    Interrupted,
+    Message,
+    RefusedRank,
+    Stray,
+)
+from gpudiag.ranks.agents.reach import MeetingWatch, Reach
+
+# What there is at the place where it looks takes a moment to find out; the leader wants to know that, too.
+_MOST_LOOK_SECONDS = 6.0
+_RETRY_SECONDS = 0.5
+
+
+class Astray:
+    """One agent that misses rank 0: where others of its job are, and its link to their leader."""
+
+    def __init__(self, announcer: Announcer, discovery: Discovery, watch: MeetingWatch | None) -> None:
+        """Find others by the `announcer`; what the `watch` finds where rank 0 is looked for goes to their leader."""
+        self._announcer = announcer
+        self._discovery = discovery
+        self._watch = watch
+        self._link: Link | None = None
+        self._joined: Card | None = None
+        self._sent: Stray | None = None
+        self._began: float | None = None
+        self._tried_at = 0.0
+
+    @property
+    def card(self) -> Card:
+        """What this agent announces."""
+        return self._announcer.card
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the leader of others waits for this agent's report, and will send its verdict."""
+        return self._link is not None
+
+    def start(self) -> None:
+        """Start looking for others."""
+        self._began = self._began or time.monotonic()
+        self._announcer.start()
+
+    def found_rank_0(self) -> None:
+        """Look no further."""
+        self._announcer.pause()
+        self.close()
+
+    def close(self) -> None:
+        """Leave the other leader; a second call does nothing."""
+        if self._link is not None:
+            self._link.close()
+        self._link = self._joined = self._sent = None
+
+    def release(self) -> Link | None:
+        """The link to the other leader, which the caller must close from now on; None where there is none."""
+        link, self._link = self._link, None
+        return link
+
+    def addresses(self) -> dict[int, Address]:
+        """Where agents of lower ranks that are of the same run, and look at the same place, listen."""
+        found: dict[int, Address] = {}
+        for heard in self._announcer.heard():
+            one = heard.card
+            if one.port is not None and one.rank < self.card.rank and self._is_same_run(heard):
+                found[one.rank] = (heard.address, one.port)
+        return found
+
+    def leader(self) -> int | None:
+        """The rank that leads those of the same run, where it is lower than this one's; None where none is known."""
+        ranks = [
+            heard.card.rank
+            for heard in self._announcer.heard()
+            if heard.card.leads and heard.card.rank < self.card.rank and self._is_same_run(heard)
+        ]
+        return min(ranks, default=None)
+
+    def poll(self) -> Message | None:
+        """The last word of the leader of others of this job, as soon as there is one: the run, or that it failed."""
+        if self._link is None:
+            self._join_some_leader()
+            return None
+        if (now := self._describe()) != self._sent:
+            self._link.send(now)
+            self._sent = now
+        try:
+            for message in self._link.receive():
+                if isinstance(message, FinishedRun | FailedRun | Interrupted | RefusedRank):
+                    return message
+        except LinkLostError:
+            self.close()
+        return None
+
+    def join(self, leader: Heard) -> bool:
+        """Whether that leader takes this agent's report, and will send its verdict."""
+        if leader.card.port is None:
+            return False
+        link = self._discovery.connect_with((leader.address, leader.card.port), leader.card.key)
+        if link is None:
+            return False
+        self._link, self._joined, self._sent = link, leader.card, None
+        return True
+
+    def _join_some_leader(self) -> None:
+        now = time.monotonic()
+        if now - self._tried_at < _RETRY_SECONDS or self._is_still_looking(now):
+            return
+        for heard in self._announcer.heard():
+            if not heard.card.leads or not is_same_job(self.card, heard.card):
+                continue
+            if self._is_at_place(heard):
+                if heard.card.key != self.card.key:  # another name of the same machine
+                    self._discovery.adopt(heard.card.key)
+                    self._announcer.introduce(replace(self.card, key=heard.card.key))
+                continue
+            self._tried_at = now
+            if heard.card.rank != self.card.rank and self.join(heard):
+                return
+
+    def _is_still_looking(self, now: float) -> bool:
+        watch = self._watch
+        waited = now - (self._began or now)
+        return watch is not None and not watch.has_looked and waited < _MOST_LOOK_SECONDS
+
+    def _describe(self) -> Stray:
+        reach: Reach | None = None if self._watch is None else self._watch.latest
+        if reach is None:
+            return Stray(self.card)
+        return Stray(self.card, reach.obstacle.value, reach.words)
+
+    def _is_same_run(self, heard: Heard) -> bool:
+        if heard.card.key != self.card.key:
+            return False
+        at_rank_0 = heard.card.leads and heard.card.rank == 0
+        return self._is_at_place(heard) if at_rank_0 else heard.card.place == self.card.place
+
+    def _is_at_place(self, heard: Heard) -> bool:
+        """Whether the leader that was heard is rank 0's, and just where this agent looks for it."""
+        own, other = self.card, heard.card
+        if other.rank != 0 or port_of(own.place) != port_of(other.place):
+            return False
+        if set(own.addresses) & set(other.machine):
+            return True
+        is_here = bool(set(own.machine) & set(other.machine))
+        return is_here and all(ipaddress.ip_address(one).is_loopback for one in own.addresses)
+
+
+def port_of(place: str) -> str:
+    """The port of HOST:PORT; empty for a file."""
+    return place.rpartition(":")[2]
+
+
+def is_same_job(own: Card, other: Card) -> bool:
+    """Whether two agents may be of one job: by the launcher's name of it, else by user, command and number of ranks."""
+    if own.key and own.key == other.key:
+        return True
+    if own.job and other.job:
+        return own.job == other.job
+    alike = own.user == other.user and own.world_size == other.world_size
+    return alike and (own.entry == other.entry or not (own.entry and other.entry))
+
+
+def is_related(own: Card, other: Card) -> bool:
+    """Whether another agent, which may be of the same job, is so for certain: places have something in common.
+
+    Two jobs of one user that start at the same time have neither a machine nor a port in common.
+    """
+    if own.key == other.key or other.trouble or (own.job and own.job == other.job):
+        return True
+    if port_of(own.place) == port_of(other.place):
+        return True
+    return bool(set(other.addresses) & {*own.machine, *own.addresses})
