@@ -303,6 +303,48 @@ def is_one_of_several(variables: Mapping[str, str]) -> bool:
     return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
 
 
+# These number their processes themselves; the others count pods, which may have several ranks each.
+_NUMBERING = (Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX)
+
+
+def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
+    """Which of how many processes this is by the launcher that started it, whatever RANK says; None where none shows."""
+    found = _numbered_by(variables)
+    if found is None or not variables[found.rank].isdecimal():
+        return None
+    return int(variables[found.rank]), int(variables[found.size])
+
+
+def refuse_contradiction(variables: Mapping[str, str]) -> None:
+    """Raise where RANK is another number than that of the launcher's own process: it was left in the shell.
+
+    A launcher inside of this one sets WORLD_SIZE to another number of ranks, or TORCHELASTIC_RUN_ID.
+
+    Raises:
+        UsageError: all processes of the launch would take themselves for the same rank.
+    """
+    found, rank = _numbered_by(variables), variables.get("RANK", "")
+    if (
+        found is None
+        or not rank.isdecimal()
+        or "TORCHELASTIC_RUN_ID" in variables
+        or RAY_VARIABLE in variables
+    ):
+        return
+    size, own = variables[found.size], variables[found.rank]
+    if variables.get("WORLD_SIZE", size) == size and own.isdecimal() and int(rank) != int(own):
+        raise UsageError(
+            f"RANK={rank} contradicts {found.launcher.value}, for which this is process {own} of {size} ({found.rank})",
+            hint="unset RANK WORLD_SIZE LOCAL_RANK in the shell that starts the job: the launcher numbers its processes itself",
+        )
+
+
+def _numbered_by(variables: Mapping[str, str]) -> ProcessLauncher | None:
+    return next(
+        (one for one in PROCESS_LAUNCHERS if one.launcher in _NUMBERING and _shows(one, variables)), None
+    )
+
+
 def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
     """Raise where each pod of Kubeflow's operator is to run several processes, and torchrun did not start this one.
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from gpudiag.ranks.agents.announce import Announcer, Heard
-from gpudiag.ranks.agents.discovery import Address, Discovery
+from gpudiag.ranks.agents.discovery import Address, Discovery, connect_agent
 from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.agents.messages import (
     Card,
@@ -32,7 +32,6 @@ class Astray:
         self._discovery = discovery
         self._watch = watch
         self._link: Link | None = None
-        self._joined: Card | None = None
         self._sent: Stray | None = None
         self._began: float | None = None
         self._tried_at = 0.0
@@ -61,7 +60,7 @@ class Astray:
         """Leave the other leader; a second call does nothing."""
         if self._link is not None:
             self._link.close()
-        self._link = self._joined = self._sent = None
+        self._link = self._sent = None
 
     def release(self) -> Link | None:
         """The link to the other leader, which the caller must close from now on; None where there is none."""
@@ -106,10 +105,10 @@ class Astray:
         """Whether that leader takes this agent's report, and will send its verdict."""
         if leader.card.port is None:
             return False
-        link = self._discovery.connect_with((leader.address, leader.card.port), leader.card.key)
+        link = connect_agent((leader.address, leader.card.port), leader.card.key)
         if link is None:
             return False
-        self._link, self._joined, self._sent = link, leader.card, None
+        self._link, self._sent = link, None
         return True
 
     def _join_some_leader(self) -> None:

@@ -124,17 +124,10 @@ class Discovery:
         """
         link = self._connect_here(rank)
         if link is None and rank in addresses:
-            link = self.connect_with(addresses[rank], self.key)
+            link = connect_agent(addresses[rank], self.key)
         if link is None and rank == 0 and self._master is not None:
             link = self._connect_to_master(self._master)
         return link
-
-    def connect_with(self, address: Address, key: str) -> Link | None:
-        """A link to the agent of the run with that key that listens at `address`; None if none does."""
-        try:
-            return self._connect_there(address, key)
-        except TimeoutError:
-            return None
 
     def find_twin(self) -> bool:
         """Whether another process on this machine is already the agent of this rank in this run."""
@@ -165,7 +158,7 @@ class Discovery:
         for _ in ports:
             port = ports[self._turn % len(ports)]
             try:
-                link = self._connect_there((master, port), self.key)
+                link = _connect_there((master, port), self.key)
             except TimeoutError:
                 self._turn += 1
                 return None
@@ -173,24 +166,6 @@ class Discovery:
                 return link
             self._turn += 1
         return None
-
-    def _connect_there(self, address: Address, key: str) -> Link | None:
-        """A link to the agent of that run that listens at `address`; None if none does.
-
-        Raises:
-            TimeoutError: nothing comes back from there.
-        """
-        try:
-            link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
-        except TimeoutError:
-            raise
-        except OSError:
-            return None
-        link.send(RunKey(key))
-        if link.await_message(RunKey, _CONNECT_SECONDS) != RunKey(key):
-            link.close()
-            return None
-        return link
 
     def _listen_for_machines(self) -> socket.socket:
         """A bound TCP socket: rank 0's on one of the run's ports, the others' on any."""
@@ -206,6 +181,33 @@ class Discovery:
         """The ports at which rank 0's agent listens for other machines: the first of them that is free."""
         start = int(self._digest[:8], 16)
         return [AGENT_PORTS[(start + 997 * turn) % len(AGENT_PORTS)] for turn in range(_CANDIDATES)]
+
+
+def connect_agent(address: Address, key: str) -> Link | None:
+    """A link to the agent of the run with that key that listens at `address`; None if none does."""
+    try:
+        return _connect_there(address, key)
+    except TimeoutError:
+        return None
+
+
+def _connect_there(address: Address, key: str) -> Link | None:
+    """A link to the agent of that run that listens at `address`; None if none does.
+
+    Raises:
+        TimeoutError: nothing comes back from there.
+    """
+    try:
+        link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
+    except TimeoutError:
+        raise
+    except OSError:
+        return None
+    link.send(RunKey(key))
+    if link.await_message(RunKey, _CONNECT_SECONDS) != RunKey(key):
+        link.close()
+        return None
+    return link
 
 
 @contextlib.contextmanager

@@ -12,14 +12,14 @@ from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.announce import Announcer
+from gpudiag.ranks.agents.announce import Announcer, own_addresses
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.messages import Card
-from gpudiag.ranks.agents.network import loopback_interface, require_address
+from gpudiag.ranks.agents.network import look_up_own_name, loopback_interface, require_address
 from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
@@ -257,9 +257,17 @@ def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
     address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
     """
     defaults = {"OMP_NUM_THREADS": "1"}
-    if environment is None or environment.on_one_machine:
+    if environment is None or (environment.on_one_machine and not _is_found_by_name(environment)):
         defaults["GLOO_SOCKET_IFNAME"] = loopback_interface()
     return {name: value for name, value in defaults.items() if value and name not in os.environ}
+
+
+def _is_found_by_name(environment: RankEnvironment) -> bool:
+    """Whether gloo finds an address by itself that other machines reach, too, where ranks may be on several.
+
+    Who gives rank 0 alone a loopback address has others elsewhere.
+    """
+    return _may_be_elsewhere(environment) and look_up_own_name() in own_addresses()
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:

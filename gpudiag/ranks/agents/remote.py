@@ -455,7 +455,6 @@ class RemoteRanks:
         """Keep the link of an agent that did not find this one, and needs its verdict; a whole run refuses it."""
         card = told.card
         record = self._records.get(card.rank)
-        taken = record is None or record.link is not None
         absent = any(one.link is None for one in self._records.values())
         if not absent:
             why = (
@@ -468,7 +467,7 @@ class RemoteRanks:
             link.send(messages.RefusedRank(card.rank, why))
             link.close()
             return
-        if taken and card.world_size == self._world_size:
+        if self._is_here(card) and card.key == self._key:
             first = self._own_host if record is None else record.view.host
             self.twins[card.rank, card.host] = describe_twins(card.rank, first, card.host)
         earlier = self._strays.pop((card.rank, card.host), None)
@@ -507,31 +506,35 @@ class RemoteRanks:
         return None if self._announcer is None else self._announcer.card
 
     def strays(self) -> tuple[Looker, ...]:
-        """The agents that have found this one beside the rendezvous, without those of ranks that are here."""
+        """The agents that have found this one beside the rendezvous, and whose ranks are missing here.
+
+        Those who look where a process looks that has a rank of this run, too, are of another job.
+        """
         card, now = self._card, time.monotonic()
-        found = []
-        for stray in self._strays.values():
-            one = stray.told.card
-            record = self._records.get(one.rank)
-            here = record is None or record.link is not None
-            if here and one.world_size == self._world_size:
-                continue
-            found.append(
-                Looker(
-                    one.rank,
-                    one.host,
-                    one.world_size,
-                    one.place,
-                    one.addresses,
-                    stray.told.obstacle,
-                    stray.told.found,
-                    one.trouble,
-                    one.hint,
-                    card is None or is_related(card, one),
-                    now - stray.found_at,
-                )
+        known = [(stray, stray.told.card) for stray in self._strays.values()]
+        of_others = {(one.key, one.place) for _, one in known if self._is_here(one) and one.key != self._key}
+        return tuple(
+            Looker(
+                one.rank,
+                one.host,
+                one.world_size,
+                one.place,
+                one.addresses,
+                stray.told.obstacle,
+                stray.told.found,
+                one.trouble,
+                one.hint,
+                card is None or is_related(card, one),
+                now - stray.found_at,
             )
-        return tuple(found)
+            for stray, one in known
+            if not self._is_here(one) and (one.key, one.place) not in of_others
+        )
+
+    def _is_here(self, card: messages.Card) -> bool:
+        """Whether this run, with as many ranks, has a process with that rank."""
+        record = self._records.get(card.rank)
+        return card.world_size == self._world_size and (record is None or record.link is not None)
 
     def met(self, own_host: str) -> Met:
         """The ranks that have met this one, for `find_split`."""

@@ -16,6 +16,8 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 SETTLE_SECONDS = 1.0
 # Where other ranks are still missing, or where it is two against two.
 UNSETTLED_SECONDS = 5.0
+# Where neither machine nor port is the same: two jobs of one user may both have started in part.
+UNRELATED_SECONDS = 10.0
 _SOURCE = "what each agent announced"
 
 
@@ -55,7 +57,7 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
     """One incident for each way in which strays differ; empty while it is not certain.
 
     `over`: the others have been waited for as long as they may take. Else it is certain once the strays are all that
-    is missing, or nobody new was found for 5 s: two jobs of one user may both be incomplete.
+    is missing, or nobody new was found for 5 s.
     """
     if not strays or not (over or _is_settled(met, strays)):
         return ()
@@ -71,10 +73,10 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
 
 
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
-    if not all(one.related for one in strays):
-        return False
     newest = min(one.seconds for one in strays)
     complete = met.absent <= {one.rank for one in strays}
+    if not all(one.related for one in strays):
+        return complete and newest >= UNRELATED_SECONDS
     sizes = any(one.world_size != met.leader.world_size and not one.trouble for one in strays)
     split_evenly = sizes and len(met.hosts) == len(strays)
     return newest >= (SETTLE_SECONDS if complete and not split_evenly else UNSETTLED_SECONDS)
