@@ -169,11 +169,15 @@ def _start(
             variables.pop(name, None)
         else:
             variables[name] = value
+    given = [flag.replace("{folder}", str(folder)) for flag in (*case.flags, *start.flags)]
+    if start.before:
+        before = (f'{start.before}; exec "$@"', "sh", sys.executable, *before)
+    program = ("sh", "-c") if start.before else (sys.executable,)
     listed = ("--events", str(events)) if case.then is not None and rank == 0 else ()
     long = LONG if case.then is not None else ()
-    flags = (*SIZES, *long, "--json", *place, *listed, *case.flags, *start.flags)
+    flags = (*SIZES, *long, "--json", *place, *listed, *given)
     return subprocess.Popen(
-        machine.command(sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
+        machine.command(*program, *before, "-m", "gpudiag", "nccl-test", *flags),
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -200,7 +204,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
-                outcomes.append(run(case, machines, folder, options.launcher))
+                outcomes.append(run(case, machines, folder, case.launcher or options.launcher))
         runs += len(outcomes)
         right += sum(one.right for one in outcomes)
         times = [one.seconds for one in outcomes]

@@ -22,7 +22,10 @@ class Start:
     """How the rank of one machine is started where that differs from the others'."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
-    flags: Sequence[str] = ()  # after all others, so that they replace them
+    flags: Sequence[
+        str
+    ] = ()  # after all others, so that they replace them; {folder} is one that all machines see
+    before: str = ""  # what a shell does on that machine before
     delay_seconds: float = 0.0
     missing: bool = False  # never started
 
@@ -39,6 +42,7 @@ class Case:
     words: Sequence[str] = ()
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
+    launcher: str | None = None  # the only one that the case is for
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None
 

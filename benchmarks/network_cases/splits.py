@@ -116,12 +116,6 @@ CASES = (
         hosts=("machine1",),
     ),
     Case(
-        "split: rank 0 has a loopback address",
-        starts={0: at("localhost")},
-        words=("rank 0 on machine1 uses localhost:29500", "machine1:29500"),
-        hosts=("machine1",),
-    ),
-    Case(
         "split: ranks 2 and 3 have another address and port",
         starts={2: at("machine3", _ELSEWHERE), 3: at("machine3", _ELSEWHERE)},
         words=("ranks 2-3 on machine3, machine4 use machine3:29501", "machine1:29500"),
@@ -182,6 +176,66 @@ CASES = (
         words=("machine1", "WORLD_SIZE 5", "the others with 4"),
         hosts=("machine1",),
     ),
+    Case(
+        "split: MASTER_ADDR is not set on machine3",
+        starts={2: Start(variables={"MASTER_ADDR": None})},
+        words=("machine3", "MASTER_ADDR"),
+        hosts=("machine3",),
+        launcher="env",
+    ),
+    Case(
+        "split: MASTER_PORT is no number on machine4",
+        starts={3: Start(variables={"MASTER_PORT": "29500x"})},
+        words=("machine4", "MASTER_PORT=29500x"),
+        hosts=("machine4",),
+        launcher="env",
+    ),
+    Case(
+        "split: MASTER_ADDR is misspelt on machine3",
+        starts={2: at("machine9")},
+        words=("machine3", "machine9"),
+        hosts=("machine3",),
+    ),
+    *(
+        Case(
+            f"split: {files} open files on machine2",
+            starts={1: Start(before=f"ulimit -n {files}")},
+            words=("machine2", "open files"),
+            hosts=("machine2",),
+        )
+        for files in (8, 12, 16, 24, 32)
+    ),
+    # --- at a file
+    Case(
+        "split: file: rank 1 never comes to the file",
+        starts={
+            0: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
+            **dict.fromkeys((1, 2, 3), Start(missing=True)),
+        },
+        flags=("--rendezvous-timeout", "15"),
+        words=("rank 1 never arrived",),
+    ),
+    Case(
+        "split: file: rank 0 never comes to the file",
+        starts={
+            1: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
+            **dict.fromkeys((0, 2, 3), Start(missing=True)),
+        },
+        flags=("--rendezvous-timeout", "15"),
+        words=("rank 0", "file://"),
+    ),
+    Case(
+        "split: healthy: file: four machines",
+        starts=_all(Start(flags=("--init-method", "file://{folder}/meet"))),
+    ),
+    Case(
+        "split: healthy: file: two machines, one 9 s late",
+        starts={
+            0: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet"), delay_seconds=9),
+            1: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
+            **dict.fromkeys((2, 3), Start(missing=True)),
+        },
+    ),
     # --- other servers
     *(
         Case(
@@ -208,7 +262,11 @@ CASES = (
             words=("rank 0 runs on machine1", "machine4:29500", word),
             hosts=("machine1",),
         )
-        for kind, word in (("http", "HTTP"), ("silent", "sends nothing"), ("resetting", "resets connections"))
+        for kind, word in (
+            ("http", "HTTP"),
+            ("silent", "sends nothing"),
+            ("resetting", "resets connections"),
+        )
     ),
     *(
         Case(
@@ -220,6 +278,18 @@ CASES = (
         for kind in ("http", "silent")
     ),
     # --- healthy
+    Case("split: healthy: rank 0 has a loopback address", starts={0: at("localhost")}),
+    Case(
+        "split: healthy: rank 0 has a loopback address, and no interface is named",
+        starts=_all(
+            Start(variables={"GLOO_SOCKET_IFNAME": None}),
+            {
+                0: Start(
+                    variables={"GLOO_SOCKET_IFNAME": None}, flags=("--init-method", f"tcp://localhost:{PORT}")
+                )
+            },
+        ),
+    ),
     Case("split: healthy: one rank has the address instead of the name", starts={2: at("198.18.77.1")}),
     Case("split: healthy: rank 0 has the address instead of the name", starts={0: at("198.18.77.1")}),
     Case(

@@ -14,7 +14,7 @@ from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.ranks.agents.file_meeting import place_by_file
-from gpudiag.ranks.agents.refusal import share_refusal
+from gpudiag.ranks.agents.refusal import require_open_files, share_refusal
 from gpudiag.ranks.environment import RankEnvironment, read_claim, read_environment, read_launch
 from gpudiag.ranks.launchers import outside_step
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS
@@ -153,6 +153,8 @@ def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
             world_size=options["world_size"],
             init_method=options["init_method"],
         )
+        if environment is not None and environment.world_size > 1:
+            require_open_files()
     return _announced(environment, options)
 
 

@@ -21,6 +21,7 @@ from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.messages import Card
 from gpudiag.ranks.agents.network import look_up_own_name, loopback_interface, require_address
 from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
+from gpudiag.ranks.agents.refusal import shared_search
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
@@ -88,7 +89,10 @@ def run_ranks(
         server = None
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
-        require_address(environment.master, budgets.seconds_for(RENDEZVOUS), notice=notice)
+        place = f"{environment.master}:{environment.master_port}"
+        with shared_search(environment.rank, environment.world_size, place) as meanwhile:
+            patience = budgets.seconds_for(RENDEZVOUS)
+            require_address(environment.master, patience, notice=notice, meanwhile=meanwhile)
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),

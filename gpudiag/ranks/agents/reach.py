@@ -220,7 +220,7 @@ def _identify(
     text = reply.decode("ascii", errors="replace").partition("\n")[0]
     first = "".join(letter for letter in text if letter.isprintable())[:60]
     if first.isascii() and len(first) >= 4:
-        return Reach(Obstacle.FOREIGN, f"{other}; it answers {first!r}", place)
+        return Reach(Obstacle.FOREIGN, f"{other}; it {_protocol(first)}answers {first!r}", place)
     tried = _try_agents(address, meeting)
     is_store = reply[:4] == _STORE_ANSWER
     if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
@@ -241,6 +241,19 @@ def _identify(
             "closed": "it closes connections without a word",
         }.get(ended, "it accepts connections and sends nothing")
     return Reach(Obstacle.FOREIGN, f"{other}; {what}", place)
+
+
+def _protocol(first_line: str) -> str:
+    """What the server speaks, where its first line shows that; a web server may leave out its status line."""
+    line = first_line.lower()
+    spoken = (
+        "HTTP"
+        if line.startswith(("http/", "<!doctype html", "<html"))
+        else "SSH"
+        if line.startswith("ssh-")
+        else ""
+    )
+    return f"speaks {spoken} and " if spoken else ""
 
 
 def _greet(connection: socket.socket) -> tuple[bytes, str]:

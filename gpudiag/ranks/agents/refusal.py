@@ -1,21 +1,96 @@
 """A process that cannot take part in its job, and knows why: the leader of the others is told, and reports it for all."""
 
+import contextlib
 import os
+import resource
 import socket
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import ExitStatus, GpudiagError, RankStartError
 from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.astray import is_same_job
 from gpudiag.ranks.agents.discovery import connect_agent
-from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
+from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.agents.messages import Card, FailedRun, FinishedRun, Stray
+from gpudiag.ranks.agents.reach import Obstacle
 from gpudiag.ranks.launchers import job_hosts, job_name
 
 # The leader announces itself once it has missed somebody for 1.5 s, and may have been started a little later.
 _FIND_SECONDS = 8.0
 _VERDICT_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.1
+# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's own limit
+# is 256 or more.
+_OPEN_FILES = 64
+
+
+class Outsider:
+    """A process that is not of the run yet, and may never be: it looks for the leader, and waits for that one's verdict."""
+
+    def __init__(self, told: Stray) -> None:
+        """Announce the card in `told`, and give the leader that."""
+        self._told = told
+        self._announcer = Announcer(told.card, job_hosts(os.environ))
+        self._link: Link | None = None
+        self._announcer.start()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a leader has taken it."""
+        return self._link is not None
+
+    def poll(self) -> bool:
+        """Whether a leader has ended the run, and reports this process in it. Does not wait for that."""
+        card = self._announcer.card
+        if self._link is None:
+            for heard in self._announcer.heard():
+                one = heard.card
+                if one.leads and one.port is not None and is_same_job(card, one):
+                    self._link = connect_agent((heard.address, one.port), one.key)
+                    if self._link is not None:
+                        self._link.send(
+                            replace(self._told, card=replace(self._told.card, addresses=card.addresses))
+                        )
+                        break
+            return False
+        try:
+            for message in self._link.receive():
+                if isinstance(message, FinishedRun):
+                    return any(
+                        card.rank == one.rank or card.host == one.host for one in message.run.incidents
+                    )
+                if isinstance(message, FailedRun):
+                    return True
+        except LinkLostError:
+            self.close_link()
+        return False
+
+    def close_link(self) -> None:
+        """Leave the leader, if there is one."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def close(self) -> None:
+        """Look no further; a second call does nothing."""
+        self.close_link()
+        self._announcer.close()
+
+
+def require_open_files() -> None:
+    """Raise where this process may open too few files for a rank: it would end somewhere in the middle.
+
+    Raises:
+        RankStartError: the limit is below 64.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < _OPEN_FILES:
+        raise RankStartError(
+            f"the limit of open files is {limit} on {socket.gethostname()}, and a rank needs at least {_OPEN_FILES}",
+            hint="raise it there, for example: ulimit -n 4096",
+        )
 
 
 def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
@@ -23,51 +98,42 @@ def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
 
     It is looked for on this machine's networks for 8 s.
     """
-    card = Card(
-        "",
-        "",
-        job_name(os.environ),
-        os.getuid(),
-        rank,
-        world_size,
-        socket.gethostname(),
-        "",
-        trouble=error.message,
-        hint=error.hint,
-    )
-    announcer = Announcer(card, job_hosts(os.environ))
-    announcer.start()
-    try:
-        until = time.monotonic() + _FIND_SECONDS
-        while time.monotonic() < until:
-            for heard in announcer.heard():
-                one = heard.card
-                if one.leads and one.port is not None and is_same_job(card, one):
-                    link = connect_agent((heard.address, one.port), one.key)
-                    if link is not None:
-                        return _await_verdict(link, card)
+    outsider = Outsider(Stray(_card(rank, world_size, trouble=error.message, hint=error.hint)))
+    began = time.monotonic()
+    with contextlib.closing(outsider):
+        while time.monotonic() - began < (_VERDICT_SECONDS if outsider.is_heard else _FIND_SECONDS):
+            if outsider.poll():
+                return True
             time.sleep(_LOOK_AGAIN_SECONDS)
-    finally:
-        announcer.close()
     return False
 
 
-def _await_verdict(link: Link, card: Card) -> bool:
-    """Whether the leader reports this process's refusal."""
-    link.send(Stray(card))
-    until = time.monotonic() + _VERDICT_SECONDS
+@contextlib.contextmanager
+def shared_search(rank: int, world_size: int, place: str) -> Iterator[Callable[[str], None]]:
+    """What to call, with the resolver's words, while the name in `place` has no address: others may know a better one.
+
+    It ends this process where the leader of the others has reported that.
+    """
+    outsider: Outsider | None = None
+
+    def search(said: str) -> None:
+        nonlocal outsider
+        if outsider is None:
+            name = place.rpartition(":")[0]
+            words = f"{name} has no address there: {said}"
+            outsider = Outsider(Stray(_card(rank, world_size, place=place), Obstacle.NO_ADDRESS.value, words))
+        if outsider.poll():
+            raise SystemExit(int(ExitStatus.ERROR))
+
     try:
-        while (remaining := until - time.monotonic()) > 0:
-            wait_readable((link.fileno(),), remaining)
-            for message in link.receive():
-                if isinstance(message, FinishedRun):
-                    return any(
-                        one.host == card.host and one.rank == card.rank for one in message.run.incidents
-                    )
-                if isinstance(message, FailedRun):
-                    return True
-    except LinkLostError:
-        return False
+        yield search
     finally:
-        link.close()
-    return False
+        if outsider is not None:
+            outsider.close()
+
+
+def _card(rank: int, world_size: int, place: str = "", trouble: str = "", hint: str = "") -> Card:
+    host = socket.gethostname()
+    return Card(
+        "", "", job_name(os.environ), os.getuid(), rank, world_size, host, place, trouble=trouble, hint=hint
+    )
