@@ -25,7 +25,10 @@ class Start:
     flags: Sequence[
         str
     ] = ()  # after all others, so that they replace them; {folder} is one that all machines see
-    before: str = ""  # what a shell does on that machine before
+    wrapper: Sequence[str] = ()  # the command that starts it
+    meets: str | None = None  # where it is to look for rank 0, HOST:PORT
+    rank: int | None = None  # which it is told to be
+    world_size: int = 4
     delay_seconds: float = 0.0
     missing: bool = False  # never started
 

@@ -14,11 +14,17 @@ _ELSEWHERE = PORT + 1
 
 def at(place: str, port: int = PORT) -> Start:
     """A rank that looks for rank 0 there."""
-    return Start(flags=("--init-method", f"tcp://{place}:{port}"))
+    return Start(meets=f"{place}:{port}")
 
 
 def _as(rank: int, world_size: int = 4) -> Start:
-    return Start(flags=("--rank", str(rank), "--world-size", str(world_size)))
+    return Start(rank=rank, world_size=world_size)
+
+
+def _at_file(world_size: int, delay_seconds: float = 0.0) -> Start:
+    return Start(
+        flags=("--init-method", "file://{folder}/meet"), world_size=world_size, delay_seconds=delay_seconds
+    )
 
 
 def _names(machine: int, **addresses: str) -> Arrange:
@@ -199,7 +205,7 @@ CASES = (
     *(
         Case(
             f"split: {files} open files on machine2",
-            starts={1: Start(before=f"ulimit -n {files}")},
+            starts={1: Start(wrapper=("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"))},
             words=("machine2", "open files"),
             hosts=("machine2",),
         )
@@ -208,33 +214,14 @@ CASES = (
     # --- at a file
     Case(
         "split: file: rank 1 never comes to the file",
-        starts={
-            0: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
-            **dict.fromkeys((1, 2, 3), Start(missing=True)),
-        },
+        starts={0: _at_file(2), **dict.fromkeys((1, 2, 3), Start(missing=True))},
         flags=("--rendezvous-timeout", "15"),
         words=("rank 1 never arrived",),
     ),
-    Case(
-        "split: file: rank 0 never comes to the file",
-        starts={
-            1: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
-            **dict.fromkeys((0, 2, 3), Start(missing=True)),
-        },
-        flags=("--rendezvous-timeout", "15"),
-        words=("rank 0", "file://"),
-    ),
-    Case(
-        "split: healthy: file: four machines",
-        starts=_all(Start(flags=("--init-method", "file://{folder}/meet"))),
-    ),
+    Case("split: healthy: file: four machines", starts=_all(_at_file(4))),
     Case(
         "split: healthy: file: two machines, one 9 s late",
-        starts={
-            0: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet"), delay_seconds=9),
-            1: Start(flags=("--world-size", "2", "--init-method", "file://{folder}/meet")),
-            **dict.fromkeys((2, 3), Start(missing=True)),
-        },
+        starts={0: _at_file(2, 9), 1: _at_file(2), **dict.fromkeys((2, 3), Start(missing=True))},
     ),
     # --- other servers
     *(
@@ -283,11 +270,7 @@ CASES = (
         "split: healthy: rank 0 has a loopback address, and no interface is named",
         starts=_all(
             Start(variables={"GLOO_SOCKET_IFNAME": None}),
-            {
-                0: Start(
-                    variables={"GLOO_SOCKET_IFNAME": None}, flags=("--init-method", f"tcp://localhost:{PORT}")
-                )
-            },
+            {0: Start(variables={"GLOO_SOCKET_IFNAME": None}, meets=f"localhost:{PORT}")},
         ),
     ),
     Case("split: healthy: one rank has the address instead of the name", starts={2: at("198.18.77.1")}),

@@ -379,7 +379,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
     if "hint" in facts:
         remedy = f"{str(facts['hint'])[:1].upper()}{str(facts['hint'])[1:]}."
-    if "started_twice" in facts:
+    if "started_twice" in facts and incident.kind is IncidentKind.NOT_STARTED:
         remedy = "Give every process its own RANK (--rank), or let the launcher do so."
     if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
         remedy = _PORT_REMEDY

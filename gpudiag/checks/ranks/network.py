@@ -148,7 +148,8 @@ def _unreached(incident: Incident) -> str:
 def _split(incident: Incident) -> str:
     facts = incident.facts
     if "started_twice" in facts:
-        return f"two jobs meet at {facts.get('uses', 'the same place')}: {facts['started_twice']}"
+        place = facts.get("uses", "the same place")
+        return f"two jobs meet at {place}, or processes of one were started twice: {facts['started_twice']}"
     ranks, hosts = str(facts.get("ranks", incident.rank)), facts.get("hosts", incident.host)
     alone = ranks.isdecimal()
     who = f"rank {ranks} on {hosts}" if alone else f"ranks {ranks} on {hosts}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.discovery import Siblings
@@ -42,6 +43,9 @@ _TICK_SECONDS = 0.1
 _GATHER_SECONDS = 2.0
 # A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
 _GATHER_AFTER_SILENCE_SECONDS = 3.5
+
+# All processes of a second job have come by then.
+_TWINS_SECONDS = 3.0
 
 # Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
 _STUCK_SECONDS = 2.0
@@ -255,7 +259,10 @@ class Agent:
         return tuple(map(self._add_twins, certain))
 
     def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
-        """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere."""
+        """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere; or two jobs at one place."""
+        jobs = self._find_two_jobs(now)
+        if jobs:
+            return jobs
         strays = () if self._remote is None else self._remote.strays()
         if self._remote is None or not strays:
             return ()
@@ -264,6 +271,18 @@ class Agent:
         split = find_split(self._remote.met(self._host), strays, now, over=bool(suspected))
         elsewhere = {one.rank for one in strays}
         return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
+
+    def _find_two_jobs(self, now: float) -> tuple[Incident, ...]:
+        """That all ranks are here, and others that are the same ranks, too."""
+        absent = any(view.life is Life.NOT_STARTED for view in self._views)
+        if self._remote is None or not self._remote.twins or absent:
+            return ()
+        if time.monotonic() - self._remote.twins_since < _TWINS_SECONDS:
+            return ()
+        (rank, host), *_ = sorted(self._remote.twins)
+        twins = tuple(words for _, words in sorted(self._remote.twins.items()))
+        place = Evidence("uses", self._remote.place, source="the launcher's variables or --init-method")
+        return (Incident(IncidentKind.SPLIT, rank, host, RENDEZVOUS, now, (evidence.of_twins(twins), place)),)
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""

@@ -1,5 +1,6 @@
 """The ranks of other agents, as the leading agent knows them from those agents' reports."""
 
+import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,11 +21,12 @@ from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
 from gpudiag.ranks.diagnosis.split import Looker, Met
-from gpudiag.ranks.diagnosis.start_error import FailedStart, describe_sizes, describe_twins
+from gpudiag.ranks.diagnosis.start_error import FailedStart, describe_twins
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
 from gpudiag.ranks.process import Machine
+from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.
 _UNHEARD_FLOOR_SECONDS = 0.5
@@ -181,6 +183,8 @@ class RemoteRanks:
         """
         self._announcer = announcer
         self._strays: dict[tuple[int, str], StrayRecord] = {}
+        self.twins_since = math.inf  # CLOCK_MONOTONIC, in seconds
+        self._has_refused = False
         self.yields_to: Heard | None = None  # another leader of the same rank, on rank 0's machine
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
@@ -419,7 +423,7 @@ class RemoteRanks:
             return []
         record = self._records.get(rank)
         if record is None or record.link is not None:
-            self._refuse_twin(link, rank, hello.host)
+            self._welcome_stray(link, self._stray_of(hello))
             return []
         record.link, record.lost = link, False
         record.view = replace(record.view, host=hello.host)
@@ -434,13 +438,19 @@ class RemoteRanks:
         self._told_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
 
-    def _refuse_twin(self, link: Link, rank: int, host: str) -> None:
-        """Turn away a second process with that rank, and note both."""
+    def _note_twin(self, rank: int, host: str) -> None:
+        """Note a second process with that rank, and both hosts."""
         record = self._records.get(rank)
-        words = describe_twins(rank, self._own_host if record is None else record.view.host, host)
-        self.twins[rank, host] = words
-        link.send(messages.RefusedRank(rank, f"{words}: it was started twice in this run"))
-        link.close()
+        first = self._own_host if record is None else record.view.host
+        self.twins[rank, host] = describe_twins(rank, first, host)
+        self.twins_since = min(self.twins_since, time.monotonic())
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether all ranks are here, and some have begun to measure: who comes now is of another run."""
+        views = [record.view for record in self._records.values()]
+        complete = all(record.link is not None for record in self._records.values())
+        return complete and any(view.stage not in (IMPORT, RENDEZVOUS, INIT) for view in views)
 
     def _stray_of(self, hello: messages.Hello) -> messages.Stray:
         """What an agent that counts other ranks, and looks at the same place, would announce."""
@@ -454,22 +464,16 @@ class RemoteRanks:
     def _welcome_stray(self, link: Link, told: messages.Stray) -> None:
         """Keep the link of an agent that did not find this one, and needs its verdict; a whole run refuses it."""
         card = told.card
-        record = self._records.get(card.rank)
-        absent = any(one.link is None for one in self._records.values())
-        if not absent:
-            why = (
-                describe_sizes(
-                    self._own_rank, self._own_host, self._world_size, card.rank, card.host, card.world_size
-                )
-                if card.world_size != self._world_size
-                else f"another run meets at {card.place}, and all of its ranks are there"
-            )
+        is_twin = self._is_here(card)
+        if self._is_under_way or (is_twin and card.key != self._key):
+            place = f" at {card.place}" if card.place else ""
+            why = f"another run meets{place}, and all of its ranks are there"
+            self._has_refused = True
             link.send(messages.RefusedRank(card.rank, why))
             link.close()
             return
-        if self._is_here(card) and card.key == self._key:
-            first = self._own_host if record is None else record.view.host
-            self.twins[card.rank, card.host] = describe_twins(card.rank, first, card.host)
+        if is_twin:
+            self._note_twin(card.rank, card.host)
         earlier = self._strays.pop((card.rank, card.host), None)
         if earlier is not None:
             earlier.link.close()
@@ -488,18 +492,25 @@ class RemoteRanks:
         """Announce this leader while ranks are missing; and see whether it is the one that the others look for."""
         if self._announcer is None:
             return
-        if not incomplete:
+        if not (incomplete or self.twins or self._has_refused):
             self._announcer.pause()
             return
         self._announcer.start()
         own = self._announcer.card
-        if set(own.addresses) & set(own.machine):
-            return  # the others look here
         for heard in self._announcer.heard():
             other = heard.card
-            is_twin = other.leads and (other.key, other.rank) == (own.key, own.rank)
-            if is_twin and (set(other.addresses) & set(other.machine) or other.host < own.host):
+            if not other.leads or (other.key, other.rank) != (own.key, own.rank):
+                continue
+            if set(own.addresses) & set(own.machine):  # the others look here
+                if not self._is_under_way and (own.rank, other.host) not in self.twins:
+                    self._note_twin(own.rank, other.host)
+            elif set(other.addresses) & set(other.machine) or other.host < own.host:
                 self.yields_to = heard
+
+    @property
+    def place(self) -> str:
+        """Where the ranks look for rank 0, HOST:PORT; empty where they do so on this machine alone."""
+        return "" if self._card is None else self._card.place
 
     @property
     def _card(self) -> messages.Card | None:

@@ -98,16 +98,6 @@ def absent_module(name: str, python: str | None = None) -> UsageError:
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 
 
-def describe_sizes(
-    rank: int, host: str, world_size: int, other_rank: int, other_host: str, other_size: int
-) -> str:
-    """Two processes of one run with different world sizes, in words."""
-    return (
-        f"WORLD_SIZE differs: rank {rank} on {host} was started with {world_size}, "
-        f"rank {other_rank} on {other_host} with {other_size}"
-    )
-
-
 def describe_twins(rank: int, host: str, other_host: str) -> str:
     """Two processes that have the same rank, in words."""
     return f"rank {rank} on {host} and on {other_host}"
