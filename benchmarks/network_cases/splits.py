@@ -211,6 +211,13 @@ CASES = (
         )
         for files in (8, 12, 16, 24, 32)
     ),
+    Case(
+        "split: RANK=0 was left in the shell of srun",
+        starts=_all(Start(variables={"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"})),
+        words=("RANK=0 contradicts srun",),
+        hosts=("machine2", "machine3", "machine4"),
+        launcher="srun",
+    ),
     # --- at a file
     Case(
         "split: file: rank 1 never comes to the file",

@@ -537,14 +537,16 @@ def _skewed(incident: Incident) -> str:
 def _start_failed(incident: Incident) -> str:
     facts = incident.facts
     who = f"ranks {facts['ranks']}" if "ranks" in facts else f"rank {incident.rank}"
+    if "refused" in facts:
+        return f"{who} on {incident.host} could not be started: {facts['refused']}"
     module = facts.get("importing", "torch")
     if "exception" in facts:
         first_line = str(facts.get("message", "")).partition("\n")[0]
         why = f"import {module} failed: {facts['exception']}: {first_line}"
     elif "waited_for" in facts:
         why = f"importing {module} has not ended within {format_seconds(float(facts['waited_for']))}"
-    elif "not_forked" in facts or "refused" in facts:
-        why = str(facts.get("not_forked", facts.get("refused")))
+    elif "not_forked" in facts:
+        why = str(facts["not_forked"])
     else:
         how = (
             f"was killed by {facts['signal']}"
