@@ -7,6 +7,7 @@ machine1 and reaches the others by a program in the place of ssh. Faults must le
 import os
 import shlex
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -40,8 +41,10 @@ def launch_all(
         _script(folder, rank).write_text(_script_of(rank, variables, words, folder))
     with ExitStack() as stack:
         if launcher == "srun":
-            (folder / "slurm").mkdir()
-            cluster = stack.enter_context(slurm_cluster(folder / "slurm", nodes=4))
+            place = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm"))
+            )  # no blanks in its name
+            cluster = stack.enter_context(slurm_cluster(place, nodes=4))
             spread = ("--nodes=4", "--ntasks-per-node=1", "--overcommit")
             start: tuple[str, ...] = ("srun", "--immediate=30", *spread)
             rank_variable, environment = "SLURM_PROCID", dict(cluster.environment)

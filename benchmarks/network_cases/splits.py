@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.network_cases.case import PORT, Arrange, Case, Start
-from tests.ranks.machines import Machine
+from tests.ranks.machines import Machine, filter_packets
 
 _ELSEWHERE = PORT + 1
 
@@ -37,6 +37,17 @@ def _names(machine: int, **addresses: str) -> Arrange:
         hosts.write_text(
             "\n".join([*lines, *(f"{address} {name}" for name, address in addresses.items())]) + "\n"
         )
+        yield
+
+    return arrange
+
+
+def _filtered(machine: int, *rules: str) -> Arrange:
+    """That machine, counted from 1, has these rules for packets that come in."""
+
+    @contextlib.contextmanager
+    def arrange(machines: Sequence[Machine]) -> Iterator[None]:
+        filter_packets(machines[machine - 1], *rules)
         yield
 
     return arrange
@@ -156,6 +167,20 @@ CASES = (
         "split: all look at an address of nobody",
         starts=_all(at("198.18.77.77")),
         words=("rank 0 runs on machine1", "198.18.77.77:29500"),
+        hosts=("machine1",),
+    ),
+    # --- who hears others, and gets no connection to them; who hears nobody of rank 0's
+    Case(
+        "split: machine1 takes no TCP from machine3",
+        arrange=_filtered(1, "ip saddr 198.18.77.3 ip protocol tcp drop"),
+        words=("rank 2 cannot reach rank 0", "machine1 (198.18.77.1) does not answer on port 29500"),
+        hosts=("machine3",),
+    ),
+    Case(
+        "split: rank 0 is not started",
+        starts={0: Start(missing=True)},
+        flags=("--rendezvous-timeout", "15"),
+        words=("rank 0 never arrived", "nothing listens on port 29500"),
         hosts=("machine1",),
     ),
     # --- the same rank twice, two jobs

@@ -26,6 +26,7 @@ _PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may
 # Ranks that are started together meet sooner.
 ANNOUNCE_AFTER_SECONDS = 1.5
 _PAUSES_SECONDS = (0.5, 0.5, 1.0, 1.0, 2.0, 4.0, 8.0)  # the last one again and again
+_TIMES_OF_END, _PAUSE_OF_END_SECONDS = 3, 0.05
 _FRESH_SECONDS = 2.5 * _PAUSES_SECONDS[-1]
 _MOST_BYTES = 4096
 _MOST_CARDS = 1024
@@ -37,11 +38,12 @@ _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's ha
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A card, the address that it came from, and when by this machine's CLOCK_MONOTONIC."""
+    """A card, the address that it came from, and when: the last and the first time, by this machine's CLOCK_MONOTONIC."""
 
     card: Card
     address: str
     at: float
+    first_at: float
 
 
 class Announcer:
@@ -49,7 +51,8 @@ class Announcer:
 
     def __init__(self, card: Card, hosts: Sequence[str] = ()) -> None:
         """`hosts` are names or addresses of machines that may have agents of this job."""
-        self.card = card
+        self._card = card
+        self._addresses, self._machine = card.addresses, card.machine
         self._hosts = tuple(hosts)[:_MOST_KNOWN]
         self._known: tuple[str, ...] | None = None
         self._heard: dict[tuple[str, int, str, str], Heard] = {}
@@ -57,6 +60,11 @@ class Announcer:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
+
+    @property
+    def card(self) -> Card:
+        """What is announced, with the addresses that this machine looks up."""
+        return replace(self._card, addresses=self._addresses, machine=self._machine)
 
     def start(self) -> None:
         """Announce from 1.5 s from now on, unless `pause` is called before; again and again, ever more seldom."""
@@ -75,7 +83,18 @@ class Announcer:
 
     def introduce(self, card: Card) -> None:
         """Announce this card from now on."""
-        self.card = card
+        self._card = card
+
+    def announce_end(self, exit_status: int) -> None:
+        """Announce some times that all are to end with that status, where agents were heard that no link reaches."""
+        opened = self._socket
+        if opened is None or self._closed:
+            return
+        self._card = replace(self._card, ended=exit_status)
+        for _ in range(_TIMES_OF_END):
+            with contextlib.suppress(OSError):
+                self._send_to_all(opened)
+            time.sleep(_PAUSE_OF_END_SECONDS)
 
     def heard(self) -> tuple[Heard, ...]:
         """What other agents have announced lately."""
@@ -95,12 +114,11 @@ class Announcer:
     def _announce(self, opened: socket.socket) -> None:
         turn, due = 0, 0.0
         name = self.card.place.rpartition(":")[0].strip("[]")
+        self._machine = own_addresses()
         self._addresses = look_up_addresses(name) if name else ()
         sent = None
         while not self._closed:
-            card = replace(self.card, addresses=self._addresses, machine=own_addresses())
-            if self.card != card:
-                self.card = card
+            card = self.card
             if self._misses and (time.monotonic() >= due or sent != card):
                 self._send_to_all(opened)
                 due = time.monotonic() + _PAUSES_SECONDS[min(turn, len(_PAUSES_SECONDS) - 1)]
@@ -115,7 +133,9 @@ class Announcer:
             return
         place = (card.key, card.rank, card.host, card.place)
         if place in self._heard or len(self._heard) < _MOST_CARDS:
-            self._heard[place] = Heard(card, address[0], time.monotonic())
+            now = time.monotonic()
+            first = self._heard[place].first_at if place in self._heard else now
+            self._heard[place] = Heard(card, address[0], now, first)
         if own.leads and not card.leads:
             _send(opened, _datagram(own), address)
 

@@ -32,7 +32,7 @@ class Astray:
         self._discovery = discovery
         self._watch = watch
         self._link: Link | None = None
-        self._sent: Stray | None = None
+        self._sent: Card | None = None
         self._began: float | None = None
         self._tried_at = 0.0
 
@@ -87,12 +87,13 @@ class Astray:
 
     def poll(self) -> Message | None:
         """The last word of the leader of others of this job, as soon as there is one: the run, or that it failed."""
+        self._describe_way()
         if self._link is None:
             self._join_some_leader()
-            return None
-        if (now := self._describe()) != self._sent:
-            self._link.send(now)
-            self._sent = now
+            return self._read_end()
+        if self.card != self._sent:
+            self._link.send(Stray(self.card))
+            self._sent = self.card
         try:
             for message in self._link.receive():
                 if isinstance(message, FinishedRun | FailedRun | Interrupted | RefusedRank):
@@ -127,16 +128,24 @@ class Astray:
             if heard.card.rank != self.card.rank and self.join(heard):
                 return
 
+    def _describe_way(self) -> None:
+        """Announce what is in the way to rank 0, too."""
+        reach: Reach | None = None if self._watch is None else self._watch.latest
+        obstacle, found = ("", "") if reach is None else (reach.obstacle.value, reach.words)
+        if (obstacle, found) != (self.card.obstacle, self.card.found):
+            self._announcer.introduce(replace(self.card, obstacle=obstacle, found=found))
+
+    def _read_end(self) -> Message | None:
+        """That a leader has reported this agent, though no link reaches it."""
+        for heard in self._announcer.heard():
+            if heard.card.ended is not None and heard.card.leads and heard.card.key == self.card.key:
+                return FailedRun(heard.card.ended)
+        return None
+
     def _is_still_looking(self, now: float) -> bool:
         watch = self._watch
         waited = now - (self._began or now)
         return watch is not None and not watch.has_looked and waited < _MOST_LOOK_SECONDS
-
-    def _describe(self) -> Stray:
-        reach: Reach | None = None if self._watch is None else self._watch.latest
-        if reach is None:
-            return Stray(self.card)
-        return Stray(self.card, reach.obstacle.value, reach.words)
 
     def _is_same_run(self, heard: Heard) -> bool:
         if heard.card.key != self.card.key:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.agent import Agent, Assignment
@@ -399,6 +399,7 @@ class Membership:
                 run = replace(run, incidents=told)
             self._keep_answering(run)
             remote.send(messages.FinishedRun(message_of_run(run)))
+            remote.announce_end(int(ExitStatus.ERROR))
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
             remote.await_greetings()

@@ -61,8 +61,13 @@ class Card:
     machine: tuple[str, ...] = ()  # the addresses of its own machine, without loopback
     port: int | None = None  # where it listens for agents of other machines
     leads: bool = False
+    obstacle: str = ""  # what is in the way to rank 0
+    found: str = ""  # the same in words
     trouble: str = ""  # why it cannot start its rank
     hint: str = ""  # what to do about that
+    ended: int | None = (
+        None  # from a leader that has reported it: the exit status of all, whom no link reaches
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,6 @@ class Stray:
     """To the leader of others of its job, from an agent that does not find rank 0: who it is, and what it found."""
 
     card: Card
-    obstacle: str = ""
-    found: str = ""
 
 
 @dataclass(frozen=True, slots=True)

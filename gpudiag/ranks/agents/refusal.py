@@ -29,10 +29,9 @@ _OPEN_FILES = 64
 class Outsider:
     """A process that is not of the run yet, and may never be: it looks for the leader, and waits for that one's verdict."""
 
-    def __init__(self, told: Stray) -> None:
-        """Announce the card in `told`, and give the leader that."""
-        self._told = told
-        self._announcer = Announcer(told.card, job_hosts(os.environ))
+    def __init__(self, card: Card) -> None:
+        """Announce the card, and give it to the leader."""
+        self._announcer = Announcer(card, job_hosts(os.environ))
         self._link: Link | None = None
         self._announcer.start()
 
@@ -50,9 +49,7 @@ class Outsider:
                 if one.leads and one.port is not None and is_same_job(card, one):
                     self._link = connect_agent((heard.address, one.port), one.key)
                     if self._link is not None:
-                        self._link.send(
-                            replace(self._told, card=replace(self._told.card, addresses=card.addresses))
-                        )
+                        self._link.send(Stray(card))
                         break
             return False
         try:
@@ -98,7 +95,7 @@ def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
 
     It is looked for on this machine's networks for 8 s.
     """
-    outsider = Outsider(Stray(_card(rank, world_size, trouble=error.message, hint=error.hint)))
+    outsider = Outsider(_card(rank, world_size, trouble=error.message, hint=error.hint))
     began = time.monotonic()
     with contextlib.closing(outsider):
         while time.monotonic() - began < (_VERDICT_SECONDS if outsider.is_heard else _FIND_SECONDS):
@@ -121,7 +118,8 @@ def shared_search(rank: int, world_size: int, place: str) -> Iterator[Callable[[
         if outsider is None:
             name = place.rpartition(":")[0]
             words = f"{name} has no address there: {said}"
-            outsider = Outsider(Stray(_card(rank, world_size, place=place), Obstacle.NO_ADDRESS.value, words))
+            card = _card(rank, world_size, place=place)
+            outsider = Outsider(replace(card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
         if outsider.poll():
             raise SystemExit(int(ExitStatus.ERROR))
 

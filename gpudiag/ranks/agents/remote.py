@@ -521,26 +521,50 @@ class RemoteRanks:
 
         Those who look where a process looks that has a rank of this run, too, are of another job.
         """
-        card, now = self._card, time.monotonic()
-        known = [(stray, stray.told.card) for stray in self._strays.values()]
-        of_others = {(one.key, one.place) for _, one in known if self._is_here(one) and one.key != self._key}
+        now = time.monotonic()
+        known = [(stray.told.card, stray.found_at, True) for stray in self._strays.values()]
+        known += [(one.card, one.first_at, False) for one in self._unreached()]
+        of_others = {(one.key, one.place) for one, *_ in known if self._is_here(one) and one.key != self._key}
         return tuple(
-            Looker(
-                one.rank,
-                one.host,
-                one.world_size,
-                one.place,
-                one.addresses,
-                stray.told.obstacle,
-                stray.told.found,
-                one.trouble,
-                one.hint,
-                card is None or is_related(card, one),
-                now - stray.found_at,
-            )
-            for stray, one in known
+            self._looker(one, now - found_at, joined=joined)
+            for one, found_at, joined in known
             if not self._is_here(one) and (one.key, one.place) not in of_others
         )
+
+    def _looker(self, one: messages.Card, seconds: float, *, joined: bool) -> Looker:
+        return Looker(
+            rank=one.rank,
+            host=one.host,
+            world_size=one.world_size,
+            place=one.place,
+            addresses=one.addresses,
+            obstacle=one.obstacle,
+            found=one.found,
+            trouble=one.trouble,
+            hint=one.hint,
+            related=self._card is None or is_related(self._card, one),
+            joined=joined,
+            seconds=seconds,
+        )
+
+    def _unreached(self) -> list[Heard]:
+        """The agents of this run that are heard, and that no link reaches."""
+        if self._announcer is None:
+            return []
+        return [
+            heard
+            for heard in self._announcer.heard()
+            if heard.card.key == self._key
+            and not heard.card.leads
+            and heard.card.world_size == self._world_size
+            and (heard.card.rank, heard.card.host) not in self._strays
+            and not self._is_here(heard.card)
+        ]
+
+    def announce_end(self, exit_status: int) -> None:
+        """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
+        if self._announcer is not None and self._unreached():
+            self._announcer.announce_end(exit_status)
 
     def _is_here(self, card: messages.Card) -> bool:
         """Whether this run, with as many ranks, has a process with that rank."""

@@ -35,6 +35,7 @@ class Looker:
     trouble: str = ""  # why it cannot start
     hint: str = ""
     related: bool = True  # that it is of this job is certain
+    joined: bool = True  # a link reaches it; else its announcements alone are heard
     seconds: float = 0.0  # since it was found
 
     @property
@@ -65,15 +66,18 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
     rest = [one for one in strays if not one.trouble]
     found += _find_sizes(met, [one for one in rest if one.world_size != met.leader.world_size], at_seconds)
     rest = [one for one in rest if one.world_size == met.leader.world_size]
-    places: dict[tuple[str, tuple[str, ...]], list[Looker]] = {}
+    places: dict[tuple[object, ...], list[Looker]] = {}
     for one in sorted(rest, key=lambda each: each.rank):
-        places.setdefault((one.place, one.addresses), []).append(one)
+        apart = one.host if not one.joined else ""
+        places.setdefault((one.place, one.addresses, apart), []).append(one)
     found += [_describe_place(met, group, at_seconds) for group in places.values()]
     return tuple(found)
 
 
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
     newest = min(one.seconds for one in strays)
+    if not all(one.joined for one in strays):
+        return newest >= UNSETTLED_SECONDS and all(one.joined or one.obstacle for one in strays)
     complete = met.absent <= {one.rank for one in strays}
     if not all(one.related for one in strays):
         return complete and newest >= UNRELATED_SECONDS
@@ -125,6 +129,8 @@ def _find_sizes(met: Met, strays: Sequence[Looker], at_seconds: float) -> list[I
 
 def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Incident:
     first, leader = group[0], met.leader
+    if first.place == leader.place and not first.joined and set(first.addresses) & met.own_addresses:
+        return _unreached(first, at_seconds)
     members = [(one.rank, one.host) for one in group]
     is_theirs_rank_0s = bool(set(first.addresses) & met.own_addresses)
     is_ours_rank_0s = bool(set(leader.addresses) & met.own_addresses)
@@ -159,6 +165,16 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
         *reached,
     )
     return Incident(IncidentKind.SPLIT, first.rank, first.host, RENDEZVOUS, at_seconds, facts)
+
+
+def _unreached(one: Looker, at_seconds: float) -> Incident:
+    """That a rank is up, and its host does not get to rank 0's machine."""
+    facts = (
+        Evidence("obstacle", one.obstacle or "no_answer", source="connecting to rank 0's machine"),
+        Evidence("rank_0", one.place, source=_SOURCE),
+        *((Evidence("found", one.found, source="connecting to rank 0's machine"),) if one.found else ()),
+    )
+    return Incident(IncidentKind.UNREACHED, one.rank, one.host, RENDEZVOUS, at_seconds, facts)
 
 
 def _spell(one: Looker, other: Looker) -> str:
