@@ -40,16 +40,16 @@ def launch_all(
         words = machines[rank].command(*command) if launcher == "srun" else tuple(command)
         _script(folder, rank).write_text(_script_of(rank, variables, words, folder))
     with ExitStack() as stack:
+        place = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="launch"))
+        )  # no blanks in its name
         if launcher == "srun":
-            place = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm"))
-            )  # no blanks in its name
             cluster = stack.enter_context(slurm_cluster(place, nodes=4))
             spread = ("--nodes=4", "--ntasks-per-node=1", "--overcommit")
             start: tuple[str, ...] = ("srun", "--immediate=30", *spread)
             rank_variable, environment = "SLURM_PROCID", dict(cluster.environment)
         else:
-            agent = folder / "remote_shell"
+            agent = place / "remote_shell"
             agent.write_text(_remote_shell(machines))
             agent.chmod(0o755)
             hosts = ("--host", ",".join(machine.name for machine in machines))

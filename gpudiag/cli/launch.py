@@ -179,8 +179,9 @@ def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except GpudiagError as error:
+        flags = [options[name] is not None for name in ("rank", "world_size", "init_method")]
         claim = read_claim(os.environ, rank=options["rank"], world_size=options["world_size"])
-        if claim is None:
+        if claim is None or (any(flags) and not all(flags)):  # a command line that is not finished
             raise
         warn(f"{error.message}\n  {error.hint}" if error.hint else error.message)
         shared = share_refusal(error, *claim)
