@@ -160,7 +160,7 @@ class Astray:
             return False
         if set(own.addresses) & set(other.machine):
             return True
-        is_here = bool(set(own.machine) & set(other.machine))
+        is_here = heard.address.startswith("127.") or heard.address in own.machine
         return is_here and all(ipaddress.ip_address(one).is_loopback for one in own.addresses)
 
 
