@@ -135,7 +135,7 @@ CASES = (
     Case(
         "split: ranks 2 and 3 have another address and port",
         starts={2: at("machine3", _ELSEWHERE), 3: at("machine3", _ELSEWHERE)},
-        words=("ranks 2-3 on machine3, machine4 use machine3:29501", "machine1:29500"),
+        words=("ranks 2 and 3 on machine3, machine4 use machine3:29501", "machine1:29500"),
         hosts=("machine3",),
     ),
     Case(

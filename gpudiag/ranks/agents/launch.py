@@ -111,6 +111,7 @@ def run_ranks(
             faults=tuple(faults),
             run_directory=str(directory.path),
             agent_pid=os.getpid() if server is None else server.pid,
+            store_port=None if environment is None else environment.master_port,
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)

@@ -20,15 +20,17 @@ from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
-from gpudiag.ranks.diagnosis.start_error import started_twice
+from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
-from gpudiag.ranks.stages import RENDEZVOUS
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
 _REPORTS_PER_SECOND = 2500.0
 _LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
+# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its network delays.
+_VERDICT_SECONDS = 40.0
 _ASK_LEADER_SECONDS = 1.0  # how often a leader that is not heard is asked whether it runs
 
 # A launcher that lost one process sends SIGTERM to the others; the leader needs this long to find out why.
@@ -83,6 +85,9 @@ class Follower:
         self._log = log
         self._peers = peers
         self._verdict: Verdict | None = None
+        self._judged = False  # the leader has judged the run, and its verdict is on the way
+        self._started = assignment.started
+        self._import_seconds = assignment.budgets.seconds_for(IMPORT)
         self._told_settings = False
         self._reported_at = 0.0
         # A little less than a round: rounds are not exact.
@@ -93,7 +98,8 @@ class Follower:
 
         Raises:
             UsageError: another process in the run has the same rank.
-            LinkLostError: the leader is gone, and gave no verdict.
+            LinkLostError: the leader is gone, and had not judged the run.
+            LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
             LeaderSilentError: the leader has sent nothing for three seconds, and does not reply otherwise either.
         """
         size = self._local.world_size
@@ -105,17 +111,30 @@ class Follower:
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send(messages.Interrupted())
                 return Verdict(interrupted=True)
-            for message in self._link.receive():  # first: clock questions must be answered at once
+            for message in self._receive():  # first: clock questions must be answered at once
                 self._answer(message)
             new = self._local.poll()
             self._log.add(new)
+            self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
                 self._report([event for _, event in new])
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
-            if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
+            if self._judged:
+                if self._link.unheard_seconds > _VERDICT_SECONDS:
+                    raise verdict_lost()
+            elif self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
                 raise LeaderSilentError
+        self._link.send(messages.VerdictReceived())
         return self._verdict
+
+    def _receive(self) -> list[messages.Message]:
+        try:
+            return self._link.receive()
+        except LinkLostError:
+            if self._judged:
+                raise verdict_lost() from None
+            raise
 
     def _replies(self, leader: int) -> bool:
         """Whether the unheard leader's process runs: it may be starved, or be looking at the network itself."""
@@ -159,6 +178,7 @@ class Follower:
             case messages.DumpRequest():
                 self._link.send(messages.Dumps(tuple(self._local.dump())))
             case messages.EndRequest():
+                self._judged = True
                 self._link.send(messages.Ended(tuple(self._local.end())))
             case messages.FinishedRun():
                 self._verdict = Verdict(run=run_of_message(message.run))
@@ -400,10 +420,12 @@ class Membership:
             self._keep_answering(run)
             remote.send(messages.FinishedRun(message_of_run(run)))
             remote.announce_end(int(ExitStatus.ERROR))
+            remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
             remote.await_greetings()
             remote.send(messages.FailedRun(int(error.exit_status)))
+            remote.await_receipts(assignment.interrupts.is_due)
             raise
         finally:
             remote.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.diagnosis.evidence import format_ranks
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 # From the last stray on: others may be on their way.
@@ -188,6 +188,6 @@ def _who(members: Sequence[tuple[int, str]]) -> tuple[Evidence, ...]:
     """The ranks and their hosts."""
     hosts = dict.fromkeys(host for _, host in members)
     return (
-        Evidence("ranks", format_ranks([rank for rank, _ in members]), source=_SOURCE),
+        Evidence("ranks", number_ranges([rank for rank, _ in members]), source=_SOURCE),
         Evidence("hosts", ", ".join(hosts), source=_SOURCE),
     )

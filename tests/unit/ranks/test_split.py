@@ -44,7 +44,7 @@ def test_what_has_the_port_there_gives_the_finding_its_kind() -> None:
 
 def test_several_that_look_at_one_wrong_place_are_one_finding() -> None:
     (found,) = judged(met(1), stray(2), stray(3))
-    assert found.message == "ranks 2-3 on a2, a3 use a3:29500, the others a0:29500"
+    assert found.message == "ranks 2 and 3 on a2, a3 use a3:29500, the others a0:29500"
 
 
 def test_rank_0_is_the_one_where_most_look_at_another_port_of_its_machine() -> None:

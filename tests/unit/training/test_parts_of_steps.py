@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpudiag.model.training import StepParts
-from gpudiag.training.trainer import PartsFinder, Tensors
+from gpudiag.training.parts import PartsFinder, Tensors
 
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.01
 SHAPES = {"0.weight": (8, 6), "0.bias": (8,), "1.weight": (3, 8), "1.bias": (3,)}
@@ -41,10 +41,10 @@ def parts_of(
     finder = PartsFinder(nobody, own_part(start), 1e-5, 1e-5, own_part)
     finder.of_gradient(earlier, earlier, 0.0, start, [])
     first = moved(start, earlier)
-    assert finder.of_step(first, first, start) is None
+    assert finder.of_step(first, first, start, earlier, ()) is None
     finder.of_gradient(now, now, 0.0, first, [])
     speed = {name: MOMENTUM * earlier[name] + now[name] for name in now}
-    return finder.of_step(change(first, earlier, now), moved(first, speed), first)
+    return finder.of_step(change(first, earlier, now), moved(first, speed), first, own_part(now), ())
 
 
 def stepped(times: float = 1.0, keep: float = 1.0) -> Callable[[Tensors, Tensors, Tensors], Tensors]:
