@@ -96,6 +96,22 @@ def _server(machine: int, kind: str) -> Arrange:
     return arrange
 
 
+def _listed(kind: str) -> Arrange:
+    """On all machines rank 0's name has machine4's address first, and such a server is there."""
+
+    @contextlib.contextmanager
+    def arrange(machines: Sequence[Machine]) -> Iterator[None]:
+        for machine in machines:
+            hosts = Path("/etc/netns") / machine.namespace / "hosts"
+            lines = [line for line in hosts.read_text().splitlines() if line.split()[-1] != "machine1"]
+            names = ("198.18.77.4 machine1", "198.18.77.1 machine1")
+            hosts.write_text("\n".join([*lines, *names]) + "\n")
+        with _server(4, kind)(machines):
+            yield
+
+    return arrange
+
+
 def _all(start: Start, but: Mapping[int, Start] | None = None) -> dict[int, Start]:
     return {**dict.fromkeys(range(4), start), **(but or {})}
 
@@ -286,6 +302,15 @@ CASES = (
             ("silent", "sends nothing"),
             ("resetting", "resets connections"),
         )
+    ),
+    *(
+        Case(
+            f"split: a {kind} server at the first address of rank 0's name",
+            arrange=_listed(kind),
+            words=("198.18.77.4", word),
+            hosts=("machine2",),
+        )
+        for kind, word in (("http", "HTTP"), ("silent", "sends nothing"), ("resetting", "resets connections"))
     ),
     *(
         Case(

@@ -25,7 +25,7 @@ from gpudiag.ranks.diagnosis.loss import find_lossy_paths
 from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
-from gpudiag.ranks.diagnosis.split import find_split
+from gpudiag.ranks.diagnosis.split import find_kept_away, find_split
 from gpudiag.ranks.diagnosis.start_clock import StartClock
 from gpudiag.ranks.diagnosis.start_error import FailedStart, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
@@ -249,7 +249,7 @@ class Agent:
         if self._remote is not None and (self._timed_out or self._are_all_accounted_for(now)):
             absent_after = min(now, absent_after)
         suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
-        split = self._find_split(suspected, now)
+        split = self._find_split(suspected, now) or self._find_kept_away(now)
         if split:
             return split
         certain = suspected
@@ -273,6 +273,10 @@ class Agent:
         split = find_split(self._remote.met(self._host), strays, now, over=bool(suspected))
         elsewhere = {one.rank for one in strays}
         return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
+
+    def _find_kept_away(self, now: float) -> tuple[Incident, ...]:
+        """Which ranks stand still in the rendezvous, as another server answers at an address of rank 0's name."""
+        return () if self._remote is None else find_kept_away(self._remote.kept_away(), now)
 
     def _find_two_jobs(self, now: float) -> tuple[Incident, ...]:
         """That all ranks are here, and others that are the same ranks, too."""

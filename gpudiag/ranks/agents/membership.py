@@ -17,7 +17,7 @@ from gpudiag.ranks.agents.discovery import Address, Discovery, Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.network import look_up_own_name
 from gpudiag.ranks.agents.path_watch import PathWatch
-from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
+from gpudiag.ranks.agents.reach import MeetingWatch, Reach, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
@@ -76,6 +76,7 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self.notes: list[messages.Stray] = []  # what the leader is to get of what was found on the way
         self._paths = paths
         self._tcp = assignment.tcp
         self._asked_at = 0.0
@@ -113,6 +114,8 @@ class Follower:
                 return Verdict(interrupted=True)
             for message in self._receive():  # first: clock questions must be answered at once
                 self._answer(message)
+            while self.notes:
+                self._link.send(self.notes.pop())
             new = self._local.poll()
             self._log.add(new)
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
@@ -264,6 +267,7 @@ class Membership:
                 return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
+            self._look_on(follower)
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -342,6 +346,18 @@ class Membership:
                     return None
             time.sleep(_RETRY_SECONDS)
         return None
+
+    def _look_on(self, follower: Follower) -> None:
+        """Let the leader know of another server that the ranks meet before rank 0."""
+        watch, announcer = self._watch, self._announcer
+        if watch is None or announcer is None or self._peers.met:
+            return
+
+        def tell(found: Reach) -> None:
+            card = replace(announcer.card, obstacle=found.obstacle.value, found=found.words)
+            follower.notes.append(messages.Stray(card))
+
+        watch.look_on(tell)
 
     def _others_addresses(self) -> dict[int, Address]:
         """Where agents that have not met this one listen, as they announce it."""

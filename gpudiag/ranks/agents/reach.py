@@ -27,6 +27,7 @@ _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
 _LOOK_AFTER_SECONDS = 2.0
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_AGAIN_SECONDS = 3.0
+_LOOK_ON_SECONDS = 4.0
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
@@ -49,6 +50,7 @@ class Obstacle(StrEnum):
     NOT_FOUND = "not_found"  # nothing is in the way, and rank 0 of this run is not there
 
 
+_PASSED_OVER = (Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.REFUSED)
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
 
 
@@ -101,6 +103,22 @@ def look_at(meeting: Meeting) -> Reach | None:
     return next((one for one in seen if one is not None and one.obstacle in _LASTING), seen[-1])
 
 
+def look_for_other_server(meeting: Meeting) -> Reach | None:
+    """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
+
+    torch stays with the first address that takes a connection, whoever listens there; agents try on.
+    """
+    found = _look_up(meeting.name)
+    if isinstance(found, str) or len(found) < 2:
+        return None
+    place = f"{meeting.name}:{meeting.port}"
+    for address in found[:_MOST_ADDRESSES]:
+        reach = _look_at_address(address, meeting, place)
+        if reach is None or reach.obstacle not in _PASSED_OVER:
+            return reach if reach is not None and reach.obstacle is Obstacle.FOREIGN else None
+    return None
+
+
 class MeetingWatch:
     """Looks at rank 0's machine from time to time while its agent is waited for, and says once what is in the way."""
 
@@ -131,6 +149,17 @@ class MeetingWatch:
     def stop(self) -> None:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
+
+    def look_on(self, told: Callable[[Reach], None]) -> None:
+        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server."""
+
+        def look() -> None:
+            time.sleep(_LOOK_ON_SECONDS)
+            found = look_for_other_server(self._meeting)
+            if found is not None:
+                told(found)
+
+        threading.Thread(target=look, daemon=True).start()
 
     def conclude(self) -> Reach:
         """What was in the way, or that rank 0 is not there.

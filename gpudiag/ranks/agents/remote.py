@@ -72,6 +72,7 @@ class RemoteRecord:
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     sent: tuple[PeerSegments, ...] = ()
+    way: messages.Card | None = None  # with another server that its rank meets before rank 0
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     comparison: ClockComparison = field(default_factory=ClockComparison)
@@ -573,6 +574,14 @@ class RemoteRanks:
             and not self._is_here(heard.card)
         ]
 
+    def kept_away(self) -> tuple[Looker, ...]:
+        """The ranks that another server keeps in the rendezvous, as far as can be seen."""
+        return tuple(
+            self._looker(record.way, record.view.still_seconds, joined=False)
+            for record in self._records.values()
+            if record.way is not None and record.view.stage == RENDEZVOUS
+        )
+
     def announce_end(self, exit_status: int) -> None:
         """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
         if self._announcer is not None and self._unreached():
@@ -615,6 +624,8 @@ class RemoteRanks:
                 return record.compare_clocks(message)
             case messages.RankSettings():
                 record.settings = message.settings
+            case messages.Stray():
+                record.way = message.card
             case messages.SentSegments():
                 record.sent = message.peers
             case messages.Ended():

@@ -18,6 +18,8 @@ SETTLE_SECONDS = 1.0
 UNSETTLED_SECONDS = 5.0
 # Where neither machine nor port is the same: two jobs of one user may both have started in part.
 UNRELATED_SECONDS = 10.0
+# torch connects within a second where nobody is in its way.
+KEPT_SECONDS = 3.0
 _SOURCE = "what each agent announced"
 
 
@@ -72,6 +74,15 @@ def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: b
         places.setdefault((one.place, one.addresses, apart), []).append(one)
     found += [_describe_place(met, group, at_seconds) for group in places.values()]
     return tuple(found)
+
+
+def find_kept_away(waiting: Sequence[Looker], at_seconds: float) -> tuple[Incident, ...]:
+    """One incident for each other server at which ranks have stood still in the rendezvous for some seconds."""
+    found: dict[str, Incident] = {}
+    for one in sorted(waiting, key=lambda each: each.rank):
+        if one.seconds >= KEPT_SECONDS:
+            found.setdefault(one.found, _unreached(one, at_seconds))
+    return tuple(found.values())
 
 
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
