@@ -33,6 +33,7 @@ class Astray:
         self._watch = watch
         self._link: Link | None = None
         self._sent: Card | None = None
+        self._leader_key = ""
         self._began: float | None = None
         self._tried_at = 0.0
 
@@ -96,8 +97,13 @@ class Astray:
             self._sent = self.card
         try:
             for message in self._link.receive():
-                if isinstance(message, FinishedRun | FailedRun | Interrupted | RefusedRank):
+                if isinstance(message, FinishedRun | RefusedRank):
                     return message
+                if isinstance(message, FailedRun | Interrupted):
+                    if self._leader_key == self.card.key:
+                        return message
+                    self.close()  # that may be of another job, and says nothing of this one
+                    return None
         except LinkLostError:
             self.close()
         return None
@@ -109,7 +115,7 @@ class Astray:
         link = connect_agent((leader.address, leader.card.port), leader.card.key)
         if link is None:
             return False
-        self._link, self._sent = link, None
+        self._link, self._sent, self._leader_key = link, None, leader.card.key
         return True
 
     def _join_some_leader(self) -> None:

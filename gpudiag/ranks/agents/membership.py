@@ -434,7 +434,7 @@ class Membership:
                 told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
                 run = replace(run, incidents=told)
             self._keep_answering(run)
-            remote.send(messages.FinishedRun(message_of_run(run)))
+            remote.send_verdict(messages.FinishedRun(message_of_run(run)))
             remote.announce_end(int(ExitStatus.ERROR))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())

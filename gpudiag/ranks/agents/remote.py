@@ -459,11 +459,15 @@ class RemoteRanks:
         self.twins_since = min(self.twins_since, time.monotonic())
 
     @property
+    def _is_incomplete(self) -> bool:
+        """Whether ranks are missing."""
+        return any(record.link is None for record in self._records.values())
+
+    @property
     def _is_under_way(self) -> bool:
         """Whether all ranks are here, and some have begun to measure: who comes now is of another run."""
-        views = [record.view for record in self._records.values()]
-        complete = all(record.link is not None for record in self._records.values())
-        return complete and any(view.stage not in (IMPORT, RENDEZVOUS, INIT) for view in views)
+        stages = (record.view.stage for record in self._records.values())
+        return not self._is_incomplete and any(stage not in (IMPORT, RENDEZVOUS, INIT) for stage in stages)
 
     def _stray_of(self, hello: messages.Hello) -> messages.Stray:
         """What an agent that counts other ranks, and looks at the same place, would announce."""
@@ -477,14 +481,16 @@ class RemoteRanks:
     def _welcome_stray(self, link: Link, told: messages.Stray) -> None:
         """Keep the link of an agent that did not find this one, and needs its verdict; a whole run refuses it."""
         card = told.card
-        is_twin = self._is_here(card)
-        if self._is_under_way or (is_twin and card.key != self._key):
-            place = f" at {card.place}" if card.place else ""
-            why = f"another run meets{place}, and all of its ranks are there"
-            self._has_refused = True
-            link.send(messages.RefusedRank(card.rank, why))
-            link.close()
+        is_own = card.key == self._key
+        if self._is_under_way or (not is_own and not self._is_incomplete):
+            if is_own:
+                place = f" at {card.place}" if card.place else ""
+                self._has_refused = True
+                why = f"another run meets{place}, and all of its ranks are there"
+                link.send(messages.RefusedRank(card.rank, why))
+            link.close()  # of another job: its own rank 0 may still come
             return
+        is_twin = is_own and self._is_here(card)
         if is_twin:
             self._note_twin(card.rank, card.host)
         earlier = self._strays.pop((card.rank, card.host), None)
@@ -581,6 +587,13 @@ class RemoteRanks:
             for record in self._records.values()
             if record.way is not None and record.view.stage == RENDEZVOUS
         )
+
+    def send_verdict(self, run: messages.FinishedRun) -> None:
+        """Send all agents the run that they report; not those of other jobs, whose rank 0 may still come."""
+        reported = {(one.rank, one.host) for one in self.strays()} | self.twins.keys()
+        for place in self._strays.keys() - reported:
+            self._strays.pop(place).link.close()
+        self.send(run)
 
     def announce_end(self, exit_status: int) -> None:
         """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
