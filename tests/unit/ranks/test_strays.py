@@ -130,7 +130,7 @@ def test_a_second_process_of_a_rank_waits_for_the_report_and_is_refused_once_the
         leader.poll_until(lambda: leader.remote._is_under_way)
         with closing(leader.connect(hello(2, "c2"))) as late:
             told: list[Message] = []
-            leader.poll_until(lambda: told.extend(late.receive()) or told)
+            leader.poll_until(lambda: told or told.extend(late.receive()))
             (refused,) = told
             assert isinstance(refused, RefusedRank)
             assert "another run meets" in refused.why
