@@ -217,10 +217,6 @@ class Program:
         """An offset in bytes, as trees have it, in characters of the script's line."""
         return len(self.line_at(number).text.encode()[:offset].decode(errors="replace"))
 
-    def source_of(self, node: ast.AST) -> str:
-        """The text of a node, on one line."""
-        return ast.unparse(node)
-
     def statement_text(self, node: ast.AST) -> str:
         """The statement that a node is part of, on one line."""
         statement = self.names.statement_of(node)

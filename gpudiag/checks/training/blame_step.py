@@ -16,10 +16,10 @@ from gpudiag.checks.training.kinds import (
     describe_elements,
     describe_factor,
     is_few,
-    name_ranks,
     name_tensors,
     verb,
 )
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import StepParts
 
 # The part of an error that a rule leaves unexplained is rounding: at most this share.
@@ -211,7 +211,7 @@ _MOVED_REMEDY = (
     "copied back, weights that are clipped or normalised."
 )
 _STATE_REMEDY = (
-    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create the optimizer anew during "
+    "Load the optimizer's state on every rank (optimizer.load_state_dict), and do not create the optimizer again during "
     "training."
 )
 _LOADED_REMEDY = (

@@ -91,8 +91,6 @@ _VIRTUAL_VENDORS = (
     "Xen",
     "Bochs",
     "Parallels",
-)
-_VIRTUAL_VENDORS += (
     "BHYVE",
     "Apple Virtualization",
     "Nutanix AHV",

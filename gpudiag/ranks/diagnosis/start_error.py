@@ -107,7 +107,7 @@ def describe_twins(rank: int, host: str, other_host: str) -> str:
 def verdict_lost() -> LaunchError:
     """The exception for a run that the leading agent has judged, where its verdict did not arrive."""
     return LaunchError(
-        "the run is over, and its report did not reach this host",
+        "the run has ended, and its report did not reach this host",
         hint="read it where rank 0 printed it, or in its folder of reports",
     )
 
