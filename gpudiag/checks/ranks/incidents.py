@@ -11,16 +11,14 @@ from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
 from gpudiag.checks.ranks.network import (
-    MEETING_ALONE,
-    MEETING_FOREIGN_SERVER,
-    MEETING_KINDS,
+    MEETING_FINDINGS,
     MEETING_SPLIT,
     MEETING_UNREACHABLE,
-    MEETING_WRONG_ADDRESS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
+    kind_of_meeting,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
@@ -275,11 +273,7 @@ RANK_FINDINGS = (
     RANK_SILENT,
     RANK_ENDED_EARLY,
     RANK_NOT_STARTED,
-    MEETING_WRONG_ADDRESS,
-    MEETING_UNREACHABLE,
-    MEETING_FOREIGN_SERVER,
-    MEETING_SPLIT,
-    MEETING_ALONE,
+    *MEETING_FINDINGS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_PATH_LOSSY,
@@ -360,7 +354,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = incident.facts
-    kind = _kind_of_meeting(incident, kind)
+    kind = kind_of_meeting(incident, kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -388,12 +382,6 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if _is_crash_of_debugging(incident):
         remedy = _DEBUG_REMEDY
     return kind.finding(subject, message, *incident.evidence, remedy=remedy)
-
-
-def _kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
-    """What was found where rank 0 is looked for, if that says more than that it is not there."""
-    found = MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
-    return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
 
 # The kernel's counter did not rise, so that it was not the OOM killer who sent it.

@@ -80,7 +80,7 @@ MEETING_ALONE = FindingKind(
     category=Category.SW_CONFIG,
     owner=Owner.JOB,
     meaning="This process has met no other of its job: where it looks for rank 0 nobody listens.",
-    remedy="Compare MASTER_ADDR and MASTER_PORT with those of the other processes, and see whether rank 0 runs on that machine.",
+    remedy="Compare MASTER_ADDR and MASTER_PORT with those of the other processes, and check whether rank 0 runs on that machine.",
     basis=_SPLIT_BASIS,
 )
 _PATHS_BASIS = Basis(
@@ -128,8 +128,16 @@ NETWORK_PATH_LOSSY = FindingKind(
         look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
     ),
 )
+MEETING_FINDINGS = (
+    MEETING_WRONG_ADDRESS,
+    MEETING_UNREACHABLE,
+    MEETING_FOREIGN_SERVER,
+    MEETING_SPLIT,
+    MEETING_ALONE,
+)
+
 # By the obstacle that was found, where it is not the network's.
-MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
+_MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
         "no_address": MEETING_WRONG_ADDRESS,
         "own_address": MEETING_WRONG_ADDRESS,
@@ -138,6 +146,12 @@ MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
         "not_found": MEETING_ALONE,
     }
 )
+
+
+def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
+    """What was found where rank 0 is looked for, if that says more than the incident's own `kind`."""
+    found = _MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
+    return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
 
 def _unreached(incident: Incident) -> str:

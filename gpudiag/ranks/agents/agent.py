@@ -122,7 +122,9 @@ class Agent:
         while not over and not self._interrupts.is_due():
             self._wait()
             self._look()
-            if self._remote is not None and (self._remote.interrupted or self._remote.yields_to is not None):
+            if self._remote is not None and (
+                self._remote.interrupted or self._remote.strays.yields_to is not None
+            ):
                 return False
             over = self._is_over() or self._is_given_up_by_launcher()
         self._ended_at = time.monotonic()
@@ -265,12 +267,12 @@ class Agent:
         jobs = self._find_two_jobs(now)
         if jobs:
             return jobs
-        strays = () if self._remote is None else self._remote.strays()
+        strays = () if self._remote is None else self._remote.strays.lookers()
         if self._remote is None or not strays:
             return ()
         if any(one.kind is not IncidentKind.NOT_STARTED for one in suspected):
             return ()
-        split = find_split(self._remote.met(self._host), strays, now, over=bool(suspected))
+        split = find_split(self._remote.strays.met(), strays, now, over=bool(suspected))
         elsewhere = {one.rank for one in strays}
         return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
 
@@ -281,13 +283,15 @@ class Agent:
     def _find_two_jobs(self, now: float) -> tuple[Incident, ...]:
         """That all ranks are here, and others that are the same ranks, too."""
         absent = any(view.life is Life.NOT_STARTED for view in self._views)
-        if self._remote is None or not self._remote.twins or absent:
+        if self._remote is None or not self._remote.strays.twins or absent:
             return ()
-        if time.monotonic() - self._remote.twins_since < _TWINS_SECONDS:
+        if time.monotonic() - self._remote.strays.twins_since < _TWINS_SECONDS:
             return ()
-        (rank, host), *_ = sorted(self._remote.twins)
-        twins = tuple(words for _, words in sorted(self._remote.twins.items()))
-        place = Evidence("uses", self._remote.place, source="the launcher's variables or --init-method")
+        (rank, host), *_ = sorted(self._remote.strays.twins)
+        twins = tuple(words for _, words in sorted(self._remote.strays.twins.items()))
+        place = Evidence(
+            "uses", self._remote.strays.place, source="the launcher's variables or --init-method"
+        )
         return (Incident(IncidentKind.SPLIT, rank, host, RENDEZVOUS, now, (evidence.of_twins(twins), place)),)
 
     @property
@@ -301,7 +305,7 @@ class Agent:
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
-        twins = () if self._remote is None else tuple(self._remote.twins.values())
+        twins = () if self._remote is None else tuple(self._remote.strays.twins.values())
         if incident.kind is not IncidentKind.NOT_STARTED or not twins:
             return incident
         return replace(incident, evidence=(*incident.evidence, evidence.of_twins(twins)))
@@ -310,7 +314,7 @@ class Agent:
         """Whether as many ranks were started twice as are absent: nobody is left who could still come."""
         own = {record.local.rank for record in self._local.records}
         absent = sum(view.life is Life.NOT_STARTED and view.rank not in own for view in self._views)
-        if self._remote is None or not absent or len(self._remote.twins) < absent:
+        if self._remote is None or not absent or len(self._remote.strays.twins) < absent:
             return False
         self._accounted_after = self._accounted_after or now + _GATHER_SECONDS / 2
         return now >= self._accounted_after

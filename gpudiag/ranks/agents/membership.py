@@ -421,7 +421,7 @@ class Membership:
         agent = Agent(assignment, remote, log)
         try:
             if not agent.watch():
-                self._twin = remote.yields_to
+                self._twin = remote.strays.yields_to
                 if self._twin is None:
                     remote.send(messages.Interrupted())
                 return None
@@ -435,7 +435,7 @@ class Membership:
                 run = replace(run, incidents=told)
             self._keep_answering(run)
             remote.send_verdict(messages.FinishedRun(message_of_run(run)))
-            remote.announce_end(int(ExitStatus.ERROR))
+            remote.strays.announce_end(int(ExitStatus.ERROR))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:

@@ -267,7 +267,7 @@ def _identify(
     else:
         what = {
             "reset": "it resets connections",
-            "closed": "it closes connections without a word",
+            "closed": "it closes connections and sends nothing",
         }.get(ended, "it accepts connections and sends nothing")
     return Reach(Obstacle.FOREIGN, f"{other}; {what}", place)
 

@@ -1,6 +1,5 @@
 """The ranks of other agents, as the leading agent knows them from those agents' reports."""
 
-import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,19 +8,19 @@ from typing import Any
 
 from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
-from gpudiag.ranks.agents.announce import Announcer, Heard
-from gpudiag.ranks.agents.astray import is_related
+from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
+from gpudiag.ranks.agents.strays import Strays
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
-from gpudiag.ranks.diagnosis.split import Looker, Met
-from gpudiag.ranks.diagnosis.start_error import FailedStart, describe_twins
+from gpudiag.ranks.diagnosis.split import Looker
+from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
@@ -150,15 +149,6 @@ class RemoteRecord:
             process.kill(self.pid_here)
 
 
-@dataclass(slots=True)
-class StrayRecord:
-    """An agent that looks for rank 0 elsewhere, or that counts other ranks, and waits for this one's verdict."""
-
-    told: messages.Stray
-    link: Link
-    found_at: float = field(default_factory=time.monotonic)
-
-
 def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:
     """Records of ranks whose agents have not connected yet; `host` is where they are taken to be."""
     return {
@@ -190,19 +180,13 @@ class RemoteRanks:
         `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
         at the network to them; the `announcer` finds agents that do not find this one.
         """
-        self._announcer = announcer
-        self._strays: dict[tuple[int, str], StrayRecord] = {}
-        self.twins_since = math.inf  # CLOCK_MONOTONIC, in seconds
-        self._has_refused = False
-        self.yields_to: Heard | None = None  # another leader of the same rank, on rank 0's machine
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
-        self.twins: dict[tuple[int, str], str] = {}  # ranks that were started twice, with their hosts
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
-        self._key = key
         self._own_host = socket.gethostname()
+        self.strays = Strays(key, own_rank, world_size, announcer, self._hosts, lambda: self._is_under_way)
         self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
@@ -235,8 +219,7 @@ class RemoteRanks:
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
-        for place, stray in tuple(self._strays.items()):
-            self._hear_stray(place, stray)
+        self.strays.poll()
         return events
 
     def views(self) -> tuple[RankView, ...]:
@@ -335,7 +318,9 @@ class RemoteRanks:
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
         """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
-        self._announce(any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views))
+        self.strays.announce(
+            any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views)
+        )
         now = time.monotonic()
         due = now - self._asked_at >= _TELL_SECONDS
         question = line_of(messages.ClockQuestion(now))
@@ -344,8 +329,8 @@ class RemoteRanks:
                 record.link.send_line(question)
         if due:
             self._asked_at = now
-            for stray in self._strays.values():
-                stray.link.send_line(question)  # which it leaves unanswered: it shows that this one runs
+            for link in self.strays.links():
+                link.send_line(question)  # which it leaves unanswered: it shows that this one runs
         if now - self._told_at >= max(_TELL_SECONDS, self._world_size / _VIEWS_PER_SECOND):
             self._told_at = now
             states = line_of(messages.AllStates(views, self._locations()))
@@ -394,7 +379,7 @@ class RemoteRanks:
         links = self._links()
         for record in self._records.values():
             record.link = None
-        self._strays.clear()
+        self.strays.release()
         return links
 
     def close(self) -> None:
@@ -406,7 +391,7 @@ class RemoteRanks:
     def _links(self) -> list[Link]:
         """The links to the agents that are connected, strays last."""
         members = [record.link for record in self._records.values() if record.link is not None]
-        return [*members, *(stray.link for stray in self._strays.values())]
+        return [*members, *self.strays.links()]
 
     def _locations(self) -> tuple[tuple[int, messages.AgentLocation], ...]:
         """The location of each agent that has connected, and this one's."""
@@ -425,18 +410,15 @@ class RemoteRanks:
         """Accept the agent for its rank; return the events that came with its greeting."""
         link, hello = caller.link, caller.hello
         if isinstance(hello, messages.Stray):
-            self._welcome_stray(link, hello)
+            self.strays.welcome(link, hello.card)
             return []
         if not isinstance(hello, messages.Hello):  # not an agent
             link.close()
             return []
         rank = hello.rank
-        if hello.world_size != self._world_size:
-            self._welcome_stray(link, self._stray_of(hello))
-            return []
         record = self._records.get(rank)
-        if record is None or record.link is not None:
-            self._welcome_stray(link, self._stray_of(hello))
+        if hello.world_size != self._world_size or record is None or record.link is not None:
+            self.strays.welcome(link, self.strays.card_of(hello))
             return []
         record.link, record.lost = link, False
         record.view = replace(record.view, host=hello.host, agent_came=True)
@@ -451,170 +433,30 @@ class RemoteRanks:
         self._told_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
 
-    def _note_twin(self, rank: int, host: str) -> None:
-        """Note a second process with that rank, and both hosts."""
-        record = self._records.get(rank)
-        first = self._own_host if record is None else record.view.host
-        self.twins[rank, host] = describe_twins(rank, first, host)
-        self.twins_since = min(self.twins_since, time.monotonic())
-
-    @property
-    def _is_incomplete(self) -> bool:
-        """Whether ranks are missing."""
-        return any(record.link is None for record in self._records.values())
+    def _hosts(self) -> dict[int, str]:
+        """The host of each rank whose agent is connected, and of this one."""
+        linked = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
+        return {self._own_rank: self._own_host, **linked}
 
     @property
     def _is_under_way(self) -> bool:
         """Whether all ranks are here, and some have begun to measure: who comes now is of another run."""
         stages = (record.view.stage for record in self._records.values())
-        return not self._is_incomplete and any(stage not in (IMPORT, RENDEZVOUS, INIT) for stage in stages)
-
-    def _stray_of(self, hello: messages.Hello) -> messages.Stray:
-        """What an agent that counts other ranks, and looks at the same place, would announce."""
-        own = self._card
-        place, addresses = ("", ()) if own is None else (own.place, own.addresses)
-        card = messages.Card(
-            self._key, "", "", 0, hello.rank, hello.world_size, hello.host, place, addresses, (), hello.port
-        )
-        return messages.Stray(card)
-
-    def _welcome_stray(self, link: Link, told: messages.Stray) -> None:
-        """Keep the link of an agent that did not find this one, and needs its verdict; a whole run refuses it."""
-        card = told.card
-        is_own = card.key == self._key
-        if self._is_under_way or (not is_own and not self._is_incomplete):
-            if is_own:
-                place = f" at {card.place}" if card.place else ""
-                self._has_refused = True
-                why = f"another run meets{place}, and all of its ranks are there"
-                link.send(messages.RefusedRank(card.rank, why))
-            link.close()  # of another job: its own rank 0 may still come
-            return
-        is_twin = is_own and self._is_here(card)
-        if is_twin:
-            self._note_twin(card.rank, card.host)
-        earlier = self._strays.pop((card.rank, card.host), None)
-        if earlier is not None:
-            earlier.link.close()
-        self._strays[card.rank, card.host] = StrayRecord(told, link)
-
-    def _hear_stray(self, place: tuple[int, str], stray: StrayRecord) -> None:
-        try:
-            for message in stray.link.receive():
-                if isinstance(message, messages.Stray):
-                    stray.told = message
-        except LinkLostError:  # it has found its own rank 0, or has ended
-            stray.link.close()
-            del self._strays[place]
-
-    def _announce(self, incomplete: bool) -> None:
-        """Announce this leader while ranks are missing; and see whether it is the one that the others look for."""
-        if self._announcer is None:
-            return
-        if not (incomplete or self.twins or self._has_refused):
-            self._announcer.pause()
-            return
-        self._announcer.start()
-        own = self._announcer.card
-        for heard in self._announcer.heard():
-            other = heard.card
-            if not other.leads or (other.key, other.rank) != (own.key, own.rank):
-                continue
-            if set(own.addresses) & set(own.machine):  # the others look here
-                if not self._is_under_way and (own.rank, other.host) not in self.twins:
-                    self._note_twin(own.rank, other.host)
-            elif set(other.addresses) & set(other.machine) or other.host < own.host:
-                self.yields_to = heard
-
-    @property
-    def place(self) -> str:
-        """Where the ranks look for rank 0, HOST:PORT; empty where they do so on this machine alone."""
-        return "" if self._card is None else self._card.place
-
-    @property
-    def _card(self) -> messages.Card | None:
-        return None if self._announcer is None else self._announcer.card
-
-    def strays(self) -> tuple[Looker, ...]:
-        """The agents that have found this one beside the rendezvous, and whose ranks are missing here.
-
-        Those who look where a process looks that has a rank of this run, too, are of another job.
-        """
-        now = time.monotonic()
-        known = [(stray.told.card, stray.found_at, True) for stray in self._strays.values()]
-        known += [(one.card, one.first_at, False) for one in self._unreached()]
-        of_others = {(one.key, one.place) for one, *_ in known if self._is_here(one) and one.key != self._key}
-        return tuple(
-            self._looker(one, now - found_at, joined=joined)
-            for one, found_at, joined in known
-            if not self._is_here(one) and (one.key, one.place) not in of_others
-        )
-
-    def _looker(self, one: messages.Card, seconds: float, *, joined: bool) -> Looker:
-        return Looker(
-            rank=one.rank,
-            host=one.host,
-            world_size=one.world_size,
-            place=one.place,
-            addresses=one.addresses,
-            obstacle=one.obstacle,
-            found=one.found,
-            trouble=one.trouble,
-            hint=one.hint,
-            related=self._card is None or is_related(self._card, one),
-            joined=joined,
-            seconds=seconds,
-        )
-
-    def _unreached(self) -> list[Heard]:
-        """The agents of this run that are heard, and that no link reaches."""
-        if self._announcer is None:
-            return []
-        return [
-            heard
-            for heard in self._announcer.heard()
-            if heard.card.key == self._key
-            and not heard.card.leads
-            and heard.card.world_size == self._world_size
-            and (heard.card.rank, heard.card.host) not in self._strays
-            and not self._is_here(heard.card)
-        ]
+        complete = all(record.link is not None for record in self._records.values())
+        return complete and any(stage not in (IMPORT, RENDEZVOUS, INIT) for stage in stages)
 
     def kept_away(self) -> tuple[Looker, ...]:
         """The ranks that another server keeps in the rendezvous, as far as can be seen."""
         return tuple(
-            self._looker(record.way, record.view.still_seconds, joined=False)
+            self.strays.looker(record.way, record.view.still_seconds, joined=False)
             for record in self._records.values()
             if record.way is not None and record.view.stage == RENDEZVOUS
         )
 
     def send_verdict(self, run: messages.FinishedRun) -> None:
         """Send all agents the run that they report; not those of other jobs, whose rank 0 may still come."""
-        reported = {(one.rank, one.host) for one in self.strays()} | self.twins.keys()
-        for place in self._strays.keys() - reported:
-            self._strays.pop(place).link.close()
+        self.strays.leave_others()
         self.send(run)
-
-    def announce_end(self, exit_status: int) -> None:
-        """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
-        if self._announcer is not None and self._unreached():
-            self._announcer.announce_end(exit_status)
-
-    def _is_here(self, card: messages.Card) -> bool:
-        """Whether this run, with as many ranks, has a process with that rank."""
-        record = self._records.get(card.rank)
-        return card.world_size == self._world_size and (record is None or record.link is not None)
-
-    def met(self, own_host: str) -> Met:
-        """The ranks that have met this one, for `find_split`."""
-        card = self._card
-        place, addresses, machine = (
-            ("", (), ()) if card is None else (card.place, card.addresses, card.machine)
-        )
-        hosts = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
-        absent = frozenset(rank for rank, record in self._records.items() if record.location is None)
-        leader = Looker(self._own_rank, own_host, self._world_size, place, addresses)
-        return Met(leader, frozenset(machine), {self._own_rank: own_host, **hosts}, absent)
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
         """Where other machines reach the agent at the other end, as far as the link shows it; else None."""

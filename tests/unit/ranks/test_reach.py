@@ -95,7 +95,7 @@ def look(
         (ssh, "'SSH-2.0-OpenSSH_9.2'"),
         (silent, "accepts connections and sends nothing"),
         (tls, "answers 15 03 01 00 02 02 46, which is no rendezvous of torch's"),
-        (closing, "closes connections without a word"),
+        (closing, "closes connections and sends nothing"),
         (resetting, "resets connections"),
     ],
 )

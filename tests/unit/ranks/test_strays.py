@@ -88,13 +88,13 @@ def card(rank: int, host: str, **changes: object) -> Card:
 
 def test_a_stray_counts_where_its_rank_is_missing_and_tells_more_later(leader: Leader) -> None:
     with closing(leader.connect(Stray(card(2, "a2")))) as link:
-        leader.poll_until(leader.remote.strays)
+        leader.poll_until(leader.remote.strays.lookers)
         link.send(Stray(card(2, "a2", obstacle="refused", found="nobody listens")))
-        leader.poll_until(lambda: leader.remote.strays()[0].found)
-        (stray,) = leader.remote.strays()
+        leader.poll_until(lambda: leader.remote.strays.lookers()[0].found)
+        (stray,) = leader.remote.strays.lookers()
         assert (stray.rank, stray.host, stray.place, stray.found) == (2, "a2", "a9:29500", "nobody listens")
-        assert leader.remote.met("a0").absent == {1, 2}
-    leader.poll_until(lambda: not leader.remote.strays())  # it has found its own rank 0
+        assert leader.remote.strays.met().absent == {1, 2}
+    leader.poll_until(lambda: not leader.remote.strays.lookers())  # it has found its own rank 0
 
 
 def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Leader) -> None:
@@ -103,8 +103,8 @@ def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Lea
         closing(leader.connect(Stray(card(1, "b1")))),
         closing(leader.connect(Stray(card(2, "b2")))) as last,
     ):
-        leader.poll_until(lambda: len(leader.remote._strays) == 2)
-        assert leader.remote.strays() == ()
+        leader.poll_until(lambda: len(leader.remote.strays.links()) == 2)
+        assert leader.remote.strays.lookers() == ()
         run = RankRun(3, "explicit", "a0", (), (), {}, (), (), 9.0)
         leader.remote.send_verdict(FinishedRun(message_of_run(run)))
         with pytest.raises(LinkLostError):  # the verdict is not for them
@@ -113,8 +113,8 @@ def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Lea
 
 def test_another_world_size_is_no_end_but_a_stray(leader: Leader) -> None:
     with closing(leader.connect(hello(1, "a1", world_size=4))):
-        leader.poll_until(leader.remote.strays)
-        (found,) = find_split(leader.remote.met("a0"), leader.remote.strays(), 9.0, over=True)
+        leader.poll_until(leader.remote.strays.lookers)
+        (found,) = find_split(leader.remote.strays.met(), leader.remote.strays.lookers(), 9.0, over=True)
         assert (found.rank, found.host, found.facts["world_size"]) == (1, "a1", 4)
 
 
@@ -123,8 +123,8 @@ def test_a_second_process_of_a_rank_waits_for_the_report_and_is_refused_once_the
 ) -> None:
     with closing(leader.connect(hello(1, "a1"))) as first, closing(leader.connect(hello(2, "a2"))) as second:
         with closing(leader.connect(hello(2, "b2"))):
-            leader.poll_until(lambda: leader.remote.twins)
-            assert leader.remote.twins == {(2, "b2"): "rank 2 on a2 and on b2"}
+            leader.poll_until(lambda: leader.remote.strays.twins)
+            assert leader.remote.strays.twins == {(2, "b2"): "rank 2 on a2 and on b2"}
         for rank, link in ((1, first), (2, second)):
             link.send(RankState(view(rank), ()))
         leader.poll_until(lambda: leader.remote._is_under_way)
@@ -134,7 +134,7 @@ def test_a_second_process_of_a_rank_waits_for_the_report_and_is_refused_once_the
             (refused,) = told
             assert isinstance(refused, RefusedRank)
             assert "another run meets" in refused.why
-        assert (2, "c2") not in leader.remote.twins
+        assert (2, "c2") not in leader.remote.strays.twins
 
 
 def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
@@ -153,8 +153,8 @@ def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
         error = UsageError("MASTER_ADDR is not set", hint="set it")
         thread = threading.Thread(target=lambda: shared.append(share_refusal(error, 2, 3)))
         thread.start()
-        leader.poll_until(leader.remote.strays)
-        (incident,) = find_split(leader.remote.met("a0"), leader.remote.strays(), 9.0, over=True)
+        leader.poll_until(leader.remote.strays.lookers)
+        (incident,) = find_split(leader.remote.strays.met(), leader.remote.strays.lookers(), 9.0, over=True)
         assert (incident.kind, incident.rank) == (IncidentKind.START_FAILED, 2)
         assert incident.facts["refused"] == "MASTER_ADDR is not set"
         run = RankRun(3, "explicit", "a0", (), (incident,), {}, (), (), 9.0)
