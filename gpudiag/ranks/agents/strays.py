@@ -189,7 +189,7 @@ class Strays:
 
     def _unreached(self) -> list[Heard]:
         """The agents of this run that are heard, and that no link reaches."""
-        if self._announcer is None:
+        if self._announcer is None or self._own_rank != 0:  # the others look for rank 0, and still may come
             return []
         return [
             heard
