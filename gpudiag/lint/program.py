@@ -33,12 +33,12 @@ class Mistake:
 
     node: ast.AST
     message: str
-    mend: str
+    fix: str
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
     line: Line | None = None  # of what is no Python, in place of the node
-    place: Place | None = None  # of `mend`; None: it replaces the statement
-    advice: str = ""  # where `mend` is empty
+    place: Place | None = None  # of `fix`; None: it replaces the statement
+    advice: str = ""  # where `fix` is empty
 
 
 class Program:
