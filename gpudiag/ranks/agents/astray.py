@@ -17,6 +17,7 @@ from gpudiag.ranks.agents.messages import (
     Stray,
 )
 from gpudiag.ranks.agents.reach import MeetingWatch, Reach
+from gpudiag.ranks.diagnosis.split import Relation
 
 # What there is at the place where it looks takes a moment to find out; the leader wants to know that, too.
 _MOST_LOOK_SECONDS = 6.0
@@ -185,13 +186,13 @@ def is_same_job(own: Card, other: Card) -> bool:
     return alike and (own.entry == other.entry or not (own.entry and other.entry))
 
 
-def is_related(own: Card, other: Card) -> bool:
-    """Whether another agent, which may be of the same job, is so for certain: places have something in common.
+def relation(own: Card, known: frozenset[str], other: Card) -> Relation:
+    """What shows that another agent, which may be of the same job, is; `known` are the addresses of this job's machines.
 
-    Two jobs of one user that start at the same time have neither a machine nor a port in common.
+    Two jobs of one user that start at the same time have no machine in common, and perhaps not even a port.
     """
     if own.key == other.key or other.trouble or (own.job and own.job == other.job):
-        return True
-    if port_of(own.place) == port_of(other.place):
-        return True
-    return bool(set(other.addresses) & {*own.machine, *own.addresses})
+        return Relation.CERTAIN
+    if set(other.addresses) & known.union(own.machine, own.addresses):
+        return Relation.CERTAIN
+    return Relation.LIKELY if port_of(own.place) == port_of(other.place) else Relation.POSSIBLE

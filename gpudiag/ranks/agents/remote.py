@@ -186,7 +186,9 @@ class RemoteRanks:
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
         self._own_host = socket.gethostname()
-        self.strays = Strays(key, own_rank, world_size, announcer, self._hosts, lambda: self._is_under_way)
+        self.strays = Strays(
+            key, own_rank, world_size, announcer, self._hosts, self._addresses, lambda: self._is_under_way
+        )
         self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
@@ -417,6 +419,9 @@ class RemoteRanks:
             return []
         rank = hello.rank
         record = self._records.get(rank)
+        if record is not None and record.link is not None and _is_same_process(record, hello):
+            record.link.close()  # its connection was lost, and that has not been noticed here
+            record.link = None
         if hello.world_size != self._world_size or record is None or record.link is not None:
             self.strays.welcome(link, self.strays.card_of(hello))
             return []
@@ -437,6 +442,10 @@ class RemoteRanks:
         """The host of each rank whose agent is connected, and of this one."""
         linked = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
         return {self._own_rank: self._own_host, **linked}
+
+    def _addresses(self) -> frozenset[str]:
+        """The addresses of the other hosts, as their connections show them."""
+        return frozenset(one for record in self._records.values() for one in record.addresses)
 
     @property
     def _is_under_way(self) -> bool:
@@ -495,6 +504,12 @@ class RemoteRanks:
                 failed = FailedStart((record.rank,), message.host, message.failure, message.stderr)
                 self._start_failures[record.rank] = failed
         return []
+
+
+def _is_same_process(record: RemoteRecord, hello: messages.Hello) -> bool:
+    """Whether the agent that greets is the one that is connected already."""
+    known, new = record.location, hello.location
+    return known is not None and (known.pid, known.machine) == (new.pid, new.machine)
 
 
 def _is_ending(record: RemoteRecord) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.announce import Announcer, Heard
-from gpudiag.ranks.agents.astray import is_related
+from gpudiag.ranks.agents.astray import relation
 from gpudiag.ranks.agents.link import Link, LinkLostError
-from gpudiag.ranks.diagnosis.split import Looker, Met
+from gpudiag.ranks.diagnosis.split import Looker, Met, Relation
 from gpudiag.ranks.diagnosis.start_error import describe_twins
 
 _Place = tuple[int, str]  # rank and host
@@ -34,17 +34,19 @@ class Strays:
         world_size: int,
         announcer: Announcer | None,
         hosts: Callable[[], dict[int, str]],
+        addresses: Callable[[], frozenset[str]],
         is_under_way: Callable[[], bool],
     ) -> None:
         """Of the run with that `key`; the `announcer` finds agents that do not find this leader.
 
-        `hosts` are those of the ranks that are here; `is_under_way` says whether they have begun to measure.
+        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` says whether they have begun to measure.
         """
         self._key = key
         self._own_rank = own_rank
         self._world_size = world_size
         self._announcer = announcer
         self._hosts = hosts
+        self._addresses = addresses
         self._is_under_way = is_under_way
         self._records: dict[_Place, StrayRecord] = {}
         self._has_refused = False
@@ -131,6 +133,7 @@ class Strays:
 
     def looker(self, card: messages.Card, seconds: float, *, joined: bool) -> Looker:
         """That agent, as `diagnosis.split` judges it."""
+        own = self._card
         return Looker(
             rank=card.rank,
             host=card.host,
@@ -141,7 +144,7 @@ class Strays:
             found=card.found,
             trouble=card.trouble,
             hint=card.hint,
-            related=self._card is None or is_related(self._card, card),
+            relation=Relation.CERTAIN if own is None else relation(own, self._addresses(), card),
             joined=joined,
             seconds=seconds,
         )

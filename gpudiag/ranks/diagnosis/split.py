@@ -6,6 +6,7 @@ rendezvous. What it says holds for both sides, so that one report is enough.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
@@ -16,11 +17,20 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 SETTLE_SECONDS = 1.0
 # Where other ranks are still missing, or where it is two against two.
 UNSETTLED_SECONDS = 5.0
-# Where neither machine nor port is the same: two jobs of one user may both have started in part.
-UNRELATED_SECONDS = 10.0
 # torch connects within a second where nobody is in its way.
 KEPT_SECONDS = 3.0
 _SOURCE = "what each agent announced"
+
+
+class Relation(Enum):
+    """How certain it is that an agent is of this job; the value is how long it must have been found, in seconds.
+
+    Two jobs of one user may both have started in part.
+    """
+
+    CERTAIN = SETTLE_SECONDS
+    LIKELY = 4.0  # the port is the same
+    POSSIBLE = 10.0  # neither a machine nor the port is
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Looker:
     found: str = ""  # what it found there, in words
     trouble: str = ""  # why it cannot start
     hint: str = ""
-    related: bool = True  # that it is of this job is certain
+    relation: Relation = Relation.CERTAIN
     joined: bool = True  # a link reaches it; else its announcements alone are heard
     seconds: float = 0.0  # since it was found
 
@@ -90,8 +100,8 @@ def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
     if not all(one.joined for one in strays):
         return newest >= UNSETTLED_SECONDS and all(one.joined or one.obstacle for one in strays)
     complete = met.absent <= {one.rank for one in strays}
-    if not all(one.related for one in strays):
-        return complete and newest >= UNRELATED_SECONDS
+    if any(one.relation is not Relation.CERTAIN for one in strays):
+        return complete and newest >= max(one.relation.value for one in strays)
     sizes = any(one.world_size != met.leader.world_size and not one.trouble for one in strays)
     split_evenly = sizes and len(met.hosts) == len(strays)
     return newest >= (SETTLE_SECONDS if complete and not split_evenly else UNSETTLED_SECONDS)

@@ -12,9 +12,10 @@ import pytest
 
 from gpudiag.ranks.agents import announce
 from gpudiag.ranks.agents.announce import ANNOUNCE_PORTS, Announcer, own_addresses, read_neighbours
-from gpudiag.ranks.agents.astray import Astray, is_related, is_same_job
+from gpudiag.ranks.agents.astray import Astray, is_same_job, relation
 from gpudiag.ranks.agents.discovery import Discovery
 from gpudiag.ranks.agents.messages import Card
+from gpudiag.ranks.diagnosis.split import Relation
 
 RUN = "run 1"
 CARD = Card(RUN, "nccl-test", "", os.getuid(), 2, 4, "a2", "127.0.0.1:29501", port=25000)
@@ -111,19 +112,21 @@ def test_the_launcher_s_name_of_the_job_decides_where_both_have_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "addresses", "related"),
+    ("place", "addresses", "found"),
     [
-        ("b0:29500", ("10.1.0.1",), True),  # the same port
-        ("a0:29777", ("10.0.0.1",), True),  # the same machine
-        ("b0:29777", ("10.1.0.1",), False),  # neither: perhaps another job
+        ("a0:29777", ("10.0.0.1",), Relation.CERTAIN),  # rank 0's machine
+        ("a3:29777", ("10.0.0.4",), Relation.CERTAIN),  # a machine of the job
+        ("b0:29500", ("10.1.0.1",), Relation.LIKELY),  # the port alone, which most jobs leave as it is
+        ("b0:29777", ("10.1.0.1",), Relation.POSSIBLE),
     ],
 )
 def test_what_two_places_have_in_common_makes_one_job_of_them(
-    place: str, addresses: tuple[str, ...], related: bool
+    place: str, addresses: tuple[str, ...], found: Relation
 ) -> None:
     leader = replace(LEADER, place="a0:29500", addresses=("10.0.0.1",), machine=("10.0.0.1",))
     other = replace(CARD, place=place, addresses=addresses)
-    assert is_related(leader, other) is related
+    assert relation(leader, frozenset({"10.0.0.4"}), other) is found
+    assert relation(leader, frozenset(), replace(other, key=leader.key)) is Relation.CERTAIN
 
 
 def hears(card: Card, other: Card, address: str) -> Astray:

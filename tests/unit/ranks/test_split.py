@@ -7,7 +7,7 @@ import pytest
 from gpudiag.checks.ranks.incidents import judge_incidents
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import IncidentKind
-from gpudiag.ranks.diagnosis.split import Looker, Met, find_split
+from gpudiag.ranks.diagnosis.split import Looker, Met, Relation, find_split
 
 HERE = "a0:29500"
 LEADER = Looker(0, "a0", 4, HERE, ("10.0.0.1",))
@@ -101,9 +101,19 @@ def test_a_process_that_cannot_start_is_told_with_its_own_words_and_what_to_do()
         ((1, 3), (stray(2, seconds=1.1),), True),
         ((1,), (stray(2, seconds=1.1),), False),  # rank 3 is nowhere yet
         ((1,), (stray(2, seconds=5.1),), True),
-        ((1, 3), (stray(2, related=False, seconds=5.1),), False),  # perhaps of another job that starts
-        ((1, 3), (stray(2, related=False, seconds=10.1),), True),
-        ((1,), (stray(2, related=False, seconds=60.0),), False),  # two jobs, both of which lack ranks
+        (
+            (1, 3),
+            (stray(2, relation=Relation.LIKELY, seconds=3.0),),
+            False,
+        ),  # perhaps of another job that starts
+        ((1, 3), (stray(2, relation=Relation.LIKELY, seconds=4.1),), True),
+        ((1, 3), (stray(2, relation=Relation.POSSIBLE, seconds=9.0),), False),
+        ((1, 3), (stray(2, relation=Relation.POSSIBLE, seconds=10.1),), True),
+        (
+            (1,),
+            (stray(2, relation=Relation.LIKELY, seconds=60.0),),
+            False,
+        ),  # two jobs, both of which lack ranks
     ],
 )
 def test_nothing_is_said_before_it_is_certain(

@@ -78,7 +78,7 @@ def leader() -> Iterator[Leader]:
 
 
 def hello(rank: int, host: str, world_size: int = 3) -> Hello:
-    return Hello(rank, HERE, None, None, host, world_size)
+    return Hello(rank, replace(HERE, pid=sum(host.encode())), None, None, host, world_size)
 
 
 def card(rank: int, host: str, **changes: object) -> Card:
@@ -135,6 +135,23 @@ def test_a_second_process_of_a_rank_waits_for_the_report_and_is_refused_once_the
             assert isinstance(refused, RefusedRank)
             assert "another run meets" in refused.why
         assert (2, "c2") not in leader.remote.strays.twins
+
+
+def test_a_process_that_connects_again_is_no_second_one(leader: Leader) -> None:
+    with closing(leader.connect(hello(1, "a1"))) as first:
+        leader.poll_until(lambda: 1 in leader.remote.strays.met().hosts)
+        with closing(leader.connect(hello(1, "a1"))):
+            leader.poll_until(lambda: _is_gone(first))
+            assert leader.remote.strays.twins == {}
+            assert 1 in leader.remote.strays.met().hosts
+
+
+def _is_gone(link: Link) -> bool:
+    try:
+        link.receive()
+    except LinkLostError:
+        return True
+    return False
 
 
 def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
