@@ -308,7 +308,6 @@ CASES = (
             f"split: a {kind} server at the first address of rank 0's name",
             arrange=_listed(kind),
             words=("198.18.77.4", word),
-            hosts=("machine2",),
         )
         for kind, word in (("http", "HTTP"), ("silent", "sends nothing"), ("resetting", "resets connections"))
     ),
