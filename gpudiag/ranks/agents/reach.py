@@ -94,7 +94,8 @@ def look_at(meeting: Meeting) -> Reach | None:
     if not found:  # the resolver takes its time
         return None
     if meeting.elsewhere and all(is_own_address(address) for address in found):
-        words = f"{meeting.name} is {', '.join(found)} on this machine, which is this machine itself"
+        named = "" if meeting.name in found else f" {', '.join(found)} on this machine, which is"
+        words = f"{meeting.name} is{named} this machine itself"
         return Reach(Obstacle.OWN_ADDRESS, words, place)
     seen = [_look_at_address(address, meeting, place) for address in found[:_MOST_ADDRESSES]]
     # A first address that is dead and a second one that works are healthy.
