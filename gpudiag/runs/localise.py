@@ -34,6 +34,7 @@ _ENDINGS = frozenset(
         IncidentKind.CUT_OFF,
         IncidentKind.PARTED,
         IncidentKind.MISNAMED,
+        IncidentKind.FILTERED,
         IncidentKind.START_FAILED,
     }
 )

@@ -53,6 +53,8 @@ CUT_OFF = happened(IncidentKind.CUT_OFF, "not_reached_by", "a1, a3")
 PARTED = happened(IncidentKind.PARTED, "one_side", "a1")
 LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
 MISNAMED = happened(IncidentKind.MISNAMED, "own_address", "127.0.1.1", stage="init")
+MISADDRESSED = happened(IncidentKind.MISNAMED, "own_address", "10.9.0.3", stage="init")
+FILTERED = happened(IncidentKind.FILTERED, "closed_to", "a1, a3", stage="init")
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
 VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
@@ -69,6 +71,8 @@ _CASES = (
     ("network.wrong_interface", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
     ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
     ("network.name_is_loopback", MISNAMED, False, NO_SUCH_INTERFACE, False),
+    ("network.address_not_reached", MISADDRESSED, False, MISNAMED, False),
+    ("network.ports_closed", FILTERED, False, CUT_OFF, False),
     ("network.path_lossy", LOSSY, True, LATE, True),
     ("rank.silent", SILENT, False, STOPPED, False),
     ("rank.start_failed", START_FAILED, False, DIED, False),

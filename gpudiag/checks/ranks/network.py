@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from gpudiag.checks.ranks.meeting import describe_address, describe_closed, describe_parted
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -128,7 +129,7 @@ NETWORK_PATH_LOSSY = FindingKind(
         look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
     ),
 )
-MEETING_FINDINGS = (
+RENDEZVOUS_FINDINGS = (
     MEETING_WRONG_ADDRESS,
     MEETING_UNREACHABLE,
     MEETING_FOREIGN_SERVER,
@@ -137,7 +138,7 @@ MEETING_FINDINGS = (
 )
 
 # By the obstacle that was found, where it is not the network's.
-_MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
+MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
         "no_address": MEETING_WRONG_ADDRESS,
         "own_address": MEETING_WRONG_ADDRESS,
@@ -150,12 +151,14 @@ _MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
 
 def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
     """What was found where rank 0 is looked for, if that says more than the incident's own `kind`."""
-    found = _MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
+    found = MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
     return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
 
 def _unreached(incident: Incident) -> str:
     found = incident.facts.get("found", "its machine does not answer")
+    if incident.rank == 0:
+        return f"rank 0 cannot open the rendezvous: {found}"
     return f"rank {incident.rank} cannot reach rank 0: {found}"
 
 
@@ -192,18 +195,11 @@ def _cut_off(incident: Incident) -> str:
 
 def _parted(incident: Incident) -> str:
     facts = incident.facts
+    if "answers" in facts:
+        return describe_parted(incident)
     one, other = facts.get("one_side", "the others"), facts.get("other_side", incident.host)
     both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
     return f"the network between {one} and {other} is cut{both}"
-
-
-def _misnamed(incident: Incident) -> str:
-    address = incident.facts.get("own_address", "none")
-    what = "has no address" if address == "none" else f"is {address}"
-    return (
-        f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
-        "and they never connect"
-    )
 
 
 def _lossy(incident: Incident) -> str:
@@ -219,7 +215,8 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.SPLIT: _split,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
-        IncidentKind.MISNAMED: _misnamed,
+        IncidentKind.MISNAMED: describe_address,
+        IncidentKind.FILTERED: describe_closed,
         IncidentKind.LOSSY: _lossy,
     }
 )

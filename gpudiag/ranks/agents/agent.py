@@ -14,6 +14,7 @@ from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.local import LocalRanks
+from gpudiag.ranks.agents.meeting_faults import MeetingFaults
 from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
@@ -22,7 +23,6 @@ from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import find_lossy_paths
-from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.split import find_kept_away, find_split
@@ -43,6 +43,8 @@ _TICK_SECONDS = 0.1
 
 # By then all agents that lost their leader, or never reached it, are connected to the next one.
 _GATHER_SECONDS = 2.0
+# Those of one machine find out at about the same time that they cannot reach rank 0's.
+_GATHER_HERE_SECONDS = 0.5
 # A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
 _GATHER_AFTER_SILENCE_SECONDS = 3.5
 
@@ -108,9 +110,16 @@ class Agent:
         self._ended_at = log.started
         led_after = time.monotonic() - log.started
         self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
+        self.meeting_faults: MeetingFaults | None = None  # of the leader of agents on several hosts
         self._led_after = led_after
+        self._gather_seconds = _GATHER_SECONDS
         self._start_clock = StartClock(self._budgets.seconds_for(RENDEZVOUS))
         self._accounted_after: float | None = None
+
+    def expect_nobody(self) -> None:
+        """Wait for no other rank than those of this machine: the others cannot be reached, for sure."""
+        self._start_clock.stop()
+        self._gather_seconds = _GATHER_HERE_SECONDS
 
     def watch(self) -> bool:
         """Watch the run; True once it is over, False if it is to be given up.
@@ -229,6 +238,10 @@ class Agent:
         gathering = self._remote is not None and now < self._gathered_after and self._remote.is_gathering
         if gathering:
             return False
+        if self.meeting_faults is not None:
+            self._incidents = self.meeting_faults.find_early(self._views, now)
+            if self._incidents:
+                return True
         if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
             self._incidents = self._explain_by_network(self._judge(now))
             self._timed_out = self._timed_out and not self._incidents
@@ -301,7 +314,7 @@ class Agent:
             self._remote is None
         ):  # our own ranks start once their import is done, which has a limit of its own
             return math.inf
-        return max(self._start_clock.over_after(self._led_after), self._led_after + _GATHER_SECONDS)
+        return max(self._start_clock.over_after(self._led_after), self._led_after + self._gather_seconds)
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
@@ -322,6 +335,11 @@ class Agent:
     def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
         """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
         waiting = certain or self._suspected or self._find_stuck_start()
+        if self.meeting_faults is not None:
+            kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
+            if kept_apart:
+                return kept_apart
+            certain = self.meeting_faults.explain_absent(certain)
         if self._remote is None or not all(map(may_be_the_network, waiting)):
             return certain
         if not waiting:
@@ -329,9 +347,6 @@ class Agent:
             return ()
         if self._looked_at < self._excused_until:
             return ()
-        misnamed = find_misnamed(waiting, self._views, self._remote.own_names())
-        if misnamed:
-            return misnamed
         paths = (
             self._remote.look_at_paths(self._host) if certain else self._remote.look_on_at_paths(self._host)
         )

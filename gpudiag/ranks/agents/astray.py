@@ -22,6 +22,9 @@ from gpudiag.ranks.diagnosis.split import Relation
 # What there is at the place where it looks takes a moment to find out; the leader wants to know that, too.
 _MOST_LOOK_SECONDS = 6.0
 _RETRY_SECONDS = 0.5
+# Leaders answer at once; what they hear alone they report some seconds later.
+_FIND_SECONDS = 3.5
+_REPORT_SECONDS = 12.0
 
 
 class Astray:
@@ -47,6 +50,15 @@ class Astray:
     def is_joined(self) -> bool:
         """Whether the leader of others waits for this agent's report, and will send its verdict."""
         return self._link is not None
+
+    @property
+    def may_be_reported(self) -> bool:
+        """Whether there is a leader that has heard of this agent, or there was no time yet to find one."""
+        waited = time.monotonic() - (self._began or time.monotonic())
+        if self.is_joined or waited < _FIND_SECONDS:
+            return True
+        led = any(one.card.leads and is_same_job(self.card, one.card) for one in self._announcer.heard())
+        return led and waited < _REPORT_SECONDS
 
     def start(self) -> None:
         """Start looking for others."""

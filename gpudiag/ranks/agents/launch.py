@@ -6,11 +6,14 @@ import importlib.util
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.agents.addresses import look_up
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.announce import Announcer, own_addresses
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
@@ -19,8 +22,13 @@ from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_i
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
 from gpudiag.ranks.agents.messages import Card
-from gpudiag.ranks.agents.network import look_up_own_name, loopback_interface, require_address
-from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
+from gpudiag.ranks.agents.network import (
+    NoAddressError,
+    loopback_interface,
+    names_are_late,
+    require_address,
+)
+from gpudiag.ranks.agents.reach import Meeting, MeetingWatch, Obstacle, Reach
 from gpudiag.ranks.agents.refusal import shared_search
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
@@ -33,6 +41,10 @@ from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")
+
+# So long a name without an address is looked up again, where names do not come late by design. It is enough for the
+# leader of the others to hear of it, and to report it for all.
+_NAME_SECONDS = 4.0
 
 # torch's own timeouts are this much longer than ours, so that the agent, which knows more, reports first.
 _TORCH_GRACE_SECONDS = 30.0
@@ -78,7 +90,6 @@ def run_ranks(
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
-        LaunchError: the name of the rendezvous host did not resolve in time.
         RankStartError: the ranks could not be started.
         KeyboardInterrupt: Ctrl-C, after every rank was killed.
         TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
@@ -89,10 +100,16 @@ def run_ranks(
         server = None
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
+        began = time.monotonic()
         place = f"{environment.master}:{environment.master_port}"
-        with shared_search(environment.rank, environment.world_size, place) as meanwhile:
-            patience = budgets.seconds_for(RENDEZVOUS)
-            require_address(environment.master, patience, notice=notice, meanwhile=meanwhile)
+        longest = budgets.seconds_for(RENDEZVOUS)
+        patience = longest if names_are_late() else min(longest, _NAME_SECONDS)
+        with shared_search(environment.rank, environment.world_size, place) as search:
+            try:
+                require_address(environment.master, patience, notice=notice, meanwhile=search)
+            except NoAddressError as error:
+                search.await_report()
+                return _nameless_run(environment, error.words, time.monotonic() - began)
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),
@@ -126,6 +143,26 @@ def run_ranks(
     if run is None:  # another agent of this launch was interrupted, and reported it
         raise TerminatedError(signal.SIGTERM)
     return run
+
+
+def _nameless_run(environment: RankEnvironment, words: str, seconds: float) -> RankRun:
+    """The run of a process that has no address of rank 0's machine."""
+    place = f"{environment.master}:{environment.master_port}"
+    host = socket.gethostname()
+    found = Reach(Obstacle.NO_ADDRESS, words, place).evidence()
+    incident = Incident(IncidentKind.UNREACHED, environment.rank, host, RENDEZVOUS, seconds, found)
+    return RankRun(
+        world_size=environment.world_size,
+        launcher=environment.launcher,
+        host=host,
+        reports=(),
+        incidents=(incident,),
+        results={},
+        events=(),
+        injected=(),
+        seconds=seconds,
+        reporter=environment.local_rank == 0,
+    )
 
 
 def _run_alone(assignment: Assignment) -> RankRun | None:
@@ -173,8 +210,15 @@ def _watch(
         or not _may_be_elsewhere(environment)
     ):
         return None
-    elsewhere = environment.rank > environment.local_rank
-    meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)
+    meeting = Meeting(
+        environment.master,
+        port,
+        tuple(discovery.candidate_ports()),
+        elsewhere=environment.rank > environment.local_rank,
+        by_launcher=environment.launcher not in (Launcher.EXPLICIT, Launcher.VARIABLES),
+        names_are_late=names_are_late(),
+        key=discovery.key,
+    )
     return MeetingWatch(meeting, environment.rank, notice)
 
 
@@ -272,7 +316,9 @@ def _is_found_by_name(environment: RankEnvironment) -> bool:
 
     Who gives rank 0 alone a loopback address has others elsewhere.
     """
-    return _may_be_elsewhere(environment) and look_up_own_name() in own_addresses()
+    if not _may_be_elsewhere(environment):
+        return False
+    return bool(set(look_up(socket.gethostname()) or ()) & set(own_addresses()))
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:

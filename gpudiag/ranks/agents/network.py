@@ -23,8 +23,22 @@ _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 _LOOK_UP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
 _MEANWHILE_SECONDS = 0.2
+# Docker's own resolver, which knows a container's name once that is up.
+_DOCKER_RESOLVER = "nameserver 127.0.0.11"
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 _COMMAND_CHARACTERS = 60
+
+
+class NoAddressError(LaunchError):
+    """The name of rank 0's machine has no address on this one."""
+
+    def __init__(self, name: str, said: str) -> None:
+        """Keep the `name`, and what the resolver `said`."""
+        super().__init__(
+            f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
+            hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
+        )
+        self.words = f"{name} has no address on this machine: {said}"
 
 
 def require_address(
@@ -40,7 +54,7 @@ def require_address(
     `notice` is told after 5 s what is waited for; `meanwhile` is called several times a second with what the resolver says.
 
     Raises:
-        LaunchError: the name still did not resolve after `patience_seconds`.
+        NoAddressError: the name still did not resolve after `patience_seconds`.
     """
     began = time.monotonic()
     deadline = began + patience_seconds
@@ -49,15 +63,19 @@ def require_address(
             notice(f"waiting for an address of {name}, the rendezvous host: {said}")
             notice = None
         if time.monotonic() >= deadline:
-            raise LaunchError(
-                f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
-                hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
-            )
+            raise NoAddressError(name, said)
         again = min(time.monotonic() + _RETRY_SECONDS, deadline)
         while (left := again - time.monotonic()) > 0:
             if meanwhile is not None:
                 meanwhile(said)
             time.sleep(min(_MEANWHILE_SECONDS, left))
+
+
+def names_are_late() -> bool:
+    """Whether names of machines get their addresses only when these are up, as those of containers do."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ or Path("/run/.containerenv").exists():
+        return True
+    return _DOCKER_RESOLVER in _read(Path("/etc/resolv.conf"))
 
 
 def has_address(name: str) -> bool:
@@ -79,29 +97,6 @@ def is_own_address(name: str) -> bool:
                 continue
             return True
     return False
-
-
-def look_up_own_name() -> str | None:
-    """The address that this host's own name resolves to, empty for none; None where gloo is told its interface.
-
-    gloo tells the ranks of other machines to connect to that address. None too where the resolver takes too long.
-    """
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return None
-    found: list[str] = []
-
-    def look_up() -> None:
-        try:
-            entries = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-        except OSError:
-            found.append("")
-        else:
-            found.append(str(entries[0][4][0]))
-
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(_LOOK_UP_SECONDS)
-    return found[0] if found else None
 
 
 def _why_unknown(name: str, seconds: float) -> str | None:

@@ -16,6 +16,9 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
+from gpudiag.ranks.agents.store_notes import StoreNotes
+from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
+from gpudiag.ranks.diagnosis.survey import Answer
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
@@ -23,11 +26,14 @@ _REPLY_SECONDS = 0.5
 _LOOK_UP_SECONDS = 2.0
 _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
-# So that what the look finds is there when rank 0 has been waited for long enough to say so.
-_LOOK_AFTER_SECONDS = 2.0
+_LOOK_AFTER_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 1.0
+_LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
-_LOOK_AGAIN_SECONDS = 3.0
 _LOOK_ON_SECONDS = 4.0
+# In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
+_LASTING_SECONDS = 3.0
+_LASTING_LOOKS = 2
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
@@ -52,6 +58,9 @@ class Obstacle(StrEnum):
 
 _PASSED_OVER = (Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.REFUSED)
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
+_NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
+# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
+_HOPES = (Obstacle.NOT_FOUND, Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class Reach:
     words: str
     place: str  # HOST:PORT, as it was given
     host: str | None = None  # the machine that was found there; None for this one
+    only_open: OnlyOpenPort | None = None  # it is rank 0's of this run, and a firewall is between
 
     def evidence(self) -> tuple[Evidence, ...]:
         """The facts that judging needs."""
@@ -80,6 +90,9 @@ class Meeting:
     port: int
     agent_ports: tuple[int, ...]
     elsewhere: bool  # rank 0 is on another machine than this one
+    by_launcher: bool = False  # a launcher says so, which starts the ranks of each machine itself
+    names_are_late: bool = False  # machines get their addresses when they are up
+    key: str = ""  # of the run, by which rank 0's agent is known in the ranks' store
 
 
 def look_at(meeting: Meeting) -> Reach | None:
@@ -101,7 +114,7 @@ def look_at(meeting: Meeting) -> Reach | None:
     # A first address that is dead and a second one that works are healthy.
     if None in seen:
         return None
-    return next((one for one in seen if one is not None and one.obstacle in _LASTING), seen[-1])
+    return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
 
 
 def look_for_other_server(meeting: Meeting) -> Reach | None:
@@ -120,6 +133,38 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
     return None
 
 
+class Certainty:
+    """Whether what is in the way to rank 0 lasts, and does not go away because another rank is started.
+
+    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody knows, a
+    machine that does not answer, or another server at the port need not be waited for.
+    """
+
+    def __init__(self, meeting: Meeting) -> None:
+        """Judge looks at that place; times are of one clock, in seconds."""
+        self._lasting = {Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, *_LASTING}
+        if not meeting.names_are_late:
+            self._lasting.add(Obstacle.NO_ADDRESS)
+        if meeting.by_launcher:
+            self._lasting.add(Obstacle.OWN_ADDRESS)
+        self._obstacle: Obstacle | None = None
+        self._since = 0.0
+        self._looks = 0
+        self.reach: Reach | None = None  # what is certainly in the way
+
+    def add(self, found: Reach | None, began: float, ended: float) -> None:
+        """Add what a look between those times has found."""
+        obstacle = None if found is None else found.obstacle
+        # The kernel says that there is no route where the machine has answered no look for its address for a while.
+        same = obstacle is self._obstacle or {obstacle, self._obstacle} == _NOBODY
+        if not same:
+            self._since, self._looks = began, 0
+        self._obstacle = obstacle
+        self._looks += 1
+        lasted = self._looks >= _LASTING_LOOKS and ended - self._since >= _LASTING_SECONDS
+        self.reach = found if lasted and obstacle in self._lasting else None
+
+
 class MeetingWatch:
     """Looks at rank 0's machine from time to time while its agent is waited for, and says once what is in the way."""
 
@@ -129,6 +174,7 @@ class MeetingWatch:
         self._rank = rank
         self._notice = notice
         self._over = threading.Event()
+        self._certainty = Certainty(meeting)
         self._found: list[Reach | None] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -147,6 +193,11 @@ class MeetingWatch:
         """What the latest look found in the way; None where it found nothing, or there was none yet."""
         return self._found[-1] if self._found else None
 
+    @property
+    def certain(self) -> Reach | None:
+        """What is in the way for sure, so that rank 0 need not be waited for; None where there may be nothing."""
+        return self._certainty.reach
+
     def stop(self) -> None:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
@@ -161,6 +212,18 @@ class MeetingWatch:
                 told(found)
 
         threading.Thread(target=look, daemon=True).start()
+
+    @property
+    def shut_out(self) -> OnlyOpenPort | None:
+        """That a firewall is between, once a further look has not found otherwise: then nothing is to be waited for.
+
+        Rank 0 may have ended by then, as it found out too.
+        """
+        places = [place for place, one in enumerate(self._found) if one is not None and one.only_open]
+        if not places or places[0] == len(self._found) - 1 or None in self._found[places[0] :]:
+            return None
+        found = self._found[places[-1]]
+        return None if found is None else found.only_open
 
     def conclude(self) -> Reach:
         """What was in the way, or that rank 0 is not there.
@@ -179,16 +242,23 @@ class MeetingWatch:
             Obstacle.NOT_FOUND, f"{place} was tried, and no rank 0 of this run was found there", place
         )
 
+    def _leave_note(self, found: Reach | None) -> None:
+        """Let rank 0's agent know that this one reaches the store, and not it."""
+        if found is not None and found.only_open is not None:
+            shut_out = found.only_open
+            notes = StoreNotes((self._meeting.name, self._meeting.port), self._meeting.key)
+            notes.write(self._rank, f"{shut_out.hosts[0]} {','.join(shut_out.answers)}")
+
     def _watch(self) -> None:
         began = time.monotonic()
         pause = _LOOK_AFTER_SECONDS
         while not self._over.wait(pause):
-            self._found.append(look_at(self._meeting))
+            self._look()
             if self._notice is None:
-                pause = _LOOK_AGAIN_SECONDS
+                pause = _LATER_LOOK_SECONDS
                 continue
             left = NOTICE_SECONDS - (time.monotonic() - began)
-            pause = left - _LAST_LOOK_SECONDS
+            pause = min(_LOOK_AGAIN_SECONDS, left - _LAST_LOOK_SECONDS)
             if pause > 0:  # by then rank 0 may have come up
                 continue
             if self._over.wait(max(0.0, left)):
@@ -196,7 +266,14 @@ class MeetingWatch:
             notice, self._notice = self._notice, None
             why = "" if self._found[-1] is None else f": {self._found[-1].words}"
             notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
-            pause = _LOOK_AGAIN_SECONDS
+            pause = _LATER_LOOK_SECONDS
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        found = look_at(self._meeting)
+        self._found.append(found)
+        self._certainty.add(found, began, time.monotonic())
+        self._leave_note(found)
 
 
 def explain_absence(
@@ -212,6 +289,8 @@ def explain_absence(
     if absent is None:
         return incidents
     rest = tuple(one for one in incidents if one.kind is not IncidentKind.NOT_STARTED)
+    if reach.only_open is not None:
+        return (reach.only_open.incident(absent.at_seconds), *rest)
     evidence = (*absent.evidence, *reach.evidence())
     if missing == [absent] and reach.obstacle in (Obstacle.REFUSED, Obstacle.NOT_FOUND):
         return (replace(absent, host=reach.host or absent.host, evidence=evidence), *rest)
@@ -252,6 +331,12 @@ def _identify(
     if first.isascii() and len(first) >= 4:
         return Reach(Obstacle.FOREIGN, f"{other}; it {_protocol(first)}answers {first!r}", place)
     tried = _try_agents(address, meeting)
+    shut_out = _find_shut_out(reply, address, meeting, tried)
+    if shut_out is not None:
+        words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
+        return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
+    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
+        return None
     is_store = reply[:4] == _STORE_ANSWER
     if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
@@ -299,6 +384,26 @@ def _greet(connection: socket.socket) -> tuple[bytes, str]:
             return b"", "reset"
         return reply, "" if reply else "closed"
     return b"", ""
+
+
+def _find_shut_out(
+    reply: bytes, address: str, meeting: Meeting, tried: Sequence[int | None]
+) -> OnlyOpenPort | None:
+    """That the store there is this run's, and none of the ports of rank 0's agent answers; None where it is not so."""
+    if not meeting.key or not tried or None in tried or reply[:4] != _STORE_ANSWER:
+        return None
+    host = StoreNotes((address, meeting.port), meeting.key).read_host()
+    if host is None:
+        return None
+    answers = tuple(sorted({_answer(number) for number in tried if number is not None}))
+    port = meeting.agent_ports[0]
+    return OnlyOpenPort(host, meeting.name, meeting.port, port, answers, (socket.gethostname(),))
+
+
+def _answer(number: int) -> str:
+    """What an error of connect(2) is called in a note: the kernel's routes were good enough for the other port."""
+    answers = {errno.ECONNREFUSED: Answer.REFUSED, errno.ETIMEDOUT: Answer.SILENT}
+    return answers.get(number, Answer.PROHIBITED).value
 
 
 def _try_agents(address: str, meeting: Meeting) -> list[int | None]:

@@ -5,7 +5,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpudiag.errors import ExitStatus, GpudiagError, RankStartError
@@ -20,6 +20,7 @@ from gpudiag.ranks.launchers import job_hosts, job_name
 # The leader announces itself once it has missed somebody for 1.5 s, and may have been started a little later.
 _FIND_SECONDS = 8.0
 _VERDICT_SECONDS = 60.0
+_SEARCH_SECONDS = 20.0
 _LOOK_AGAIN_SECONDS = 0.1
 # An agent has some twenty open, a rank with torch and its connections to three others forty; every system's own limit
 # is 256 or more.
@@ -105,29 +106,49 @@ def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def shared_search(rank: int, world_size: int, place: str) -> Iterator[Callable[[str], None]]:
-    """What to call, with the resolver's words, while the name in `place` has no address: others may know a better one.
+class Search:
+    """Looks for others of the job while the name of rank 0's machine has no address: they may know a better one."""
 
-    It ends this process where the leader of the others has reported that.
-    """
-    outsider: Outsider | None = None
+    def __init__(self, card: Card) -> None:
+        """Announce the card from the first call on."""
+        self._card = card
+        self._outsider: Outsider | None = None
+        self._began = time.monotonic()
 
-    def search(said: str) -> None:
-        nonlocal outsider
-        if outsider is None:
-            name = place.rpartition(":")[0]
-            words = f"{name} has no address there: {said}"
-            card = _card(rank, world_size, place=place)
-            outsider = Outsider(replace(card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
-        if outsider.poll():
+    def __call__(self, said: str) -> None:
+        """Look on; `said` is what the resolver says.
+
+        Raises:
+            SystemExit: the leader of others has reported that.
+        """
+        if self._outsider is None:
+            words = f"{self._card.place.rpartition(':')[0]} has no address there: {said}"
+            self._outsider = Outsider(replace(self._card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
+        if self._outsider.poll():
             raise SystemExit(int(ExitStatus.ERROR))
 
-    try:
+    def await_report(self) -> None:
+        """Wait for a leader that has heard of it; return where none has.
+
+        Raises:
+            SystemExit: it has reported that.
+        """
+        until = self._began + _SEARCH_SECONDS
+        while self._outsider is not None and self._outsider.is_heard and time.monotonic() < until:
+            self("")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def close(self) -> None:
+        """Look no further."""
+        if self._outsider is not None:
+            self._outsider.close()
+
+
+@contextlib.contextmanager
+def shared_search(rank: int, world_size: int, place: str) -> Iterator[Search]:
+    """What to call while the name in `place` has no address."""
+    with contextlib.closing(Search(_card(rank, world_size, place=place))) as search:
         yield search
-    finally:
-        if outsider is not None:
-            outsider.close()
 
 
 def _card(rank: int, world_size: int, place: str = "", trouble: str = "", hint: str = "") -> Card:

@@ -85,6 +85,7 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.CUT_OFF: (),
         IncidentKind.PARTED: (),
         IncidentKind.MISNAMED: (),
+        IncidentKind.FILTERED: (),
         IncidentKind.LOSSY: (),
         IncidentKind.START_FAILED: (),
         IncidentKind.LATE: (),
