@@ -136,8 +136,9 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
         whole = json.dumps([one for end in with_findings for one in end.findings], ensure_ascii=False)
         problems += [f"no {word!r}" for word in case.words if word not in whole]
         hosts = {host for end in with_findings for one in end.findings for host in _hosts_of(one)}
-        late = seconds > case.within_seconds
-        problems += [f"after {seconds:.1f} s, not {case.within_seconds:.0f} s"] * late
+        told = min((float(one.document["seconds"]) for one in with_findings), default=0.0)
+        late = told > case.within_seconds
+        problems += [f"{told:.1f} s after it started, not {case.within_seconds:.0f} s"] * late
         problems += [f"{host} not named" for host in case.hosts if host not in hosts]
         if case.hosts:
             problems += [f"{host} blamed" for host in sorted(hosts - set(case.hosts))]

@@ -41,7 +41,7 @@ class Case:
     words: Sequence[str] = ()
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
-    # How soon after the last rank was started the first report must be there.
+    # How soon the first report must be there, from the start of its process's run on: Python has started by then.
     within_seconds: float = math.inf
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None

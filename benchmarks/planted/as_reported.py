@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.planted.importing import AfterImport
 from benchmarks.planted.planting import (
     WHEN,
     after,
@@ -15,6 +16,7 @@ from benchmarks.planted.planting import (
     on_ddp,
     on_sharded_gradients,
     on_steps,
+    on_what_is_handed_in,
     parameters_of,
     put,
 )
@@ -262,3 +264,76 @@ def average_of_weights_written_back() -> None:
         return result
 
     on_steps(act)
+
+
+# DeepSpeed's engine, which drives torch's optimizer with flat parts.
+
+
+def _on_engine_steps(act: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
+    """Call `act` with the optimizer inside the engine, the number of the step and the step itself, on one rank."""
+    counts: dict[int, int] = {}
+    inside: set[int] = set()
+    call: Any = torch.optim.SGD.step
+
+    def remember(_: Any, *args: Any, **named: Any) -> None:
+        inside.update(id(one) for one in (*args, *named.values()) if isinstance(one, torch.optim.Optimizer))
+
+    def watch() -> None:
+        from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+        for engine in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3):
+            after(engine, "__init__", remember)
+
+    AfterImport("deepspeed", watch)
+
+    @wraps(call)
+    def step(self: Any, closure: Any = None) -> Any:
+        if id(self) not in inside or not is_guilty():
+            return call(self, closure)
+        number = counts.get(id(self), 0)
+        counts[id(self)] = number + 1
+        return act(self, number, lambda: call(self, closure))
+
+    put(torch.optim.SGD, "step", step)
+
+
+@fault
+def zero_other_rate_on_one_rank() -> None:
+    """One rank's optimizer has another learning rate."""
+
+    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        return step()
+
+    _on_engine_steps(act)
+
+
+@fault
+def zero_momentum_lost_on_one_rank() -> None:
+    """One rank's part of the state is lost."""
+
+    def act(optimizer: Any, number: int, step: Callable[[], Any]) -> Any:
+        if number == WHEN:
+            optimizer.state.clear()
+        return step()
+
+    _on_engine_steps(act)
+
+
+@fault
+def zero_no_step_on_one_rank() -> None:
+    """One rank leaves one step out."""
+    _on_engine_steps(lambda optimizer, number, step: None if number == WHEN else step())
+
+
+@fault
+def zero_counts_one_rank_more() -> None:
+    """One rank hands in 1.1 times its gradients."""
+
+    def act(tensor: torch.Tensor) -> None:
+        if is_guilty():
+            tensor.mul_(1.1)
+
+    on_what_is_handed_in(act)

@@ -82,6 +82,7 @@ class StepParts:
     gradient_rest: float | None = None  # what that leaves unexplained, over their size
     momentum_kept: float | None = None  # how much of SGD's momentum is in the movement; 1 where it is right
     momentum_rest: float | None = None  # what that leaves unexplained, over the expected movement
+    all_unmoved: bool = False  # whether all that this rank keeps of any tensor is where it was
 
 
 @dataclass(frozen=True, slots=True)

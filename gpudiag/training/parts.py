@@ -125,6 +125,7 @@ class PartsFinder:
             gradient_rest=times_rest,
             momentum_kept=kept,
             momentum_rest=kept_rest,
+            all_unmoved=all(found[name].equal(start[name]) for name in found),
         )
 
     def _gradients_of_step(self, used: Tensors) -> tuple[float | None, float | None]:

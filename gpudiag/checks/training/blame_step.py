@@ -104,7 +104,9 @@ def _blame_movement(wrong: WrongStep) -> Blame | None:
     parts, number = wrong.parts, wrong.number
     everything = {fact.name for step in wrong.together.values() for fact in step.parameters}
     unmoved = [set(one.unmoved) for one in parts.values()]
-    if all(names == everything for names in unmoved):
+    if all(
+        names == everything or one.all_unmoved for names, one in zip(unmoved, parts.values(), strict=True)
+    ):
         return _blame_no_step(wrong)
     if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
         names = next(iter(parts.values())).unmoved
@@ -177,11 +179,13 @@ def _blame_multiple(wrong: WrongStep) -> Blame | None:
 
 def _blame_settings(wrong: WrongStep) -> Blame | None:
     """The blame for an optimizer with other settings than the plan's, whatever they do to a step."""
-    if not all(one.settings for one in wrong.parts.values()):
+    others = {rank: one.settings for rank, one in wrong.parts.items() if one.settings}
+    if not others:
         return None
-    said = " and ".join(next(iter(wrong.parts.values())).settings or ())
-    words = f"step {wrong.number} follows other settings than those configured{wrong.where}: the optimizer's {said}"
-    return Blame(_kind(wrong), tuple(wrong.parts), words, remedy=_SETTINGS_REMEDY)
+    said = " and ".join(next(iter(others.values())))
+    who = wrong.where if len(others) == len(wrong.parts) else f" on {name_ranks(tuple(others))}"
+    words = f"step {wrong.number} follows other settings than those configured{who}: the optimizer's {said}"
+    return Blame(_kind(wrong), tuple(others), words, remedy=_SETTINGS_REMEDY)
 
 
 def _blame_momentum(wrong: WrongStep) -> Blame | None:

@@ -41,6 +41,8 @@ _TICK_SECONDS = 0.1
 
 # By then all agents that lost their leader, or never reached it, are connected to the next one.
 _GATHER_SECONDS = 2.0
+# Those of one machine find out at about the same time that they cannot reach rank 0's.
+_GATHER_HERE_SECONDS = 0.5
 # A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
 _GATHER_AFTER_SILENCE_SECONDS = 3.5
 
@@ -105,8 +107,14 @@ class Agent:
         self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
         self.meeting_faults: MeetingFaults | None = None  # of the leader of agents on several hosts
         self._led_after = led_after
+        self._gather_seconds = _GATHER_SECONDS
         self._start_clock = StartClock(self._budgets.seconds_for(RENDEZVOUS))
         self._accounted_after: float | None = None
+
+    def expect_nobody(self) -> None:
+        """Wait for no other rank than those of this machine: the others cannot be reached, for sure."""
+        self._start_clock.stop()
+        self._gather_seconds = _GATHER_HERE_SECONDS
 
     def watch(self) -> bool:
         """Watch the run; True once it is over, False if it is to be given up.
@@ -264,7 +272,7 @@ class Agent:
             self._remote is None
         ):  # our own ranks start once their import is done, which has a limit of its own
             return math.inf
-        return max(self._start_clock.over_after(self._led_after), self._led_after + _GATHER_SECONDS)
+        return max(self._start_clock.over_after(self._led_after), self._led_after + self._gather_seconds)
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpudiag.linux.proc import DEAD_STATES, STOPPED_STATES
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
@@ -173,7 +174,7 @@ class RankRecord:
             self.connected = bool(is_connected_to(self.pid, self.store_port))
 
     def _add_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
-        if state is None or state.state in process.DEAD_STATES:
+        if state is None or state.state in DEAD_STATES:
             self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
@@ -181,7 +182,7 @@ class RankRecord:
             self.looked_for_gpu, self.has_gpu = True, process.has_open(state.pid, "/dev/nvidia")
             self.wait_channel = process.read_wait_channel(state.pid)
         self._look_at_groups(now, state.pid)
-        stopped = state.state in process.STOPPED_STATES or self.frozen_by is not None
+        stopped = state.state in STOPPED_STATES or self.frozen_by is not None
         if stopped != (self.life is Life.STOPPED):
             self.life = Life.STOPPED if stopped else Life.ALIVE
             self.changed_at, self.still_seconds = now, 0.0

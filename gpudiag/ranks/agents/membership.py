@@ -233,6 +233,7 @@ class Membership:
         self._addresses = read_host_addresses() if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
+        self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -317,6 +318,9 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
+            if self._watch is not None and not self._peers.met and self._watch.certain is not None:
+                self._is_kept_out = True
+                patience.shorten(0.0)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -335,6 +339,8 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
+        if self._is_kept_out:
+            agent.expect_nobody()
         agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:
             if not agent.watch():

@@ -18,6 +18,11 @@ class StartClock:
         self._came: set[int] = set()
         self._last_came = 0.0
         self._complete_after: float | None = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Wait for no further rank."""
+        self._is_stopped = True
 
     def add(self, views: Sequence[RankView], now: float) -> tuple[RankView, ...]:
         """The views, in which no wait of the start is longer than all ranks' processes have been there."""
@@ -37,6 +42,6 @@ class StartClock:
 
         One that leads because it has waited in vain for a lower rank has waited long enough.
         """
-        if led_after >= self._limit_seconds:
+        if self._is_stopped or led_after >= self._limit_seconds:
             return led_after
         return self._last_came + self._limit_seconds

@@ -442,3 +442,17 @@ def test_a_mig_instance_with_more_used_than_it_has_has_no_used_memory():
     (instance,) = sheet.values["mig_instances"]
     assert instance["memory_total_bytes"] == 10 * GIB
     assert instance["missing"]["memory_used_bytes"] == "not_supported"
+
+
+@pytest.mark.parametrize(
+    "name", [b"\xf8NVIDIA GeForce", b"NVIDIA \x80\xff", "NVIDIA \u00ae".encode("latin-1")]
+)
+def test_a_name_that_is_no_text_costs_only_its_odd_bytes(name):
+    """github.com/crystian/ComfyUI-Crystools/pull/66: byte 0xf8 at the start of a GPU's name."""
+
+    def decoded():
+        return name.decode()  # as pynvml does
+
+    value = read({"nvmlDeviceGetName": decoded}).values["name"]
+    assert "NVIDIA" in value
+    assert "\ufffd" in value
