@@ -18,6 +18,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
 from gpudiag.ranks.agents.store_notes import StoreNotes
+from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
 from gpudiag.ranks.diagnosis.survey import Answer
 from gpudiag.ranks.stages import RENDEZVOUS
@@ -260,6 +261,8 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
             return _identify(said, named, address, meeting, place)
     if said in _NO_ROUTE:
         words = f"there is no route from this machine to {named}: {os.strerror(said)}"
+        if may_send_to(address):  # an ICMP message came back
+            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
     if said == errno.ECONNREFUSED:
         if None in _try_agents(address, meeting):

@@ -58,13 +58,13 @@ def test_rank_0_s_agent_and_one_that_is_shut_out_find_the_same(store: dist.TCPSt
     watch = StoreWatch(notes, "machine1", range(1, 4))
     try:
         wait_for(notes)
-        found = look_at(Meeting(HERE, store.port, ports, False, KEY))
+        found = look_at(Meeting(HERE, store.port, ports, False, key=KEY))
         assert found is not None
         assert (found.obstacle, found.host) == (Obstacle.OTHER_PORTS, "machine1")
         assert found.only_open is not None
         assert (found.only_open.port, found.only_open.answers) == (store.port, ("refused",))
         assert watch.notes == {}
-        MeetingWatch(Meeting(HERE, store.port, ports, False, KEY), 3, None)._leave_note(found)
+        MeetingWatch(Meeting(HERE, store.port, ports, False, key=KEY), 3, None)._leave_note(found)
         until = time.monotonic() + 30
         while not watch.notes and time.monotonic() < until:
             time.sleep(0.05)
@@ -75,7 +75,7 @@ def test_rank_0_s_agent_and_one_that_is_shut_out_find_the_same(store: dist.TCPSt
 
 
 def test_another_job_s_store_is_no_sign_of_a_firewall(store: dist.TCPStore) -> None:
-    found = look_at(Meeting(HERE, store.port, closed_ports(), False, KEY))
+    found = look_at(Meeting(HERE, store.port, closed_ports(), False, key=KEY))
     assert found is None or found.only_open is None
 
 
@@ -85,10 +85,10 @@ def test_a_store_of_somebody_else_s_job_is_no_obstacle(store: dist.TCPStore) -> 
 
 def test_a_firewall_is_certain_once_a_second_look_does_not_say_otherwise(store: dist.TCPStore) -> None:
     assert StoreNotes((HERE, store.port), KEY).write_host("machine1")
-    meeting = Meeting(HERE, store.port, closed_ports(), False, KEY)
+    meeting = Meeting(HERE, store.port, closed_ports(), False, key=KEY)
     found = look_at(meeting)
     assert found is not None
-    refused = look_at(Meeting(HERE, closed_ports()[0], closed_ports(), False, KEY))
+    refused = look_at(Meeting(HERE, closed_ports()[0], closed_ports(), False, key=KEY))
     for looks, certain in (
         ([found], False),
         ([found, found], True),
