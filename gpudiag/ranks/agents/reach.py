@@ -277,7 +277,12 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
 def _identify(
     connection: socket.socket, named: str, address: str, meeting: Meeting, place: str
 ) -> Reach | None:
-    """Who listens where the ranks are to meet."""
+    """Who listens where the ranks are to meet.
+
+    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is said to it.
+    """
+    if not meeting.agent_ports:
+        return None
     reply = b""
     connection.settimeout(_REPLY_SECONDS)
     for greeting in (_STORE_GREETING, _END_OF_LINES):
@@ -295,8 +300,6 @@ def _identify(
     if shut_out is not None:
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
-    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
-        return None
     if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place)
