@@ -17,6 +17,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
 from gpudiag.ranks.agents.store_notes import StoreNotes
+from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
 from gpudiag.ranks.diagnosis.survey import Answer
 from gpudiag.ranks.stages import RENDEZVOUS
@@ -306,6 +307,8 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
             return _identify(said, named, address, meeting, place)
     if said in _NO_ROUTE:
         words = f"there is no route from this machine to {named}: {os.strerror(said)}"
+        if may_send_to(address):  # an ICMP message came back
+            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
     if said == errno.ECONNRESET:  # before the server could be greeted
         words = f"another server has port {meeting.port} of {named}; it resets connections"
@@ -323,7 +326,12 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
 def _identify(
     connection: socket.socket, named: str, address: str, meeting: Meeting, place: str
 ) -> Reach | None:
-    """Who listens where the ranks are to meet."""
+    """Who listens where the ranks are to meet.
+
+    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is said to it.
+    """
+    if not meeting.agent_ports:
+        return None
     reply, ended = _greet(connection)
     other = f"another server has port {meeting.port} of {named}"
     text = reply.decode("ascii", errors="replace").partition("\n")[0]
@@ -335,8 +343,6 @@ def _identify(
     if shut_out is not None:
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
-    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
-        return None
     is_store = reply[:4] == _STORE_ANSWER
     if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
