@@ -443,7 +443,7 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
-        if self._is_kept_out:
+        if self._is_kept_out and not self._peers.met:
             agent.expect_nobody()
         agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:

@@ -32,6 +32,8 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_ON_SECONDS = 4.0
+# Where nobody has an address of this machine's own network, its kernel says so after 3 s (neigh/retrans_time_ms).
+_NEIGHBOUR_SECONDS = 4.0
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
 _LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
@@ -116,6 +118,33 @@ def look_at(meeting: Meeting) -> Reach | None:
     if None in seen:
         return None
     return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
+
+
+def look_for_silent_address(meeting: Meeting) -> Reach | None:
+    """The address of the name that torch waits for until its timeout, with others behind it; None where there is none.
+
+    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to the one
+    before. Takes up to 5 s.
+    """
+    found = _look_up(meeting.name)
+    if isinstance(found, str):
+        return None
+    in_order = sorted(found[:_MOST_ADDRESSES], key=lambda address: ":" not in address)
+    for address in in_order[:-1]:
+        said = _connect(address, meeting.port)
+        if (
+            said == errno.ETIMEDOUT
+        ):  # once more: what was lost is sent again, and the kernel finds that nobody is there
+            said = _connect(address, meeting.port, _NEIGHBOUR_SECONDS)
+        if isinstance(said, socket.socket):
+            said.close()
+            return None
+        if said == errno.ETIMEDOUT:
+            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not go on to its next address"
+            return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
+        if said not in _NO_ROUTE:
+            return None
+    return None
 
 
 def look_for_other_server(meeting: Meeting) -> Reach | None:
@@ -207,8 +236,11 @@ class MeetingWatch:
         """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server."""
 
         def look() -> None:
-            time.sleep(_LOOK_ON_SECONDS)
-            found = look_for_other_server(self._meeting)
+            began = time.monotonic()
+            found = look_for_silent_address(self._meeting)
+            if found is None:
+                time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
+                found = look_for_other_server(self._meeting)
             if found is not None:
                 told(found)
 
@@ -423,10 +455,10 @@ def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
     return tried
 
 
-def _connect(address: str, port: int) -> socket.socket | int:
+def _connect(address: str, port: int, seconds: float = _CONNECT_SECONDS) -> socket.socket | int:
     """A connection; else the number of the error, ETIMEDOUT where nobody answers."""
     try:
-        return socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
+        return socket.create_connection((address, port), timeout=seconds)
     except TimeoutError:
         return errno.ETIMEDOUT
     except OSError as error:
