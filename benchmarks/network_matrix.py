@@ -8,6 +8,8 @@ the start of the last rank to the end of the first report. Needs root.
 """
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import statistics
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,7 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
     began = [0.0]
     last = max((case.starts.get(rank, Start()).delay_seconds for rank in range(4)), default=0.0)
     events = folder / "events"
+    events.unlink(missing_ok=True)  # of an earlier run that was kept in the same folder
 
     def one(rank: int, start: Start) -> None:
         time.sleep(start.delay_seconds)
@@ -107,6 +110,14 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
     return judge(case, ended)
 
 
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Waits until no other run of this benchmark is on this machine: two would measure each other."""
+    with open("/run/lock/gpudiag-network-matrix", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
     """Whether what the ranks reported is right, and where not, why."""
     with_findings = [one for one in ended.values() if one.findings]
@@ -129,8 +140,11 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
         problems += [f"{host} not named" for host in case.hosts if host not in hosts]
         if case.hosts:
             problems += [f"{host} blamed" for host in sorted(hosts - set(case.hosts))]
-        problems += [f"{reports} different reports"] * (reports > 1)
-        problems += ["a process ended with 0"] * any(one.status == 0 for one in ended.values())
+        problems += [f"{reports} different reports"] * (reports > case.reports)
+        if case.warning:
+            problems += [f"exit {one.status}" for one in ended.values() if one.status != 0][:1]
+        else:
+            problems += ["a process ended with 0"] * any(one.status == 0 for one in ended.values())
     return Outcome(not problems, "; ".join(problems), reports, seconds, first)
 
 
@@ -197,7 +211,7 @@ def main() -> int:
     for case in chosen:
         outcomes = []
         for turn in range(options.times):
-            with tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
+            with one_at_a_time(), tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
                 outcomes.append(run(case, machines, folder, options.launcher))

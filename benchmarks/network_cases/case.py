@@ -39,6 +39,12 @@ class Case:
     words: Sequence[str] = ()
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
+    # The findings only warn: every process ends with status 0.
+    warning: bool = False
+    # How many reports may differ: a host that is cut off for good cannot agree with the others.
+    reports: int = 1
+    # How many ranks: the first of each machine, then the second of each.
+    ranks: int = 4
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None
 

@@ -201,6 +201,8 @@ class IncidentKind(StrEnum):
     UNREACHED = "unreached"  # its machine does not reach rank 0's
     CUT_OFF = "cut_off"  # no other host reaches its host
     PARTED = "parted"  # its host and another one do not reach each other
+    NARROWED = "narrowed"  # large packets between its host and others are lost, and small ones are not
+    OUTAGE = "outage"  # the network carried nothing to its host, or between it and another one, and then it did again
     LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
     MISNAMED = "misnamed"  # its host's own name has no address that other hosts could connect to
     START_FAILED = "start_failed"  # the process that starts ranks could not

@@ -32,6 +32,7 @@ _ENDINGS = frozenset(
         IncidentKind.UNREACHED,
         IncidentKind.CUT_OFF,
         IncidentKind.PARTED,
+        IncidentKind.NARROWED,
         IncidentKind.MISNAMED,
         IncidentKind.START_FAILED,
     }

@@ -49,6 +49,8 @@ NO_GPU_MEMORY = happened(
 NO_THREAD = happened(IncidentKind.RAISED, "message", "can't start new thread", stage="import")
 CUT_OFF = happened(IncidentKind.CUT_OFF, "not_reached_by", "a1, a3")
 PARTED = happened(IncidentKind.PARTED, "one_side", "a1")
+NARROWED = happened(IncidentKind.NARROWED, "largest_packet", 1000)
+OUTAGE = happened(IncidentKind.OUTAGE, "lasted", 3.0)
 LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
 MISNAMED = happened(IncidentKind.MISNAMED, "own_address", "127.0.1.1", stage="init")
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
@@ -67,6 +69,8 @@ _CASES = (
     ("network.wrong_interface", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
     ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
     ("network.name_is_loopback", MISNAMED, False, NO_SUCH_INTERFACE, False),
+    ("network.large_packets_lost", NARROWED, False, PARTED, False),
+    ("network.interrupted", OUTAGE, True, CUT_OFF, False),
     ("network.path_lossy", LOSSY, True, LATE, True),
     ("rank.silent", SILENT, False, STOPPED, False),
     ("rank.start_failed", START_FAILED, False, DIED, False),

@@ -17,6 +17,8 @@ from gpudiag.checks.ranks.network import (
     MEETING_WRONG_ADDRESS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
+    NETWORK_INTERRUPTED,
+    NETWORK_LARGE_PACKETS_LOST,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
 )
@@ -278,6 +280,8 @@ RANK_FINDINGS = (
     MEETING_FOREIGN_SERVER,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
+    NETWORK_LARGE_PACKETS_LOST,
+    NETWORK_INTERRUPTED,
     NETWORK_PATH_LOSSY,
     RANK_VERSIONS_DIFFER,
     RANK_VARIABLES_DIFFER,
@@ -304,6 +308,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
+        IncidentKind.NARROWED: NETWORK_LARGE_PACKETS_LOST,
+        IncidentKind.OUTAGE: NETWORK_INTERRUPTED,
         IncidentKind.MISNAMED: NAME_LOOPBACK,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
         IncidentKind.START_FAILED: RANK_START_FAILED,
@@ -333,10 +339,13 @@ _OF_THE_HOST = (
     IncidentKind.UNREACHED,
     IncidentKind.CUT_OFF,
     IncidentKind.MISNAMED,
+    IncidentKind.NARROWED,
+    IncidentKind.OUTAGE,
 )
 
-# Incidents of what is between two hosts.
+# Incidents of what is between two hosts; of one host where there is no other side.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
+_MAY_BE_OF_A_PATH = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
@@ -364,7 +373,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
             HostSubject(incident.host), _no_interface(incident, absent["name"]), *incident.evidence
         )
     subject: Subject
-    if incident.kind in _OF_A_PATH:
+    if incident.kind in _OF_A_PATH or (incident.kind in _MAY_BE_OF_A_PATH and "one_side" in facts):
         ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
         subject = LinkSubject(ends, incident.host)
     elif incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts):

@@ -59,8 +59,8 @@ MEETING_FOREIGN_SERVER = FindingKind(
 _PATHS_BASIS = Basis(
     reads="Whether each host's agent connects to those of the other hosts, at a port that the kernel chose, and"
     " whether these reply.",
-    limit="1.5 s for a connection, 2 s for the reply; where ranks hang, and once more after 1.5 s before that"
-    " counts as a hang.",
+    limit="1.5 s for a connection, 2 s for the reply; again and again while ranks wait. While they meet, two looks in a"
+    " row; after that 10 s, so that a link that comes back is a warning: network.interrupted.",
     look_also=("ip -s link", "ip route get ADDRESS", "nft list ruleset", "collective.stalled"),
 )
 NETWORK_HOST_CUT_OFF = FindingKind(
@@ -84,6 +84,38 @@ NETWORK_HOSTS_PARTED = FindingKind(
     remedy="Look at what is between them: routes, firewall and security group on both (NCCL and gloo take any port), "
     "the switches on the way. `ip route get` and the other's address shows the way.",
     basis=_PATHS_BASIS,
+)
+NETWORK_LARGE_PACKETS_LOST = FindingKind(
+    code="network.large_packets_lost",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Small packets pass between hosts, and large ones are lost each time (an MTU hole): ranks connect, and then hang at the first large message.",
+    remedy="Give every interface and switch on the way the same MTU, and let ICMP `fragmentation needed` pass: `ip link` on"
+    " both ends, `tracepath` and the other host's address; `ip link set dev IFACE mtu 1400` until then.",
+    basis=Basis(
+        reads="Whether each host's agent gets a message back that fills one packet; where it does not, whether small ones"
+        " come back, and the largest that does.",
+        limit="1.6 s, in which TCP sends a lost packet four times; in two looks in a row.",
+        look_also=("ip link", "tracepath ADDRESS", "ping -M do -s 1472 ADDRESS", "collective.stalled"),
+    ),
+)
+NETWORK_INTERRUPTED = FindingKind(
+    code="network.interrupted",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="For some seconds the network carried nothing to a host, or between two hosts; then it did again, and the ranks went on.",
+    remedy="Look for a link that went down and up at that time: `dmesg -T | grep -i link`, `ip -s link`, the switch's log; the "
+    "cable, the transceiver, spanning tree.",
+    basis=Basis(
+        reads="Whether each host's agent connects to those of the other hosts while ranks wait, and since when nothing came"
+        " from them.",
+        limit="1 s to 10 s; what lasts longer is network.host_cut_off or network.hosts_parted.",
+        look_also=("dmesg -T", "ip -s link", "collective.interrupted", "network.path_lossy"),
+    ),
 )
 NETWORK_PATH_LOSSY = FindingKind(
     code="network.path_lossy",
@@ -133,6 +165,26 @@ def _parted(incident: Incident) -> str:
     return f"the network between {one} and {other} is cut{both}"
 
 
+def _narrowed(incident: Incident) -> str:
+    facts = incident.facts
+    size = f"packets over {facts['largest_packet']} bytes" if "largest_packet" in facts else "large packets"
+    if "one_side" in facts:
+        return f"{size} are lost between {facts['one_side']} and {facts['other_side']}, and smaller ones pass"
+    return f"{incident.host}'s path loses {size}, and smaller ones pass: to and from all other hosts"
+
+
+def _outage(incident: Incident) -> str:
+    facts = incident.facts
+    lasted = format_seconds(float(facts.get("lasted", 0.0)))
+    times = int(facts.get("times", 1))
+    often = f" at most, {times} times" if times > 1 else ""
+    if "one_side" in facts:
+        who = f"the network between {facts['one_side']} and {facts['other_side']}"
+    else:
+        who = f"{incident.host}'s link"
+    return f"{who} stood still for {lasted}{often}, and then carried data again"
+
+
 def _misnamed(incident: Incident) -> str:
     address = incident.facts.get("own_address", "none")
     what = "has no address" if address == "none" else f"is {address}"
@@ -154,6 +206,8 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.UNREACHED: _unreached,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
+        IncidentKind.NARROWED: _narrowed,
+        IncidentKind.OUTAGE: _outage,
         IncidentKind.MISNAMED: _misnamed,
         IncidentKind.LOSSY: _lossy,
     }

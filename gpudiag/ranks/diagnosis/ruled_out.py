@@ -83,6 +83,8 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.UNREACHED: (),
         IncidentKind.CUT_OFF: (),
         IncidentKind.PARTED: (),
+        IncidentKind.NARROWED: (),
+        IncidentKind.OUTAGE: (),
         IncidentKind.MISNAMED: (),
         IncidentKind.LOSSY: (),
         IncidentKind.START_FAILED: (),
