@@ -29,6 +29,7 @@ from tests.ranks.machines import Machine, four_machines
 
 LIMIT_SECONDS = 180.0
 SIZES = ("--backend", "gloo", "--min-bytes", "64K", "--max-bytes", "64K", "--iterations", "5")
+AUTOMATIC = ("--backend", "gloo")
 LONG = ("--iterations", "100000")
 
 
@@ -63,7 +64,7 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
     """Run one rank on each machine, and judge what they reported."""
     ended: dict[int, Ended] = {}
     began = [0.0]
-    last = max((case.starts.get(rank, Start()).delay_seconds for rank in range(4)), default=0.0)
+    last = max((case.starts.get(rank, Start()).delay_seconds for rank in range(case.ranks)), default=0.0)
     events = folder / "events"
     events.unlink(missing_ok=True)  # of an earlier run that was kept in the same folder
 
@@ -88,7 +89,7 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
     with case.arrange(machines):
         threads = [
             threading.Thread(target=one, args=(rank, start), daemon=True)
-            for rank in range(4)
+            for rank in range(case.ranks)
             if not (start := case.starts.get(rank, Start())).missing
         ]
         for thread in threads:
@@ -170,14 +171,21 @@ def _start(
     before: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     if launcher == "torchrun":
-        nodes = ("--nnodes", "4", "--node-rank", str(rank), "--nproc-per-node", "1")
+        nodes = ("--nnodes", str(case.ranks), "--node-rank", str(rank), "--nproc-per-node", "1")
         meeting = ("--master-addr", "machine1", "--master-port", str(PORT))
         before = ("-m", "torch.distributed.run", *nodes, *meeting)
     elif launcher == "env":
-        variables |= {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
+        variables |= {"RANK": str(rank), "WORLD_SIZE": str(case.ranks), "LOCAL_RANK": "0"}
         variables |= {"MASTER_ADDR": "machine1", "MASTER_PORT": str(PORT)}
     else:
-        place = ("--rank", str(rank), "--world-size", "4", "--init-method", f"tcp://machine1:{PORT}")
+        place = (
+            "--rank",
+            str(rank),
+            "--world-size",
+            str(case.ranks),
+            "--init-method",
+            f"tcp://machine1:{PORT}",
+        )
     for name, value in start.variables.items():
         if value is None:
             variables.pop(name, None)
@@ -185,7 +193,15 @@ def _start(
             variables[name] = value
     listed = ("--events", str(events)) if case.then is not None and rank == 0 else ()
     long = LONG if case.then is not None else ()
-    flags = (*SIZES, *long, "--json", *place, *listed, *case.flags, *start.flags)
+    flags = (
+        *(AUTOMATIC if case.automatic else SIZES),
+        *long,
+        "--json",
+        *place,
+        *listed,
+        *case.flags,
+        *start.flags,
+    )
     return subprocess.Popen(
         machine.command(sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
         env=variables,
@@ -211,7 +227,11 @@ def main() -> int:
     for case in chosen:
         outcomes = []
         for turn in range(options.times):
-            with one_at_a_time(), tempfile.TemporaryDirectory() as temporary, four_machines() as machines:
+            with (
+                one_at_a_time(),
+                tempfile.TemporaryDirectory() as temporary,
+                four_machines(case.ranks) as machines,
+            ):
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
                 outcomes.append(run(case, machines, folder, options.launcher))

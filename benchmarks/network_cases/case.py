@@ -43,7 +43,9 @@ class Case:
     warning: bool = False
     # How many reports may differ: a host that is cut off for good cannot agree with the others.
     reports: int = 1
-    # How many ranks: the first of each machine, then the second of each.
+    # gpudiag chooses how often each size runs.
+    automatic: bool = False
+    # How many machines, each with one rank.
     ranks: int = 4
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None

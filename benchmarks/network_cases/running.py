@@ -72,7 +72,13 @@ CASES = (
         hosts=("machine3",),
         warning=True,
     ),
-    Case("link cut for good", then=cut_for_good(2), words=("network.host_cut_off",), hosts=("machine3",), reports=2),
+    Case(
+        "link cut for good",
+        then=cut_for_good(2),
+        words=("network.host_cut_off",),
+        hosts=("machine3",),
+        reports=2,
+    ),
     Case(
         "pair cut for good",
         then=cut_for_good(1, 2),

@@ -266,6 +266,7 @@ class CollectiveMeasurement:
     ranks_share_gpu: bool = False  # several ranks on one GPU: functional, not a speed
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
     localisation: Reading[Localisation] = NOT_ASKED
+    sizes_left_out: int = 0  # of those that were wanted: an operation between hosts took so long
     nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
 
 

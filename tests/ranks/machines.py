@@ -47,10 +47,11 @@ def enter(machine: Machine) -> tuple[str, ...]:
 
 
 @contextmanager
-def four_machines() -> Iterator[list[Machine]]:
-    """machine1 to machine4; skips, or fails in CI, where namespaces cannot be made."""
+def four_machines(count: int = 4) -> Iterator[list[Machine]]:
+    """machine1 to machine4, or as many as `count`; skips, or fails in CI, where namespaces cannot be made."""
     machines = [
-        Machine(f"machine{number}", f"{_NETWORK}.{number}", f"{_PREFIX}m{number}") for number in range(1, 5)
+        Machine(f"machine{number}", f"{_NETWORK}.{number}", f"{_PREFIX}m{number}")
+        for number in range(1, count + 1)
     ]
     switch = f"{_PREFIX}sw"
     try:

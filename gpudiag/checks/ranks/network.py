@@ -261,6 +261,21 @@ LINK_SLOW = _slow(
     "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
     "Look at what only their traffic uses: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
 )
+ALL_SLOW = FindingKind(
+    code="network.all_slow",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.PERF_THRESHOLD,
+    owner=Owner.HOST,
+    meaning="No two hosts exchange data faster than Fast Ethernet carries: every link, the switch, or the interface that was chosen is slow.",
+    remedy="See which interface carries the data and how fast it is (`ip route get ADDRESS`, `ethtool IFACE | grep Speed`); name the"
+    " fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+    basis=Basis(
+        reads="How fast pairs of hosts exchange data, each rank with the rank of the same rail in the other host.",
+        limit="20 MB/s as the median of the hosts' best; Fast Ethernet carries 12.5 MB/s, gigabit Ethernet 125 MB/s.",
+        look_also=("ethtool IFACE", "ip route get ADDRESS", "network.node_slow", "network.wrong_interface"),
+    ),
+)
 NODE_LOSSY = FindingKind(
     code="network.node_lossy",
     outcome=Outcome.WARN,
@@ -310,6 +325,7 @@ LOCALISATION_FINDINGS = (
     NODE_SLOW,
     RAIL_SLOW,
     LINK_SLOW,
+    ALL_SLOW,
     NODE_LOSSY,
     LINK_LOSSY,
     EXCHANGE_HANGS,
@@ -317,6 +333,8 @@ LOCALISATION_FINDINGS = (
 )
 
 _SOURCE = "exchanges between pairs of nodes"
+# Fast Ethernet carries 12.5 MB/s: IEEE 802.3u.
+_SLOWEST_BYTES_PER_SECOND = 20e6
 _TOLD_RANKS = 16  # two nodes of eight
 
 
@@ -333,7 +351,7 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
         said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
-    return [
+    suspects = [
         _kind_of(suspect).finding(
             _subject(suspect, found, measurement),
             _message(suspect, found),
@@ -342,6 +360,18 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         )
         for suspect in found.suspects
     ]
+    if _is_acted(found) or found.usual_bytes_per_second >= _SLOWEST_BYTES_PER_SECOND:
+        return suspects
+    words = f"all {len(found.nodes)} hosts exchange data slowly: {format_rate(found.usual_bytes_per_second)} is usual"
+    usual = Evidence(
+        "usual_speed",
+        found.usual_bytes_per_second,
+        unit="B/s",
+        limit=_SLOWEST_BYTES_PER_SECOND,
+        source=_SOURCE,
+    )
+    ends = LinkSubject(("each host", "all other hosts"), measurement.host)
+    return [*suspects, ALL_SLOW.finding(ends, words, usual)]
 
 
 def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
