@@ -333,19 +333,11 @@ _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
-_OF_THE_HOST = (
-    IncidentKind.STALLED,
-    IncidentKind.INTERRUPTED,
-    IncidentKind.UNREACHED,
-    IncidentKind.CUT_OFF,
-    IncidentKind.MISNAMED,
-    IncidentKind.NARROWED,
-    IncidentKind.OUTAGE,
-)
-
-# Incidents of what is between two hosts; of one host where there is no other side.
+_STALLS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
+_OF_THE_HOST = (*_STALLS, IncidentKind.UNREACHED, IncidentKind.CUT_OFF, IncidentKind.MISNAMED)
+# Incidents of what is between two hosts; and of one host, or of what is between two where there is another side.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
-_MAY_BE_OF_A_PATH = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
+_OF_A_LINK = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
@@ -373,10 +365,12 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
             HostSubject(incident.host), _no_interface(incident, absent["name"]), *incident.evidence
         )
     subject: Subject
-    if incident.kind in _OF_A_PATH or (incident.kind in _MAY_BE_OF_A_PATH and "one_side" in facts):
+    if incident.kind in _OF_A_PATH or (incident.kind in _OF_A_LINK and "one_side" in facts):
         ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
         subject = LinkSubject(ends, incident.host)
-    elif incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts):
+    elif incident.kind in (*_OF_THE_HOST, *_OF_A_LINK) or (
+        incident.kind is IncidentKind.START_FAILED and "ranks" in facts
+    ):
         subject = HostSubject(incident.host)
     else:
         subject = RankSubject(incident.rank, incident.host)

@@ -29,9 +29,8 @@ def agents(watches: list[PathWatch]) -> list[HostAgent]:
 def test_all_that_run_reply_to_packets_of_every_size(watches: list[PathWatch]) -> None:
     paths = watches[0].look(agents(watches)[1:], "a1")
     assert paths.is_whole
-    assert {rank: set(row.values()) for rank, row in paths.rows.items()} == dict.fromkeys(
-        range(3), {Contact.REPLIES}
-    )
+    assert sorted(paths.rows) == [0, 1, 2]
+    assert {contact for row in paths.rows.values() for contact in row.values()} == {Contact.REPLIES}
     size, passed = watches[0]._try_size(("127.0.0.1", watches[1].port), 1000, 5.0)
     assert (size, passed) == (1000, True)
     full, passed = watches[0]._try_size(("127.0.0.1", watches[1].port), None, 5.0)
