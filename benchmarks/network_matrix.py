@@ -138,6 +138,9 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
         whole = json.dumps([one for end in with_findings for one in end.findings], ensure_ascii=False)
         problems += [f"no {word!r}" for word in case.words if word not in whole]
         hosts = {host for end in with_findings for one in end.findings for host in _hosts_of(one)}
+        told = min((float(one.document["seconds"]) for one in with_findings), default=0.0)
+        late = told > case.within_seconds
+        problems += [f"{told:.1f} s after it started, not {case.within_seconds:.0f} s"] * late
         problems += [f"{host} not named" for host in case.hosts if host not in hosts]
         if case.hosts:
             problems += [f"{host} blamed" for host in sorted(hosts - set(case.hosts))]
@@ -203,7 +206,7 @@ def _start(
         *start.flags,
     )
     return subprocess.Popen(
-        machine.command(sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
+        machine.command(*start.wrapper, sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

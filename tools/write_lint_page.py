@@ -14,7 +14,7 @@ _HEAD = """# gpudiag lint
     gpudiag lint scripts/ a.ipynb b.md      folders, notebooks, and the fences of pages
     gpudiag lint --diff train.py            what --fix would change
     gpudiag lint --fix train.py             shows that diff, then writes it; only certain fixes
-    gpudiag lint --format sarif src/        SARIF 2.1.0; also json (gpudiag.lint/1) and github (annotations)
+    gpudiag lint --format sarif src/        SARIF 2.1.0; also json (gpudiag.lint/2) and github (annotations)
     gpudiag explain lint.set_epoch_missing  a rule, with a wrong and a right script
 
 Exit status: 0 without findings (notes are allowed), 1 for a finding, 2 for a file that does not exist or folders without a

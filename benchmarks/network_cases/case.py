@@ -1,6 +1,7 @@
 """What one case is: how the machines are arranged, how each rank is started, and what must be reported."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ class Start:
     flags: Sequence[str] = ()  # after all others, so that they replace them
     delay_seconds: float = 0.0
     missing: bool = False  # never started
+    wrapper: Sequence[str] = ()  # the command that starts it
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Case:
     automatic: bool = False
     # How many machines, each with one rank.
     ranks: int = 4
+    # How soon the first report must be there, from the start of its process's run on: Python has started by then.
+    within_seconds: float = math.inf
     # Done to the machines once all ranks measure; None for a fault of the start.
     then: Callable[[Sequence[Machine]], None] | None = None
 

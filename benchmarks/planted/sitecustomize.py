@@ -14,6 +14,7 @@ FAULTS_IN = (
     "steps_data_and_start",
     "checkpoints_and_ends",
     "mistakes_of_scripts",
+    "as_reported",
 )
 
 

@@ -12,6 +12,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import HostState
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.units import format_size
 
@@ -189,13 +190,7 @@ def _report(good: Snapshot, here: Snapshot, differences: Iterable[_Compared]) ->
 
 def _numbers(devices: list[Device]) -> str:
     """`0-3, 5`: the NVML indices of these GPUs."""
-    spans: list[list[int]] = []
-    for index in sorted(one.id.nvml_index for one in devices if not isinstance(one.id.nvml_index, Missing)):
-        if spans and index == spans[-1][-1] + 1:
-            spans[-1][1:] = [index]
-        else:
-            spans.append([index])
-    return ", ".join("-".join(map(str, span)) for span in spans)
+    return number_ranges(one.id.nvml_index for one in devices if not isinstance(one.id.nvml_index, Missing))
 
 
 def _source(good: Snapshot) -> str:

@@ -31,7 +31,7 @@ def platform_of(snapshot: Snapshot) -> Platform:
         return Platform.BARE_METAL
     kernel = "" if isinstance(machine.kernel_release, Missing) else machine.kernel_release.lower()
     nodes = () if isinstance(machine.device_nodes, Missing) else machine.device_nodes
-    if "/dev/dxg" in nodes or "microsoft-standard-wsl" in kernel:
+    if "/dev/dxg" in nodes or "microsoft-standard" in kernel:
         return Platform.WSL
     if machine.container is not None:
         return Platform.CONTAINER
@@ -51,7 +51,9 @@ _POWER_CYCLE = re.compile(
     r"\b(?P<drain>drain the (?:machine|GPU) and )?power-cycle (?:the machine|it)", re.IGNORECASE
 )
 _RESET = re.compile(
-    r"\breset (?:it|the GPU|all GPUs of the machine together)(?: \(`[^`]*`[^)]*\))?", re.IGNORECASE
+    r"\breset (?:it|the GPU|all GPUs of the machine together)(?P<rest> when it is next free)?"
+    r"(?: \(`[^`]*`[^)]*\)|: `nvidia-smi [^`]*`(?:, or reboot the machine)?)?",
+    re.IGNORECASE,
 )
 _POWER_WORDS = {
     Platform.GUEST: "stop this virtual machine and start it from its host (a reboot inside of it is not enough)",
@@ -63,11 +65,28 @@ _RESET_WORDS = {
     Platform.WSL: "run `wsl --shutdown` on Windows, then restart Windows",
     Platform.JETSON: "reboot the board",
 }
+# Beside a reset that has another name: its command, and the reboot that would do as well.
+_OTHER_WAYS = re.compile(
+    r" \(`nvidia-smi (?:-i \S+ )?-r`[^)]*\)|(?:,| ) ?or reboot(?: the machine)?\b|; reboot the machine where that is refused"
+)
 # What can only be done at the hardware, or from the host.
 _AT_THE_HARDWARE = re.compile(
     r"\b(?:reseat|riser|replace|replaced|fans|airflow|power suppl|connector|BMC|ipmitool)", re.IGNORECASE
 )
-_FROM_THE_HOST = re.compile(r"\b(?:reboot|reset|modprobe|reload the driver|driver update)\b", re.IGNORECASE)
+_FROM_THE_HOST = re.compile(
+    r"\b(?:reboot|reset|modprobe|rmmod|reload the driver|driver update|systemctl|nvidia-persistenced|smartctl)\b"
+    r"|/etc/modprobe\.d|kernel's command line|nvidia-smi (?:-i \S+ )?-(?:pm|pl|mig|rac|rgc|r|-gpu-reset)\b|fabric manager",
+    re.IGNORECASE,
+)
+# Of the driver in the kernel and its services, which WSL does not have: they are Windows'.
+_OF_THE_KERNEL = re.compile(
+    r"\b(?:modprobe|rmmod|nouveau|nvidia-persistenced|nvidia-fabricmanager|fabric manager)\b|/etc/modprobe\.d|NVreg_",
+    re.IGNORECASE,
+)
+_WINDOWS_DRIVER = (
+    "On Windows: update the NVIDIA driver, then WSL (`wsl --update`), and run `wsl --shutdown`. WSL has no kernel module and no "
+    "service of NVIDIA's."
+)
 _PLACES = {
     Platform.GUEST: "For the administrator of this virtual machine's host, or its provider: ",
     Platform.CONTAINER: "On the host, outside of this container: ",
@@ -77,13 +96,22 @@ _PLACES = {
 
 def fit_remedy(remedy: str, platform: Platform) -> str:
     """The remedy as it can be done on a platform; the catalogue's own on bare metal."""
+    if platform is Platform.WSL and _OF_THE_KERNEL.search(remedy):
+        return _WINDOWS_DRIVER
     fitted = _POWER_CYCLE.sub(lambda match: _as_begun(match[0], _POWER_WORDS.get(platform, match[0])), remedy)
-    fitted = _RESET.sub(lambda match: _as_begun(match[0], _RESET_WORDS.get(platform, match[0])), fitted)
+    fitted = _RESET.sub(lambda match: _as_begun(match[0], _reset_words(match, platform)), fitted)
+    if fitted != remedy and platform in _RESET_WORDS:
+        fitted = _OTHER_WAYS.sub("", fitted)
     is_elsewhere = _AT_THE_HARDWARE.search(fitted) or (
         platform is Platform.CONTAINER and _FROM_THE_HOST.search(fitted)
     )
     place = _PLACES.get(platform, "") if is_elsewhere else ""
     return f"{place}{_lowered(fitted)}" if place and not fitted.startswith(place) else fitted
+
+
+def _reset_words(match: re.Match[str], platform: Platform) -> str:
+    words = _RESET_WORDS.get(platform)
+    return match[0] if words is None else f"{words}{match['rest'] or ''}"
 
 
 def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[CheckResult, ...]:

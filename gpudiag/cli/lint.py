@@ -47,7 +47,7 @@ def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitS
     paths = [Path(name) for name in files if name not in missing]
     report = lint_files(paths)
     if fix or diff:
-        report = _mend(report, paths, write=fix, aside=wanted.form != "text")
+        report = _fix(report, paths, write=fix, aside=wanted.form != "text")
     kept = print_result(
         lambda: _rendered(report, wanted), lambda: _rendered(report, Wanted("json")), wanted.output
     )
@@ -80,8 +80,8 @@ def _status(report: LintReport, missing: bool) -> ExitStatus:
     return ExitStatus.ERROR if unread else ExitStatus.PASS
 
 
-def _mend(report: LintReport, paths: list[Path], *, write: bool, aside: bool) -> LintReport:
-    """Show the certain mends as a diff, and write them if asked to; what is left is linted anew."""
+def _fix(report: LintReport, paths: list[Path], *, write: bool, aside: bool) -> LintReport:
+    """Show the certain fixes as a diff, and write them if asked to; what is left is linted again."""
     from gpudiag.lint.fix import plan_fixes, write_fixes
     from gpudiag.lint.linter import lint_files
     from gpudiag.render.style import safe_lines
@@ -90,7 +90,7 @@ def _mend(report: LintReport, paths: list[Path], *, write: bool, aside: bool) ->
     stream = sys.stderr if aside else sys.stdout
     for file in fixed:
         print(safe_lines(file.diff), end="", file=stream)
-    count = sum(file.mended for file in fixed)
+    count = sum(file.mistakes for file in fixed)
     words = "1 mistake" if count == 1 else f"{count} mistakes"
     if not fixed:
         warn(f"no certain fix: {'change these by hand' if report.findings else 'nothing was found'}")

@@ -11,8 +11,8 @@ from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
-from gpudiag.explain.talk import Watchdog, short_host
-from gpudiag.model.rank_names import name_ranks
+from gpudiag.explain.rank_facts import Absence, Watchdog, short_host
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
 
@@ -61,15 +61,15 @@ def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
     """Every rank of the job that is known of."""
     known = {event.rank for event in events if event.rank is not None} | set(job.hosts)
     for log in job.logs:
-        talk = log.facts.talk
-        known |= {gone.rank for gone in talk.exits if gone.rank is not None} | {
-            dog.rank for dog in talk.watchdogs.values()
+        shown = log.facts.of_ranks
+        known |= {gone.rank for gone in shown.exits if gone.rank is not None} | {
+            dog.rank for dog in shown.watchdogs.values()
         }
         known |= {
             rank for line in log.facts.last_lines if (rank := job.rank_of(log, line.speaker)) is not None
         }
         known |= set(log.ranks_of_local.values()) | ({log.rank} if log.rank is not None else set())
-        known |= {rank for absence in talk.absences for rank in absence.ranks}
+        known |= {rank for absence in shown.absences for rank in absence.ranks}
     size = max(job.world_size, max(known, default=-1) + 1)
     return set(range(size)) if size <= 65536 else known
 
@@ -78,7 +78,7 @@ def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
     """Of ranks that say what they run, the one that runs something else."""
     said: dict[int, tuple[str, str, int]] = {}
     for log in job.logs:
-        for line, rank, what in log.facts.talk.fingerprints:
+        for line, rank, what in log.facts.of_ranks.fingerprints:
             said.setdefault(rank, (what, log.name, line))
     if len(said) < 2:
         return None
@@ -107,38 +107,29 @@ def _short_fingerprint(text: str) -> str:
 def _by_names(job: Identities, events: list[Event]) -> Waited | None:
     """The ranks that lines of torch name as missing."""
     complaining = _complaining(events)
-    named: dict[int, tuple[str, int, str]] = {}
-    all_absences = [(absence, log) for log in job.logs for absence in log.facts.talk.absences]
-    all_absences.sort(key=lambda pair: "failed to pass" not in pair[0].text)
+    named: dict[int, tuple[str, Absence]] = {}
+    all_absences = [(absence, log) for log in job.logs for absence in log.facts.of_ranks.absences]
+    all_absences.sort(key=lambda pair: not pair[0].by_rank_0)
     for absence, log in all_absences:
-        if (
-            named
-            and "failed to pass" in next(iter(named.values()))[2]
-            and "failed to pass" not in absence.text
-        ):
-            break  # rank 0 knows who is missing; the others only know that rank 0 waits
+        if named and next(iter(named.values()))[1].by_rank_0 and not absence.by_rank_0:
+            break
         for rank in absence.ranks:
-            named.setdefault(rank, (log.name, absence.line, absence.text))
+            named.setdefault(rank, (log.name, absence))
     if any(absence.joined for absence, _ in all_absences):
         named.pop(0, None)  # it has the store, and waits there itself
     ranks = tuple(sorted(set(named) - complaining)) or tuple(sorted(named)) if named else ()
     if not ranks:
         return None
-    name, line, text = named[ranks[0]]
-    return Waited(
-        ranks,
-        f"`{shorten_text(text, 160)}`",
-        name,
-        line,
-        never_came="keys: /" in text or "ncclUniqueId" in text,
-    )
+    name, absence = named[ranks[0]]
+    how = f"`{shorten_text(absence.text, 160)}`"
+    return Waited(ranks, how, name, absence.line, never_came=absence.at_start)
 
 
 def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
     """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
     groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
     for log in job.logs:
-        for (rank, group), dog in log.facts.talk.watchdogs.items():
+        for (rank, group), dog in log.facts.of_ranks.watchdogs.items():
             groups[group].setdefault(rank, (dog, log.name))
     if not groups:
         return None
@@ -306,7 +297,7 @@ def _place(event: Event) -> str:
 def _by_count(job: Identities, events: list[Event]) -> Waited | None:
     """How many came to the rendezvous, and which ranks are in no log."""
     for log in job.logs:
-        for absence in log.facts.talk.absences:
+        for absence in log.facts.of_ranks.absences:
             if absence.joined and absence.joined[0] < absence.joined[1]:
                 came, wanted = absence.joined
                 seen = _seen(job, events)
@@ -407,7 +398,7 @@ def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
     places: dict[str, tuple[str, int]] = {}
     speaking = {event.host for event in events if event.host and event.standing <= Standing.ECHO}
     for log in job.logs:
-        for line, speaker, address in log.facts.talk.lost:
+        for line, speaker, address in log.facts.of_ranks.lost:
             peer = job.addresses.get(address, short_host(address))
             by = job.host_of(log, speaker, job.rank_of(log, speaker))
             if peer and by and peer != by:
@@ -431,9 +422,8 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
                 if event.topic == "rendezvous.missing_ranks"
                 else "the host of the rendezvous did not answer"
             )
-            return Waited(
-                (), f"{how}: `{shorten_text(event.text, 120)}`", event.log, event.line, never_came=True
-            )
+            how = f"{how}: `{shorten_text(event.text, 120)}`"
+            return Waited((), how, event.log, event.line, never_came=True, topic=event.topic)
     return None
 
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.lines import LogLine, Speaker
 from gpudiag.explain.log import CUT, WENT_ON, Found, LogFacts, Raised
-from gpudiag.explain.talk import Exit
+from gpudiag.explain.rank_facts import Exit
 from gpudiag.model.explanation import Role
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
@@ -147,7 +147,7 @@ def events_of(job: Identities) -> list[Event]:
         found += _raised(job, log, number)
         found += _last_error(job, log, number)
     exits = _exits(job, found)
-    tables = {log.name for log in job.logs if log.facts.talk.exits}
+    tables = {log.name for log in job.logs if log.facts.of_ranks.exits}
     found = [  # a line that only says that some rank was ended says less than the launcher's table
         event
         for event in found
@@ -164,7 +164,7 @@ def _dated(job: Identities, found: list[Event]) -> list[Event]:
     """The events, with the time at which the launcher saw their rank end where their logs have no time."""
     ended: dict[tuple[int, bool], datetime] = {}
     for log in job.logs:
-        for gone in log.facts.talk.exits:
+        for gone in log.facts.of_ranks.exits:
             rank = _rank_of_exit(job, log, gone)
             if rank is not None and gone.at is not None:
                 for is_last in (True, False):
@@ -290,8 +290,8 @@ def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
     if match is None or not host:
         return ""
     for log in job.logs:
-        if match[1] in log.facts.talk.saved:
-            _, speaker = log.facts.talk.saved[match[1]]
+        if match[1] in log.facts.of_ranks.saved:
+            _, speaker = log.facts.of_ranks.saved[match[1]]
             writer = job.host_of(log, speaker, job.rank_of(log, speaker))
             return "filesystem.not_shared" if writer and writer != host else ""
     return ""
@@ -300,7 +300,7 @@ def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
 def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
     """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
     failed = {
-        gone.rank for gone in log.facts.talk.exits
+        gone.rank for gone in log.facts.of_ranks.exits
         if gone.rank is not None and gone.code is not None and (gone.code > 0 or (aborted and gone.code == -6))
     }  # fmt: skip
     named = {raised.speaker.rank for raised in log.facts.raised} | {
@@ -312,7 +312,9 @@ def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
 def _rank_of_table(log: LogOfJob, aborted: bool = False) -> int | None:
     """The rank that a line without a prefix must be of: the one that the launcher saw fail, or abort, by itself."""
     silent = _silent_in_table(log, aborted)
-    first = next((gone.rank for gone in log.facts.talk.exits if gone.is_first and gone.rank in silent), None)
+    first = next(
+        (gone.rank for gone in log.facts.of_ranks.exits if gone.is_first and gone.rank in silent), None
+    )
     return first if first is not None else next(iter(silent)) if len(silent) == 1 else None
 
 
@@ -333,7 +335,7 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
         return []
     if log.facts.moved_after(line.number) or (_GOES_ON.search(line.body) and log.facts.lines > line.number):
         return []
-    failed = any(gone.code for other in job.logs for gone in other.facts.talk.exits)
+    failed = any(gone.code for other in job.logs for gone in other.facts.of_ranks.exits)
     if not failed and (log.facts.lines - line.number > _ENDED_LINES or is_foreign(line)):
         return []
     rank = job.rank_of(log, line.speaker)
@@ -357,9 +359,9 @@ def _exits(job: Identities, found: list[Event]) -> list[Event]:
     }
     told: dict[int | tuple[str, int | None], Event] = {}
     for number, log in enumerate(job.logs):
-        talk = log.facts.talk
-        for gone in talk.exits:
-            if gone.code in (None, 0, -15, 143, -2) or (gone.pid in talk.stopped_pids and gone.code == -9):
+        shown = log.facts.of_ranks
+        for gone in shown.exits:
+            if gone.code in (None, 0, -15, 143, -2) or (gone.pid in shown.stopped_pids and gone.code == -9):
                 continue
             rank = _rank_of_exit(job, log, gone)
             if rank in telling or (gone.code is not None and gone.code > 0 and rank is None):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gpudiag.explain.lines import NOBODY, Speaker
 from gpudiag.explain.log import LogFacts
 from gpudiag.explain.places import LogPlace, read_place, without_previous
-from gpudiag.explain.talk import RankTalk, short_host
+from gpudiag.explain.rank_facts import RankFacts, short_host
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class LogOfJob:
 
     def attempt_at(self, line: int) -> int:
         """The attempt that a line is of: a launcher that restarts its ranks writes all of them into one log."""
-        return self.attempt + sum(restart < line for restart in self.facts.talk.restarts)
+        return self.attempt + sum(restart < line for restart in self.facts.of_ranks.restarts)
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     )
     _number_attempts(job)
     for log in job.logs:
-        _learn(job, log.facts.talk)
+        _learn(job, log.facts.of_ranks)
     _name_hosts(job)
     _name_ranks(job)
     _count_ranks(job)
@@ -106,18 +106,18 @@ def _common_lengths(names: list[str]) -> dict[bool, int]:
     return lengths
 
 
-def _learn(job: Identities, talk: RankTalk) -> None:
-    for rank, host in talk.hosts.items():
+def _learn(job: Identities, shown: RankFacts) -> None:
+    for rank, host in shown.hosts.items():
         job.hosts.setdefault(rank, host)
-    job.addresses.update(talk.addresses)
-    job.pod_hosts.update(talk.pod_hosts)
-    for (host, pid), rank in talk.ranks_of_pids.items():
+    job.addresses.update(shown.addresses)
+    job.pod_hosts.update(shown.pod_hosts)
+    for (host, pid), rank in shown.ranks_of_pids.items():
         job.ranks_of_pids.setdefault((host, pid), rank)
-    job.bus_ids.update(talk.bus_ids)
-    job.known_hosts |= {host for host in talk.hosts.values() if host} | set(talk.addresses.values())
-    job.known_hosts |= {gone.host for gone in talk.exits if gone.host} | set(talk.pod_hosts.values())
-    joined = [absence.joined[1] for absence in talk.absences if absence.joined]
-    job.world_size = max([job.world_size, talk.world_size, *joined])
+    job.bus_ids.update(shown.bus_ids)
+    job.known_hosts |= {host for host in shown.hosts.values() if host} | set(shown.addresses.values())
+    job.known_hosts |= {gone.host for gone in shown.exits if gone.host} | set(shown.pod_hosts.values())
+    joined = [absence.joined[1] for absence in shown.absences if absence.joined]
+    job.world_size = max([job.world_size, shown.world_size, *joined])
 
 
 def _name_hosts(job: Identities) -> None:
@@ -146,9 +146,9 @@ def _told_host(job: Identities, log: LogOfJob, known: list[str], spoken: set[str
     """The host that a log is of: named in its path, by its launcher's table, or by all of its lines."""
     parts = [part for part in log.name.split("/") if part]
     named = next((host for part in reversed(parts[-6:]) for host in known if _is_in(host, part)), "")
-    rows = {gone.host for gone in log.facts.talk.exits if gone.host and gone.rank is not None}
+    rows = {gone.host for gone in log.facts.of_ranks.exits if gone.host and gone.rank is not None}
     alone = (next(iter(hosts)) for hosts in (rows, spoken) if len(hosts) == 1)
-    return named or job.pod_hosts.get(log.place.pod, "") or log.facts.talk.own_host or next(alone, "")
+    return named or job.pod_hosts.get(log.place.pod, "") or log.facts.of_ranks.own_host or next(alone, "")
 
 
 def _is_name(host: str) -> bool:
@@ -170,14 +170,14 @@ def _name_ranks(job: Identities) -> None:
         }
         rows = {
             local: rank
-            for (host, local), rank in log.facts.talk.ranks_of_local.items()
+            for (host, local), rank in log.facts.of_ranks.ranks_of_local.items()
             if not host or host == log.host
         }
         log.ranks_of_local = {**rows, **{local: rank for local, rank in pairs.items() if rank is not None}}
         spoken = {who.rank for who in _speakers(log) if who.rank is not None}
         if log.place.rank is not None:
             log.rank = log.place.rank
-        elif len(spoken) == 1 and (log.place.local_rank is not None or not log.facts.talk.exits):
+        elif len(spoken) == 1 and (log.place.local_rank is not None or not log.facts.of_ranks.exits):
             log.rank = next(iter(spoken))
     shared: dict[str, dict[int, int]] = {}
     for log in job.logs:
@@ -196,7 +196,9 @@ def _name_ranks(job: Identities) -> None:
 def _count_ranks(job: Identities) -> None:
     """At least as many ranks as the hosts of launchers have each."""
     hosts = {
-        log.host for log in job.logs if log.host and (log.facts.talk.exits or log.place.attempt is not None)
+        log.host
+        for log in job.logs
+        if log.host and (log.facts.of_ranks.exits or log.place.attempt is not None)
     }
     told = {rank for log in job.logs for rank in log.ranks_of_local.values()}
     size = _local_world_size(job)
@@ -207,14 +209,14 @@ def _count_ranks(job: Identities) -> None:
 def _local_world_size(job: Identities) -> int:
     """Ranks per host, as far as local ranks show it."""
     local = [log.place.local_rank for log in job.logs if log.place.local_rank is not None]
-    told = [key[1] for log in job.logs for key in log.facts.talk.ranks_of_local]
+    told = [key[1] for log in job.logs for key in log.facts.of_ranks.ranks_of_local]
     return max([*local, *told], default=-1) + 1
 
 
 def _node_of(job: Identities, log: LogOfJob) -> int | None:
     """The node's number: told by the launcher, by the path, or 0 where there is only one folder of logs."""
-    if log.facts.talk.node_rank is not None or log.place.node is not None:
-        return log.facts.talk.node_rank if log.facts.talk.node_rank is not None else log.place.node
+    if log.facts.of_ranks.node_rank is not None or log.place.node is not None:
+        return log.facts.of_ranks.node_rank if log.facts.of_ranks.node_rank is not None else log.place.node
     folders = {other.place.folder for other in job.logs if other.place.local_rank is not None}
     return 0 if len(folders) == 1 else None
 
@@ -234,7 +236,7 @@ def _number_tasks(job: Identities) -> None:
 def _place_ranks(job: Identities) -> None:
     """The hosts of ranks that only the logs tell in which they speak, or srun where tasks are ranks."""
     if job.tasks_are_ranks:
-        for gone in [gone for log in job.logs for gone in log.facts.talk.exits]:
+        for gone in [gone for log in job.logs for gone in log.facts.of_ranks.exits]:
             if gone.task is not None and gone.host:
                 job.hosts.setdefault(gone.task, gone.host)
     size = _local_world_size(job)

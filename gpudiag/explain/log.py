@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
+from gpudiag.explain.launcher_lines import LAUNCHER_MARK, read_launcher_line
 from gpudiag.explain.lines import (
     HEADER,
     LIBRARY,
@@ -20,8 +21,8 @@ from gpudiag.explain.lines import (
     parse_lines,
     read_time,
 )
+from gpudiag.explain.rank_facts import RankFacts
 from gpudiag.explain.shapes import Candidates, Classifier, LineKind, remember, shape_of
-from gpudiag.explain.talk import MARKS, RankTalk
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
@@ -210,7 +211,7 @@ class LogFacts:
     last_error: LogLine | None = None
     lately: tuple[tuple[int, bytes], ...] = ()  # the last lines that may show progress
     done_at: int = 0  # the last line that says that the run is complete
-    talk: RankTalk = field(default_factory=RankTalk)
+    of_ranks: RankFacts = field(default_factory=RankFacts)
     last_lines: list[LogLine] = field(default_factory=list)  # of progress, the last of each rank; by place
     first_at: datetime | None = None
     last_at: datetime | None = None
@@ -293,7 +294,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
     errors: deque[tuple[int, bytes]] = deque(maxlen=_MAX_ERRORS)
     shapes, of_nccl = classifier.shapes, classifier.of_nccl
     has_text = False
-    of_ranks: dict[bytes, tuple[int, bytes]] = {}
+    last_steps: dict[bytes, tuple[int, bytes]] = {}
     first = last = (0, b"")
     for number, raw in lines:
         first, last = (first if first[0] else (number, raw)), (number, raw)
@@ -305,10 +306,10 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
             if info is None:
                 info = _classify_info(shape, classifier)
                 remember(of_nccl, shape, info)
-            if info.is_talk:
+            if info.is_of_ranks:
                 if b"Init COMPLETE" in raw:
                     lately.append((number, raw))
-                reader.hear(number, raw)
+                reader.read_of_ranks(number, raw)
             if info.candidates:
                 for line in parse_lines(number, raw):
                     reader.add(line, info.candidates)
@@ -318,8 +319,8 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
         if known is None:
             known = classifier.classify(shape)
             remember(shapes, shape, known)
-        if known.is_talk:
-            reader.hear(number, raw)
+        if known.is_of_ranks:
+            reader.read_of_ranks(number, raw)
         if known.candidates or known.is_raised or reader.wants(number):
             for line in parse_lines(number, raw):
                 reader.add(line, known.candidates)
@@ -329,14 +330,14 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
         if known.is_progress:
             lately.append((number, raw))
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
-            if len(of_ranks) < _MAX_RANKS:
-                of_ranks[mark[0] if mark else b""] = (number, raw)
+            if len(last_steps) < _MAX_RANKS:
+                last_steps[mark[0] if mark else b""] = (number, raw)
     for number, raw in reversed(errors):
         if reader.add_error(parse_lines(number, raw)):
             break
     facts = reader.finish(lately)
     facts.last_lines = [
-        line for number, raw in of_ranks.values() for line in parse_lines(number, raw[:500])[-1:]
+        line for number, raw in last_steps.values() for line in parse_lines(number, raw[:500])[-1:]
     ]
     facts.lines = last[0]
     facts.has_text = has_text
@@ -348,7 +349,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
 def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
     """What an INFO line of NCCL may show: something about ranks, or what Libfabric's plugin says of itself."""
     candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
-    return LineKind(candidates, False, MARKS.search(shape) is not None, False, False)
+    return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False)
 
 
 def is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
@@ -380,21 +381,21 @@ class _Reader:
         """Whether the next line belongs to a traceback or to the message of an exception."""
         return bool(self.tracebacks.open) or number <= self._wanted_until
 
-    def hear(self, number: int, raw: bytes) -> None:
+    def read_of_ranks(self, number: int, raw: bytes) -> None:
         """Read one line of a launcher or a watchdog."""
         for line in parse_lines(number, raw):
-            self.facts.talk.add(line)
+            read_launcher_line(self.facts.of_ranks, line)
 
     def add(self, line: LogLine, candidates: Candidates) -> None:
         """Read one line that may show something."""
-        if line.speaker is NOBODY and self.facts.talk.pod:
-            line = replace(line, speaker=Speaker(pod=self.facts.talk.pod))
+        if line.speaker is NOBODY and self.facts.of_ranks.pod:
+            line = replace(line, speaker=Speaker(pod=self.facts.of_ranks.pod))
         ended, is_frame = self.tracebacks.add(line)
         if is_frame and HEADER in line.body and line.body.lstrip().startswith("traceback :"):
             of_row = self.tracebacks.open[line.stream]  # in torchrun's table, where each row has its rank
             of_row.stem, of_row.speaker, of_row.is_of_table = (
                 "  ",
-                Speaker(rank=self.facts.talk.row_rank),
+                Speaker(rank=self.facts.of_ranks.row_rank),
                 True,
             )
         if is_frame or (_TALK.search(line.body) and not _SAYS_SOMETHING.search(line.body)):

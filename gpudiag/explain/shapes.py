@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from gpudiag.explain.talk import MARKS
+from gpudiag.explain.launcher_lines import LAUNCHER_MARK, LAUNCHER_WORDS
 from gpudiag.reference.failures import Failure, Pattern, failures
 
 Candidates = tuple[tuple[Failure, Pattern], ...]
@@ -20,7 +20,7 @@ RAISED_MARK = re.compile(
 ERROR_MARK = re.compile(
     rb"[Ee]rror|ERROR|[Ff]atal|FATAL|what\(\)|ssertion|[Pp]anic|No such file|denied|not found|terminate called|egmentation|curl:|Aborted|BUG: "
 )
-# A part of every line that one of these finds, or MARKS of talk.py does: four letters of it without a space are its key.
+# A part of every line that one of these finds: four letters of it without a space are its key.
 _RAISED_PARTS = (
     *(b"Traceback", b"ignored", b"above", b"handling", b"Error", b"Exception", b"Interrupt", b"Exit", b"Failure", b"Timeout"),
     *(b"Expired", b"Group", b"Refused", b"Invalid"),
@@ -29,16 +29,8 @@ _ERROR_PARTS = (
     *(b"rror", b"ERROR", b"atal", b"FATAL", b"what()", b"ssertion", b"anic", b"such", b"denied", b"found", b"terminate"),
     *(b"egmentation", b"curl:", b"Aborted", b"BUG:"),
 )  # fmt: skip
-_TALK_PARTS = (
-    *(b"exitcode", b"error_file:", b"traceback", b"Root", b"closing", b"task", b"keys:", b"clients", b"monitoredBarrier", b"orkNCCL("),
-    *(b"enqueued", b"Timed", b"CollectiveFingerPrint", b"op.preamble", b"node_rank", b"node-rank", b"COMPLETE", b"START"),
-    *(b"Bootstrap", b"completion", b"closed", b"ncclUniqueId", b"global_ranks", b"Killed", b"segfault", b"Name:", b"Node:", b"Code:", b"Linux"),
-    *(b"Rendezvous", b"join", b"left", b"restart_count", b"Worker", b"exited", b"Stack", b"OMMON_TIMEOUT", b"heartbeat", b"exits"),
-    *(b"subprocess", b"ssigned", b"Child", b"missing", b"Horovod", b"allreduce.", b"allgather.", b"broadcast.", b"alltoall."),
-    *(b"reducescatter.", b"aved", b"aving", b"ritten", b"rote"),
-)  # fmt: skip
-# Marks of fewer letters in one word.
-_TALK_ROW, _TALK_SHORT, _RAISED_SHORT = b"      : ", b"OOB ", b"Xid ("
+# A mark of fewer letters in one word.
+_RAISED_SHORT = b"Xid ("
 _PROGRESS_MARKS = (
     *(b"loss", b"Init COMPLETE", b"HTTP/", b"omplete", b"inished", b"samples/s", b"tokens/s", b"step", b"epoch", b"Epoch"),
     *(b"Out of bounds values", b"fired up"),
@@ -58,7 +50,7 @@ class LineKind:
 
     candidates: Candidates  # the failures whose patterns may match
     is_raised: bool  # a traceback, an exception or an Xid
-    is_talk: bool  # of launchers and watchdogs, about ranks
+    is_of_ranks: bool  # of launchers and watchdogs, about ranks
     is_error: bool
     is_progress: bool
 
@@ -70,8 +62,10 @@ class _Index:
     stems: dict[bytes, tuple[tuple[bytes, Candidates], ...]]
     raised: frozenset[bytes]
     errors: frozenset[bytes]
-    talk: frozenset[bytes]
+    of_ranks: frozenset[bytes]
+    short_of_ranks: tuple[bytes, ...]  # words of such lines without four letters
     progress: frozenset[bytes]
+    order: dict[bytes, int]  # of the stems, as their failures are declared
     keys: frozenset[bytes]  # all of them
     unkeyed: tuple[tuple[bytes, Candidates], ...]  # parts without four letters in one word
 
@@ -107,8 +101,8 @@ class Classifier:
         return LineKind(
             candidates,
             is_raised=(plan.raised or _RAISED_SHORT in shape) and RAISED_MARK.search(shape) is not None,
-            is_talk=(plan.talk or _TALK_ROW in shape or _TALK_SHORT in shape)
-            and MARKS.search(shape) is not None,
+            is_of_ranks=(plan.of_ranks or any([word in shape for word in self._index.short_of_ranks]))
+            and LAUNCHER_MARK.search(shape) is not None,
             is_error=plan.errors and ERROR_MARK.search(shape) is not None,
             is_progress=plan.progress and any([mark in shape for mark in _PROGRESS_MARKS]),
         )
@@ -120,17 +114,18 @@ class _Plan:
 
     stems: tuple[tuple[bytes, Candidates], ...]
     raised: bool
-    talk: bool
+    of_ranks: bool
     errors: bool
     progress: bool
 
 
 def _plan_of(keys: frozenset[bytes], index: _Index) -> _Plan:
     stems = [entry for key in keys if key in index.stems for entry in index.stems[key]]
+    stems.sort(key=lambda entry: index.order[entry[0]])  # as they are declared: a set has no order
     return _Plan(
         (*stems, *index.unkeyed),
         raised=not index.raised.isdisjoint(keys),
-        talk=not index.talk.isdisjoint(keys),
+        of_ranks=not index.of_ranks.isdisjoint(keys),
         errors=not index.errors.isdisjoint(keys),
         progress=not index.progress.isdisjoint(keys),
     )
@@ -166,12 +161,15 @@ def _index() -> _Index:
     for stem, entries in by_stem.items():
         key = _rarest_key(stem)
         (unkeyed if key is None else stems.setdefault(key, [])).append((stem, tuple(entries)))
-    raised, errors, talk, progress = (
-        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, _TALK_PARTS, _PROGRESS_MARKS)
+    words = [word.encode() for word in LAUNCHER_WORDS]
+    short = tuple(word for word in words if _rarest_key(word) is None)
+    raised, errors, of_ranks, progress = (
+        _keys(parts) for parts in (_RAISED_PARTS, _ERROR_PARTS, words, _PROGRESS_MARKS)
     )
-    keys = frozenset(stems).union(raised, errors, talk, progress)
+    keys = frozenset(stems).union(raised, errors, of_ranks, progress)
+    order = {stem: place for place, stem in enumerate(by_stem)}
     by_key = {key: tuple(entries) for key, entries in stems.items()}
-    return _Index(by_key, raised, errors, talk, progress, keys, tuple(unkeyed))
+    return _Index(by_key, raised, errors, of_ranks, short, progress, order, keys, tuple(unkeyed))
 
 
 def _keys(parts: Iterable[bytes]) -> frozenset[bytes]:

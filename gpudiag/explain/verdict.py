@@ -33,11 +33,11 @@ from gpudiag.explain.log import LogFacts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.no_failure import judge_no_failure
 from gpudiag.explain.places import read_place
-from gpudiag.explain.talk import short_host
+from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
 from gpudiag.model.finding import Owner
-from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 from gpudiag.reference.failures import failures
 from gpudiag.reference.xid import XidKind, xids
@@ -108,14 +108,14 @@ def _is_farewell(job: Identities, event: Event) -> bool:
     """Whether a rank warns that it lost another one that had ended well: the job said that it is complete."""
     if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
         return False
-    if any(gone.code for log in job.logs for gone in log.facts.talk.exits):
+    if any(gone.code for log in job.logs for gone in log.facts.of_ranks.exits):
         return False
     own = job.logs[event.log_number].facts.done_at
     return own < event.line if own else any(log.facts.done_at for log in job.logs)
 
 
 def _says_which(job: Identities) -> bool:
-    return any(log.facts.talk.fingerprints for log in job.logs)
+    return any(log.facts.of_ranks.fingerprints for log in job.logs)
 
 
 def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
@@ -259,7 +259,7 @@ def _link(job: Identities, root: Group) -> tuple[tuple[int, ...], tuple[str, ...
     """Between whom the network failed: the peer that several hosts name, else the host that tells it."""
     named: dict[str, set[str]] = defaultdict(set)
     for log in job.logs:
-        for _, speaker, address, status in log.facts.talk.peers:
+        for _, speaker, address, status in log.facts.of_ranks.peers:
             if status != 5:  # flushed: what was under way when the first one failed
                 named[job.addresses.get(address, address)].add(speaker.host or log.host or log.name)
     ranked = sorted(named.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -279,7 +279,7 @@ def _ranks_of_machine(
 ) -> tuple[int, ...]:
     """The rank whose GPU or process a kernel's line is about."""
     for log in job.logs:
-        for line, host, pid, _, _ in log.facts.talk.killed_pids:
+        for line, host, pid, _, _ in log.facts.of_ranks.killed_pids:
             if log.name == event.log and line == event.line:
                 host = host or log.host
                 rank = job.ranks_of_pids.get((host, pid), job.ranks_of_pids.get(("", pid)))
@@ -468,18 +468,11 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     elif not waited.ranks and not waited.hosts:
         what = (
             "Not all ranks joined the rendezvous"
-            if "did not answer" not in waited.how
+            if waited.topic != "rendezvous.unreachable"
             else "The host of the rendezvous could not be reached, or left"
         )
     if waited.never_came and not waited.ranks:
-        topic = next(
-            (
-                event.topic
-                for event in events
-                if event.topic == "rendezvous.unreachable" and event.line == waited.line
-            ),
-            topic,
-        )
+        topic = waited.topic or topic
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
     evidence = [waited.how, *waited.sides]
@@ -509,7 +502,9 @@ def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
     """
     event, explanation = root.first, _explanation(root.first)
     sizes = {
-        (log.name, line): (came, asked) for log in job.logs for line, came, asked in log.facts.talk.overflows
+        (log.name, line): (came, asked)
+        for log in job.logs
+        for line, came, asked in log.facts.of_ranks.overflows
     }
     aborted = tuple(
         sorted({one.rank for one in events if one.code == ABORT and one.rank is not None} | set(root.ranks))

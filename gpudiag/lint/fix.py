@@ -1,4 +1,4 @@
-"""The mends that are certain, as a diff, and written where they are asked for."""
+"""The fixes that are certain, as a diff, and written where they are asked for."""
 
 import difflib
 import os
@@ -17,13 +17,13 @@ _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 @dataclass(frozen=True, slots=True)
 class FixedFile:
-    """One file as it is and as it would be, and how many mistakes that mends."""
+    """One file as it is and as it would be, and how many mistakes of it are fixed."""
 
     path: str
     before: str
     after: str
     encoding: str
-    mended: int
+    mistakes: int
 
     @property
     def diff(self) -> str:
@@ -35,7 +35,7 @@ class FixedFile:
 
 
 def plan_fixes(report: LintReport) -> list[FixedFile]:
-    """Each file that certain mends change; of two mends of one place the first counts.
+    """Each file that certain fixes change; of two fixes of one place the first counts.
 
     A file that has changed since it was linted is left alone.
     """
@@ -59,7 +59,7 @@ def _fixed(source: SourceFile, findings: list[LintFinding]) -> FixedFile | None:
     pieces = _LINE_ENDS.split(source.text)
     lines, ends = pieces[::2], [*pieces[1::2], ""]
     taken: list[Edit] = []
-    mended = 0
+    fixed = 0
     for finding in findings:
         if not _fits(lines, finding) or any(
             _overlap(edit, other) for edit in finding.edits for other in taken
@@ -67,7 +67,7 @@ def _fixed(source: SourceFile, findings: list[LintFinding]) -> FixedFile | None:
             continue
         new = [edit for edit in finding.edits if edit not in taken]
         taken += new
-        mended += 1
+        fixed += 1
     if not taken:
         return None
     for edit in sorted(taken, key=lambda e: (e.line, not e.before, e.column), reverse=True):
@@ -78,7 +78,7 @@ def _fixed(source: SourceFile, findings: list[LintFinding]) -> FixedFile | None:
         else:
             lines[place] = lines[place][: edit.column] + edit.text + lines[place][edit.end_column :]
     after = "".join(line + end for line, end in zip(lines, ends, strict=True))
-    return FixedFile(source.path, source.text, after, source.encoding, mended)
+    return FixedFile(source.path, source.text, after, source.encoding, fixed)
 
 
 def _fits(lines: list[str], finding: LintFinding) -> bool:

@@ -171,14 +171,14 @@ def _located(
         line = mistake.line or Line("", 1)
         return LintFinding(
             rule.code, severity, source.path, line.number, 1, line.text.strip(), mistake.message, rule.why,
-            mistake.mend, mistake.edits, place=mistake.place, advice=mistake.advice,
+            mistake.fix, mistake.edits, place=mistake.place, advice=mistake.advice,
         )  # fmt: skip
     number = getattr(mistake.node, "lineno", 1)
     line = program.line_at(number)
     column = line.shift + program.column_of(number, getattr(mistake.node, "col_offset", 0)) + 1
     return LintFinding(
         rule.code, severity, source.path, line.number, column, line.text.strip(), mistake.message, rule.why,
-        mistake.mend, mistake.edits, _cell_of(script, number - 1), mistake.place, mistake.advice,
+        mistake.fix, mistake.edits, _cell_of(script, number - 1), mistake.place, mistake.advice,
     )  # fmt: skip
 
 

@@ -33,12 +33,12 @@ class Mistake:
 
     node: ast.AST
     message: str
-    mend: str
+    fix: str
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
     line: Line | None = None  # of what is no Python, in place of the node
-    place: Place | None = None  # of `mend`; None: it replaces the statement
-    advice: str = ""  # where `mend` is empty
+    place: Place | None = None  # of `fix`; None: it replaces the statement
+    advice: str = ""  # where `fix` is empty
 
 
 class Program:
@@ -216,10 +216,6 @@ class Program:
     def column_of(self, number: int, offset: int) -> int:
         """An offset in bytes, as trees have it, in characters of the script's line."""
         return len(self.line_at(number).text.encode()[:offset].decode(errors="replace"))
-
-    def source_of(self, node: ast.AST) -> str:
-        """The text of a node, on one line."""
-        return ast.unparse(node)
 
     def statement_text(self, node: ast.AST) -> str:
         """The statement that a node is part of, on one line."""

@@ -18,9 +18,9 @@ class FindsCommands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One mistake that the linter knows; `wrong` has it, `right` is mended, `near_miss` looks like it and is well.
+    """One mistake that the linter knows; `wrong` has it, `right` is fixed, `near_miss` looks like it and is well.
 
-    `fixes` tells that `--fix` can mend it. The three examples are its tests.
+    `fixes` tells that `--fix` can fix it. The three examples are its tests.
     """
 
     code: str  # lint.set_epoch_missing

@@ -1,4 +1,4 @@
-"""What `gpudiag lint` found in training scripts: mistakes, each with its line, why, and the mended line."""
+"""What `gpudiag lint` found in training scripts: mistakes, each with its line, why, and the fixed line."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A part of one line of a file, and what stands there once it is mended; columns count characters from 0.
+    """A part of one line of a file, and what stands there once it is fixed; columns count characters from 0.
 
     `line` is a number from 1, `column` the first character that goes, `end_column` the first that stays.
     An edit with `before` puts whole lines in front of its line and takes nothing away.
@@ -53,11 +53,11 @@ class LintFinding:
     source: str  # the line, without what stands before its first word
     message: str
     why: str
-    mend: str  # the statement, or its first line, as it should read; empty where no one statement corrects it
-    edits: tuple[Edit, ...] = ()  # of a mend that is certain, for --fix
+    fix: str  # the statement, or its first line, as it should read; empty where no one statement corrects it
+    edits: tuple[Edit, ...] = ()  # of a fix that is certain, for --fix
     cell: int | None = None  # of a notebook, from 1
-    place: Place | None = None  # of `mend`; None: it replaces the statement
-    advice: str = ""  # what to change, in words, where `mend` is empty
+    place: Place | None = None  # of `fix`; None: it replaces the statement
+    advice: str = ""  # what to change, in words, where `fix` is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class LintedFile:
 
 @dataclass(frozen=True, slots=True)
 class LintReport:
-    """`gpudiag.lint/1`: the mistakes of distributed training that were found in files, by file and line."""
+    """`gpudiag.lint/2`: the mistakes of distributed training that were found in files, by file and line."""
 
-    SCHEMA: ClassVar[str] = "gpudiag.lint/1"
+    SCHEMA: ClassVar[str] = "gpudiag.lint/2"
 
     files: tuple[LintedFile, ...]
     findings: tuple[LintFinding, ...]

@@ -53,6 +53,9 @@ class GradientParts:
     # Where the shares explain nothing: those of what each rank computed in the step before, and what both leave.
     shares_before: tuple[float, ...] = ()
     rest_with_before: float | None = None
+    # How many times what it should be the part is that this rank keeps, and what that leaves, over its size.
+    own_scale: float | None = None
+    own_rest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,14 @@ class StepParts:
         None  # what the gradients of the step before, for this one's, leave of it
     )
     rounded_to: str | None = None  # a shorter dtype, all of whose bits the parameters fit in
+    settings: tuple[str, ...] | None = None  # of the optimizer, that are not the plan's; None where not read
+    gradient_scale: float | None = (
+        None  # how many times those after the backward pass the gradients of the step are
+    )
+    gradient_rest: float | None = None  # what that leaves unexplained, over their size
+    momentum_kept: float | None = None  # how much of SGD's momentum is in the movement; 1 where it is right
+    momentum_rest: float | None = None  # what that leaves unexplained, over the expected movement
+    all_unmoved: bool = False  # whether all that this rank keeps of any tensor is where it was
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import os
 import struct
 from contextlib import suppress
 
+from gpudiag.linux.proc import DEAD_STATES, read_stat
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
 # struct pidfd_info as of its first version: the mask first, the exit code last.
 _INFO = struct.Struct("=QQ11Ii")
 _ASK = 0xC000FF0B | _INFO.size << 16  # _IOWR(0xFF, 11, struct pidfd_info)
 _WITH_EXIT = 1 << 3
-_EXIT_CODE_FIELD = 49  # of /proc/PID/stat, counted behind the command's name (proc_pid_stat(5): field 52)
 
 
 class Pidfd:
@@ -33,10 +33,9 @@ class Pidfd:
     def read_status(self) -> Reading[int]:
         """The wait status of a process that has ended, as waitpid(2) gives it."""
         with suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{self.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            if fields[0] in (b"Z", b"X"):
-                return int(fields[_EXIT_CODE_FIELD])
+            stat = read_stat(self.pid)
+            if stat.state in DEAD_STATES:
+                return stat.exit_code
         asked = bytearray(_INFO.pack(_WITH_EXIT, *[0] * 13))
         try:
             fcntl.ioctl(self.descriptor, _ASK, asked)

@@ -339,6 +339,7 @@ def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
         local_world_size=parse_number(variables, "HOROVOD_LOCAL_SIZE"),
         init_method=_tcp_url(address, port),
         run_key=f"horovodrun|{address}|{key}",
+        master_port=port,
         read=("HOROVOD_RANK", "HOROVOD_SIZE"),
     )
     return _checked(environment, "HOROVOD_RANK", "HOROVOD_SIZE")

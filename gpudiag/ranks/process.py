@@ -6,16 +6,10 @@ import os
 import signal
 from dataclasses import dataclass
 
+from gpudiag.linux.proc import DEAD_STATES, read_stat
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_NAME = 15
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-
-# Fields of /proc/PID/stat after the command's closing parenthesis, counted from 0 (proc_pid_stat(5)).
-_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 11, 12, 19
-
-STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
-DEAD_STATES = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +49,10 @@ def _namespace(kind: str) -> str:
 def read_process(pid: int) -> ProcessState | None:
     """The process as /proc shows it; None if there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        stat = read_stat(pid)
     except OSError:  # it ended, perhaps between open and read
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    return ProcessState(
-        pid=pid,
-        state=fields[_STATE].decode(),
-        parent_pid=int(fields[_PARENT]),
-        cpu_seconds=(int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / _TICKS_PER_SECOND,
-        start_ticks=int(fields[_START_TICKS]),
-    )
+    return ProcessState(pid, stat.state, stat.parent_pid, stat.cpu_seconds, stat.start_ticks)
 
 
 def has_open(pid: int, prefix: str) -> bool:

@@ -15,6 +15,8 @@ MEASURE = "measure"
 VERIFY = "verify"
 TEARDOWN = "teardown"
 STAGES = (IMPORT, RENDEZVOUS, INIT, WARMUP, MEASURE, VERIFY, TEARDOWN)
+# In these ranks wait for those that are still to come.
+STARTING_STAGES = (IMPORT, RENDEZVOUS, INIT)
 
 # torch's own timeouts are 10 minutes for NCCL and 30 for gloo, too long to wait for a first message.
 # The slow steps are an import from a cold network file system and the first CUDA context.

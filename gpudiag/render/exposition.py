@@ -17,7 +17,7 @@ Labels = dict[str, str]
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-_MAX_LABEL_CHARACTERS = 200
+MAX_LABEL_CHARACTERS = 200  # more are cut
 _DECIMALS = 9  # of a ratio that comes of a percentage; more are noise of the division
 _TOTAL, _INFO = "_total", "_info"
 _UNITS = ("bytes", "celsius", "hertz", "joules", "ratio", "seconds", "watts")
@@ -88,7 +88,7 @@ def escape(word: str) -> str:
     """The text with backslash, quote and line end escaped for the text exposition format."""
     if word.isalnum():
         return word
-    cleaned = one_line(word, _MAX_LABEL_CHARACTERS)
+    cleaned = one_line(word, MAX_LABEL_CHARACTERS)
     return cleaned.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from gpudiag.checks.job.groups import name_ranks
 from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import SERVER, HangReport, JobVerdict, Place
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 

@@ -76,11 +76,11 @@ def _result(finding: LintFinding, places: dict[str, int]) -> dict[str, Any]:
 
 def _message(finding: LintFinding) -> str:
     """The message, and what to do."""
-    if not finding.mend:
+    if not finding.fix:
         return f"{finding.message}. {finding.advice}" if finding.advice else finding.message
     place = finding.place
     where = "" if place is None else f" {'moved' if place.moves else 'added'} in front of line {place.line}"
-    return f"{finding.message}. Better{where}: {finding.mend}"
+    return f"{finding.message}. Better{where}: {finding.fix}"
 
 
 def _fix(finding: LintFinding) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _fix(finding: LintFinding) -> dict[str, Any]:
             }
         )
     change = {"artifactLocation": {"uri": _uri(finding.path)}, "replacements": replacements}
-    return {"description": {"text": finding.mend or finding.message}, "artifactChanges": [change]}
+    return {"description": {"text": finding.fix or finding.message}, "artifactChanges": [change]}
 
 
 def _uri(path: str) -> str:

@@ -30,8 +30,8 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
     )
     heading = [line.replace(word, style.paint(word, "red" if finding.severity is Severity.FINDING else "yellow"), 1) if n == 0 else line for n, line in enumerate(heading)]  # fmt: skip
     lines = [*heading, *_code("now:   ", finding.source)]
-    if finding.mend:
-        lines += _code("better:", f"{finding.mend}{_where(finding)}")
+    if finding.fix:
+        lines += _code("better:", f"{finding.fix}{_where(finding)}")
     elif finding.advice:
         lines += wrapped(f"{one_line(finding.advice)}.", indent=_INDENT + " " * 8, first=f"{_INDENT}do:     ")
     if first:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing
 from gpudiag.render.report_words import describe_fact, describe_message, describe_remedy, describe_subject
 
@@ -37,17 +38,6 @@ def tell_once(findings: Iterable[Finding]) -> tuple[Told, ...]:
     for group in groups.values():
         told += [_share(group)] if _is_shared(group) else map(_single, group)
     return tuple(told)
-
-
-def describe_indices(indices: Iterable[int]) -> str:
-    """The indices in short: `0-3, 5` for 0, 1, 2, 3 and 5."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _key(finding: Finding, place: int) -> tuple[object, ...]:
@@ -85,7 +75,7 @@ def _single(finding: Finding) -> Told:
 def _share(group: list[Finding]) -> Told:
     return Told(
         group[0],
-        f"GPUs {describe_indices(_indices(group))}",
+        f"GPUs {number_ranges(_indices(group))}",
         _messages(group),
         _facts(group),
         _remedy(group),
@@ -105,9 +95,7 @@ def _messages(group: list[Finding]) -> str:
     if len(by_words) == 1:
         words = next(iter(by_words))
         return f"each{words}" if words[:1] in (":", " ") else words
-    told = [
-        f"GPU{_plural(some)} {describe_indices(_indices(some))}{words}" for words, some in by_words.items()
-    ]
+    told = [f"GPU{_plural(some)} {number_ranges(_indices(some))}{words}" for words, some in by_words.items()]
     return "; ".join(told[:_MAX_DIFFERENT]) + _more(len(told) - _MAX_DIFFERENT)
 
 
@@ -119,7 +107,7 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
             by_fact.setdefault(fact, []).append(finding)
     common = [fact for fact, some in by_fact.items() if len(some) == len(group)]
     own = [
-        f"GPU{_plural(some)} {describe_indices(_indices(some))}: {fact}"
+        f"GPU{_plural(some)} {number_ranges(_indices(some))}: {fact}"
         for fact, some in by_fact.items()
         if len(some) < len(group)
     ]

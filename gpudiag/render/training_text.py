@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
-from gpudiag.ranks.diagnosis.evidence import format_ranks
 from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
 from gpudiag.render.style import PLAIN, Column, Style, next_lines, render_table, wrapped
 from gpudiag.units import format_seconds, format_size, significant
@@ -222,7 +222,7 @@ def _script_lines(report: TrainingReport) -> list[str]:
         ending = "killed at the end" if isinstance(rank.exit, Missing) else f"exit {rank.exit}"
         alike.setdefault(f"on {rank.host}: stage {rank.stage}, {ending}", []).append(rank.rank)
     for words, ranks in alike.items():
-        lines.append(f"  rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} {words}")
+        lines.append(f"  {name_ranks(ranks)} {words}")
     return lines
 
 

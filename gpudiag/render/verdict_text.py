@@ -3,7 +3,7 @@
 import re
 
 from gpudiag.model.explanation import Echo, Verdict, VerdictKind
-from gpudiag.model.rank_names import name_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.render.style import PLAIN, Style, one_line, wrapped
 
 _LABEL_WIDTH = 11

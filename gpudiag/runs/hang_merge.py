@@ -7,7 +7,6 @@ the machines' clocks need not agree.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpudiag.checks.job.groups import name_ranks
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.verdict import judge_job
 from gpudiag.errors import UsageError
@@ -15,6 +14,7 @@ from gpudiag.model.codec import decode
 from gpudiag.model.finding import Outcome, worst
 from gpudiag.model.job import HangMachine, HangReport, Job, JobVerdict
 from gpudiag.model.job_state import JobState
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.runs.merge import ReportSource, read_sources
 

@@ -258,7 +258,7 @@ def _sorted(groups: Iterable[FindingGroup]) -> tuple[FindingGroup, ...]:
 
 
 def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
-    """What has different versions on the machines; the machines named are those in the minority."""
+    """What has different versions on the machines, with those in the minority, or all where there is no majority."""
     kind = VERSIONS_DIFFER
     for skew in judge_versions({entry.machine.name: entry.versions for entry in entries}):
         yield FindingGroup(
@@ -266,8 +266,8 @@ def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
             kind.outcome,
             kind.severity,
             kind.owner,
-            skew.odd,
-            len(skew.odd),
+            skew.named,
+            len(skew.named),
             skew.message,
             kind.remedy,
         )

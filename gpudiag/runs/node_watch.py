@@ -20,13 +20,13 @@ from gpudiag.checks.job.rhythm import find_long_step_time, find_step_time
 from gpudiag.checks.job.short_steps import BURST_SECONDS, BURST_TICK_SECONDS, settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
+from gpudiag.linux.proc import is_stopped
 from gpudiag.model.codec import encode
 from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild, die_with
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
 from gpudiag.probe.job.own_run import read_glance_stance, start_glance
-from gpudiag.probe.job.proc import read_stat, read_text
 from gpudiag.ranks.process import name_process
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
@@ -135,7 +135,7 @@ class NodeWatch:
         if not job.members.living:
             self._forget(key)
             return
-        if passed > _LOST_SECONDS or _is_stopped(
+        if passed > _LOST_SECONDS or is_stopped(
             job.pid
         ):  # no time in which the job could have moved, or was seen to
             for member in job.members.living:
@@ -270,14 +270,6 @@ def _document(key: str, job: _WatchedJob, stall: Stall) -> dict[str, Any]:
         "stood_seconds": stall.stood_seconds,
         "limit_seconds": stall.limit_seconds,
     }
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether somebody holds the launcher: Ctrl-Z, or a scheduler that suspends the job."""
-    try:
-        return read_stat(read_text(f"/proc/{pid}/stat"))[1][0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst, worst_first
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, Measures
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
@@ -36,7 +37,6 @@ from gpudiag.model.training import (
 )
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
-from gpudiag.ranks.diagnosis.evidence import format_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launchers import Launcher
@@ -454,7 +454,7 @@ def _never_started(job: TrainingJob, error: LaunchError) -> RankRun:
     host = socket.gethostname()
     source = "the process that starts the ranks"
     why = (
-        Evidence("ranks", format_ranks(range(job.workers)), source=source),
+        Evidence("ranks", number_ranges(range(job.workers)), source=source),
         Evidence("not_forked", error.message, source=source),
     )
     incident = Incident(IncidentKind.START_FAILED, 0, host, IMPORT, 0.0, why)

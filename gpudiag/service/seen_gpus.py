@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
 
-from gpudiag.checks.gpu.gone import in_container, known_gpus_of, share_of
+from gpudiag.checks.gpu.gone import has_others_instead, in_container, known_gpus_of, share_of
 from gpudiag.model.codec import all_missing
 from gpudiag.model.device import Device, DeviceId, Snapshot
 from gpudiag.model.history import KnownGpu, KnownGpus
@@ -56,7 +56,7 @@ class SeenGpus:
     def recall(self, memory: SeenMachine, snapshot: Snapshot) -> None:
         """Add what an earlier service saw, unless that was another machine or another share of this one."""
         known = memory.known
-        if not _is_same_place(known, snapshot):
+        if not _is_same_place(known, snapshot) or has_others_instead(snapshot, known):
             return
         missed = [
             gpu for gpu in known.gpus if gpu.uuid not in self._devices and not self._has_slot_of(gpu.bus_id)
@@ -73,7 +73,7 @@ class SeenGpus:
             return
         self._good = good
         known = known_gpus_of(good)
-        if not _is_same_place(known, snapshot):
+        if not _is_same_place(known, snapshot) or has_others_instead(snapshot, known):
             return
         had = {gpu.uuid for gpu in known.gpus}
         before = () if self._known is None else self._known.gpus

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.folders import cache_folder, temporary_folder
-from gpudiag.ranks.process import DEAD_STATES, kill, name_process, read_process
+from gpudiag.linux.proc import DEAD_STATES
+from gpudiag.ranks.process import kill, name_process, read_process
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
 from gpudiag.simulate.nvml.library import LIBRARY_NAME, copy_library

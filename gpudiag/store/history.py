@@ -21,7 +21,7 @@ from gpudiag.model.history import UNREAD, History, Sample
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.given_time import deadline_for
-from gpudiag.probe.guard import GuardedChild, run_guarded
+from gpudiag.probe.guard import GuardedChild
 from gpudiag.store.history_child import StartedHistory
 
 READ_SECONDS = 1.5
@@ -106,13 +106,6 @@ class RunFacts:
             "good": self.good,
             "kernel_events": [encode(event) for event in _xids(snapshot)],
         }
-
-
-def record_run(store: str, run: RunFacts, deadline_seconds: float = WRITE_SECONDS) -> str:
-    """Store one run; a warning in one line, empty if it was stored."""
-    child = run_guarded("gpudiag.store.history_child:write_run", deadline_seconds, store, run.encoded())
-    stored = any(kind == "stored" for kind, *_ in child.messages)
-    return "" if stored else _failure(child, "written")
 
 
 def read_history(store: str, machine: str, deadline_seconds: float = READ_SECONDS) -> History:

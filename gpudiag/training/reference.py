@@ -20,11 +20,16 @@ class ReferenceStep:
     skipped: bool
 
 
+MOMENTUM = 0.9
+# What a step depends on, of torch's optimizers; the others say how it is computed.
+SETTINGS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "betas", "eps", "amsgrad")
+
+
 def make_optimizer(job: TrainingJob, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a job for a model's parameters."""
     if job.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=job.learning_rate)
-    return torch.optim.SGD(model.parameters(), lr=job.learning_rate, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), lr=job.learning_rate, momentum=MOMENTUM)
 
 
 class Reference:

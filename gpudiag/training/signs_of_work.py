@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+from gpudiag.linux.proc import descendants, read_stat
+
 # A waiting thread uses none; on a loaded machine a working one may get only 10 ms of a second.
 _MAIN_SECONDS = 0.01
 # Threads that only watch and flush (NCCL's watchdog, a log writer) stay below.
@@ -85,20 +86,15 @@ class SignsOfWork:
 
     def _descendants(self) -> dict[int, tuple[str, float, int]]:
         """Name, CPU seconds, and bytes read and written of each descendant process, by pid."""
-        found: dict[int, tuple[str, float, int]] = {}
-        waiting = [os.getpid()]
-        while waiting:
-            for path in self.root.glob(f"{waiting.pop()}/task/*/children"):
-                for pid in map(int, _text(path).split()):
-                    waiting.append(pid)
-                    found[pid] = self._look_at(pid)
-        return found
+        return {pid: self._look_at(pid) for pid in descendants(os.getpid(), str(self.root))}
 
     def _look_at(self, pid: int) -> tuple[str, float, int]:
-        before, _, after = _text(self.root / str(pid) / "stat").rpartition(")")
-        numbers = after.split()
-        seconds = sum(map(int, numbers[11:15])) / _TICKS if len(numbers) > 14 else 0.0
-        return before.partition("(")[2] or "a process", seconds, sum(self._io_of(str(pid))[:2])
+        try:
+            stat = read_stat(pid, root=str(self.root))
+            name, seconds = stat.name, stat.cpu_seconds + stat.children_cpu_seconds
+        except (OSError, IndexError):  # it has ended
+            name, seconds = "a process", 0.0
+        return name, seconds, sum(self._io_of(str(pid))[:2])
 
     def _read_io(self) -> str | None:
         own = sum(self._io_of(f"self/task/{threading.get_native_id()}"))

@@ -59,7 +59,9 @@ def difference(found: Tensors, expected: Tensors, floor: float = 0.0) -> float |
 
 def projection(found: Tensors, expected: Tensors) -> float | None:
     """How many times `expected` is in `found`, by projection: 1 if they are equal; None if not finite."""
-    product = sum(float((found[name].double() * expected[name].double()).sum()) for name in expected)
+    product = sum(
+        float((found[name].double() * expected[name].double()).sum()) for name in expected if name in found
+    )
     square = norm(expected) ** 2
     return finite(product / square) if square else None
 

@@ -15,8 +15,9 @@ from gpudiag.model.history import Sample
 from gpudiag.ranks.process import is_alive, read_process
 from gpudiag.sampler.ring import Ring
 from gpudiag.sampler.spill import Spill
-from gpudiag.store.history import RunFacts, record_run
+from gpudiag.store.history import RunFacts
 from tests.api.serving import IMPORT_PATH, machine, serving
+from tests.stored_runs import record_run
 
 pytestmark = pytest.mark.timeout(180)
 POWER = "/api/v1/history?series=power_draw_watts&device=0&step=1"

@@ -1,4 +1,4 @@
-"""`gpudiag lint` as a person and a CI run it: text, documents, annotations, mends and exit statuses."""
+"""`gpudiag lint` as a person and a CI run it: text, documents, annotations, fixes and exit statuses."""
 
 import json
 import re
@@ -81,8 +81,8 @@ def test_a_folder_stands_for_its_scripts(script, tmp_path, capsys) -> None:
 def test_the_document_has_its_schema_and_comes_back(script, tmp_path, capsys) -> None:
     kept = tmp_path / "lint.json"
     _, out, _ = run(capsys, "--format", "json", str(script), "--output", str(kept))
-    assert json.loads(out)["schema"] == "gpudiag.lint/1"
-    jsonschema.validate(json.loads(out), json_schema("gpudiag.lint/1"))
+    assert json.loads(out)["schema"] == "gpudiag.lint/2"
+    jsonschema.validate(json.loads(out), json_schema("gpudiag.lint/2"))
     report = loads(out)
     assert isinstance(report, LintReport)
     assert report.findings[0].line == 6
@@ -106,8 +106,8 @@ def test_sarif_is_valid_and_points_at_rules_and_places(script, tmp_path, capsys)
     places = [r["locations"][0]["physicalLocation"] for r in job["results"]]
     assert any(place["artifactLocation"]["uri"].endswith("/train%20me.py") for place in places)
     assert "binary" in job["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
-    [mend] = [result for result in job["results"] if "fixes" in result]
-    [replaced] = mend["fixes"][0]["artifactChanges"][0]["replacements"]
+    [fix] = [result for result in job["results"] if "fixes" in result]
+    [replaced] = fix["fixes"][0]["artifactChanges"][0]["replacements"]
     region = replaced["deletedRegion"]
     line = script.read_text().splitlines()[region["startLine"] - 1]
     assert line[region["startColumn"] - 1 : region["endColumn"] - 1] == "True"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpudiag.model.history import Sample
-from gpudiag.store.history import RunFacts, machine_key, read_history, record_run
+from gpudiag.store.history import RunFacts, machine_key, read_history
+from tests.stored_runs import record_run
 from tests.unit.model.nouns import make_device, make_snapshot
 
 PATIENT_SECONDS = 90.0

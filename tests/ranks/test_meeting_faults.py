@@ -154,6 +154,18 @@ def test_all_four_meet(machines: list[Machine]) -> None:
         assert all(notice.startswith("waiting for rank") for notice in outcome.notices)
 
 
+def test_a_rank_0_that_comes_after_the_others_have_waited_for_it_is_healthy(machines: list[Machine]) -> None:
+    """torch's ranks connect one after the other then: each waits for seconds between its attempts."""
+    waiting = [start(machines[rank], rank, "machine1", seconds=MEETING_SECONDS) for rank in (1, 2, 3)]
+    for process in waiting:
+        assert process.stderr is not None
+        while "waits for rank 0" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+    outcomes = end([start(machines[0], 0, "machine1", seconds=MEETING_SECONDS), *waiting])
+    assert [outcome.status for outcome in outcomes] == [0] * 4
+    assert outcomes[0].document["findings"] == []
+
+
 def test_a_rank_that_never_comes_is_named_after_five_seconds_and_in_the_verdict(
     machines: list[Machine],
 ) -> None:

@@ -33,6 +33,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
         ("labels_of_one_rank", 4),
         ("layer_not_sharded", 2),
         ("exception_on_all_ranks", 3),
+        ("sharded_clipped_by_own_norm", 2),
+        ("momentum_lost_on_one_rank", 2),
+        ("frozen_on_one_rank", 2),
     ],
 )
 def test_the_cause_of_a_fault_from_outside_is_named(fault: str, ranks: int) -> None:

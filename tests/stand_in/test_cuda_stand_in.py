@@ -69,6 +69,26 @@ def test_the_host_runs_ahead_of_copies_and_kernels(program):
     )
 
 
+def test_a_copy_between_gpus_is_the_sources_and_the_target_waits_for_it(program):
+    program("""
+        import torch
+        here, there = torch.ones(8, device="cuda:0"), torch.zeros(8, device="cuda:1")
+        torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        for _ in range(100):
+            there.copy_(here, non_blocking=True)
+        behind = torch.cuda.Event()
+        behind.record(torch.cuda.current_stream(1))
+        after.record()
+        assert not behind.query()
+        after.synchronize()
+        assert before.elapsed_time(after) >= 30  # 0.3 ms each
+        torch.cuda.synchronize(1)
+        assert there.tolist() == [1] * 8
+    """)
+
+
 def test_streams_work_beside_each_other_and_wait_where_they_are_told_to(program):
     program(
         """

@@ -78,13 +78,26 @@ def in_container(snapshot: Snapshot) -> bool:
 
 
 def find_gone(snapshot: Snapshot, known: KnownGpus) -> list[KnownGpu]:
-    """The GPUs of the last good run that nothing shows now."""
+    """The GPUs of the last good run that nothing shows now; none where all are others, and no fewer."""
+    if has_others_instead(snapshot, known):
+        return []
     here = {device.id.uuid for device in snapshot.devices}
     pci = snapshot.machine.pci_devices
     # gpu.lost and gpu.count report what is still on the bus.
     places = {device.id.bus_id for device in snapshot.devices}
     places |= set() if isinstance(pci, Missing) else {device.bus_id for device in pci}
     return [gpu for gpu in known.gpus if gpu.uuid not in here and gpu.bus_id not in places]
+
+
+def has_others_instead(snapshot: Snapshot, known: KnownGpus) -> bool:
+    """Whether as many GPUs answer as were known, and every one is another: it is another machine of the same name.
+
+    A virtual machine that was moved to another host (github.com/NVIDIA/k8s-device-plugin/issues/373), a pod that keeps its name
+    on another node, a card that was exchanged for one in another slot.
+    """
+    answering = {device.id.uuid for device in snapshot.devices if device.responding is True}
+    before = {gpu.uuid for gpu in known.gpus}
+    return 0 < len(before) <= len(answering) and not before & {device.id.uuid for device in snapshot.devices}
 
 
 def _gone(snapshot: Snapshot, known: KnownGpus) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import Machine, NetworkInterface
 from gpudiag.model.host_state import Settings
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing, MissingReason
 
 LOOPBACK_DOWN = FindingKind(
@@ -89,7 +90,7 @@ def judge_loopback(incidents: Iterable[Incident]) -> tuple[Finding, ...]:
         LOOPBACK_DOWN.finding(
             HostSubject(host),
             f"the loopback interface (lo) of {host} has no address, as when it is down: ranks cannot connect over it",
-            Evidence("ranks", ", ".join(map(str, sorted(ranks[host]))), source="ranks that raised"),
+            Evidence("ranks", number_ranges(ranks[host]), source="ranks that raised"),
             *incident.evidence,
         )
         for host, incident in first.items()

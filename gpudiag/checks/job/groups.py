@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpudiag.checks.job.position import FOR_RANKS, Position, describe_line
 from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.job import Frame, Place
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import NOT_ASKED
 
 _STACK_FRAMES = 6
@@ -75,21 +76,6 @@ def peers_of(one: Position) -> tuple[tuple[str, str], ...]:
     if frame is None or one.call.operation in ("send", "recv", "isend", "irecv"):
         return ()
     return tuple((name, value) for name, value in frame.variables if name in _PEERS and value != "None")
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 8`."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words: list[str] = []
-    for run in runs:
-        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(rank) for rank in run]
-    text = ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)
-    return f"rank {text}" if len(set(ranks)) == 1 else f"ranks {text}"
 
 
 def name_positions(positions: Sequence[Position]) -> str:

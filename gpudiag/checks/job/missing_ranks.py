@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.facts import facts_of
-from gpudiag.checks.job.groups import Group, describe_seconds, is_are, name_ranks
+from gpudiag.checks.job.groups import Group, describe_seconds, is_are
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Job
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 _LOOPBACK = ("localhost", "ip6-localhost", "[::1]", "::1", "127.")

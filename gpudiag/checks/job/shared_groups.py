@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.groups import Group, describe_seconds, name_positions, name_ranks
+from gpudiag.checks.job.groups import Group, describe_seconds, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, describe_line
 from gpudiag.checks.job.stacks import Call, own_frames, read_call, shape_of
@@ -18,6 +18,7 @@ from gpudiag.checks.job.subgroups import JOINS, members_of
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job, ProcessLook, ThreadLook
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import RANKS
 

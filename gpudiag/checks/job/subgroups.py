@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job.facts import facts_of, subject_of
-from gpudiag.checks.job.groups import Group, group_alike, is_are, name_positions, name_ranks
+from gpudiag.checks.job.groups import Group, group_alike, is_are, name_positions
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import explain_apart, order_of
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 # Calls by which all ranks of the job meet, whatever group they make.

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.flight_records import judge_records
-from gpudiag.checks.job.groups import name_ranks
 from gpudiag.checks.job.ras_counts import judge_ras
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import Job, JobVerdict
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 _STILL_SECONDS = 3.0

@@ -9,12 +9,12 @@ from gpudiag.checks.job.groups import (
     group_alike,
     is_are,
     name_positions,
-    name_ranks,
 )
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import Job
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.reference.waits import GPU
 
 OTHER_MACHINES = "Look at all machines of the job at once: `srun --overlap --jobid JOB --ntasks-per-node 1 gpudiag hang`; or `gpudiag hang --json` on each, and `gpudiag merge` of the files."

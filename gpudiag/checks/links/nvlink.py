@@ -14,6 +14,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, FabricState, NvLink, Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.gpu_models import find_links
 
@@ -149,7 +150,7 @@ def _is_shared(linked: Sequence[_Linked]) -> bool:
 def _shared(snapshot: Snapshot, linked: Sequence[_Linked]) -> Finding:
     few, many = min(len(one.down) for one in linked), max(len(one.down) for one in linked)
     counts = f"{few}" if few == many else f"{few} to {many}"
-    same = f" ({_numbers(linked[0].down)})" if len({one.down for one in linked}) == 1 else ""
+    same = f" ({number_ranges(linked[0].down)})" if len({one.down for one in linked}) == 1 else ""
     far = _common_far_end(linked)
     behind = f"; all lead to the switch at {short_bus_id(far)}" if far is not None else ""
     message = f"all {len(linked)} GPUs have {counts} of {linked[0].wanted} NVLinks down{same}{behind}"
@@ -174,7 +175,13 @@ def _link_down(snapshot: Snapshot, one: _Linked) -> Finding:
     name, most = name_device(one.device), _most_of_peers(snapshot, one.device)
     limit = max(most, one.wanted or 0)
     against = "its model has" if one.wanted is not None and one.wanted >= most else "its peers have"
-    what = f"all {limit} NVLinks" if not one.up else f"NVLink {_numbers(one.down)}" if one.down else "NVLinks"
+    what = (
+        f"all {limit} NVLinks"
+        if not one.up
+        else f"NVLink {number_ranges(one.down)}"
+        if one.down
+        else "NVLinks"
+    )
     message = f"{name}: {what} down, {len(one.up)} up; {against} {limit} up"
     evidence = Evidence("active_links", len(one.up), "links", limit, f"{_SOURCE}; limit: model, peers")
     return LINK_DOWN.finding(device_subject(snapshot, one.device), message, evidence)
@@ -224,10 +231,6 @@ def _gaps(snapshot: Snapshot, device: Device) -> list[Gap]:
         for link in device.nvlinks
         if isinstance(link.active, Missing)
     ]
-
-
-def _numbers(links: Sequence[int]) -> str:
-    return ", ".join(map(str, links))
 
 
 def _links(device: Device) -> tuple[NvLink, ...]:

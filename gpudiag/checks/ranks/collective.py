@@ -24,6 +24,7 @@ from gpudiag.model.measure import (
     IncidentKind,
     InjectedFault,
 )
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.reference.speeds import PublishedSpeed, published_speeds, speed_limits
 from gpudiag.units import GIB, MIB, format_rate, format_seconds, format_size
@@ -447,7 +448,7 @@ def _describe(culprit: int | str, seen: Sequence[Incident], measurement: Collect
         f"{facts['op']} {facts['dtype']} of {format_size(int(facts['size_bytes']))}, iteration "
         f"{facts['iteration']}: {facts['wrong_elements']} wrong element{plural} from offset {facts['first_offset']}"
     )
-    evidence = (*first.evidence, Evidence("seen_by_ranks", ", ".join(map(str, ranks)), source="timed buffer"))
+    evidence = (*first.evidence, Evidence("seen_by_ranks", number_ranges(ranks), source="timed buffer"))
     return COLLECTIVE_CORRUPTED.finding(
         _subject(culprit, first, measurement), f"{_what(culprit, facts)} after {where}", *evidence
     )

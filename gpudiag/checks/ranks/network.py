@@ -145,6 +145,8 @@ MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
 
 def _unreached(incident: Incident) -> str:
     found = incident.facts.get("found", "its machine does not answer")
+    if incident.rank == 0:
+        return f"rank 0 cannot open the rendezvous: {found}"
     return f"rank {incident.rank} cannot reach rank 0: {found}"
 
 

@@ -136,7 +136,8 @@ SETTINGS_DIFFER = _kind(
     remedy="Give all hosts the same variables: compare `env | grep NCCL` and /etc/nccl.conf.",
     basis=_basis(
         "`NCCL_.. set by environment to`.",
-        "The value that most ranks have. Names of interfaces and cards may differ between hosts, but not within one host.",
+        "The value that most ranks have. Without a majority all are named. Names of interfaces and cards may differ between hosts, but"
+        " not within one host.",
         "environment.nccl",
     ),
 )
@@ -146,7 +147,11 @@ VERSIONS_DIFFER = _kind(
     category=Category.SW_LIBRARY,
     meaning="Ranks of one job load different versions of NCCL: the job fails, or works by chance.",
     remedy="Use one image, or one torch wheel, on every host: `gpudiag list --sources torch`.",
-    basis=_basis("`NCCL version`.", "The version that most ranks have.", "machines.versions_differ"),
+    basis=_basis(
+        "`NCCL version`.",
+        "The version that most ranks have. Without a majority all ranks are named.",
+        "machines.versions_differ",
+    ),
 )
 PLUGIN_FAILED = _kind(
     code="nccl.plugin_not_loaded",

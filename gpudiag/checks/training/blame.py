@@ -10,24 +10,21 @@ from gpudiag.checks.training.kinds import (
     IN_GROUPS,
     LATE_GRADIENT,
     NOT_AVERAGED,
-    PARAMETERS,
     RANK_CORRUPT,
-    RANKS_DIFFER,
     SCALED,
     SUMMED,
     TENSOR_NOT_AVERAGED,
-    TENSOR_NOT_STEPPED,
     WEIGHED,
     describe_elements,
     describe_factor,
     is_few,
-    name_ranks,
     name_tensors,
     verb,
 )
 from gpudiag.model.finding import Owner
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
-from gpudiag.model.training import GradientParts, RankStep, StepParts
+from gpudiag.model.training import GradientParts, RankStep
 
 # The part of an error that a rule leaves unexplained is rounding: at most this share.
 _LEFT = 0.05
@@ -40,10 +37,6 @@ _SOME = 0.75
 _FLIPS_AT_MOST = 4
 # Of accumulation.
 _PASSES_AT_MOST = 16
-
-_LEAST_DECAY = 1e-6
-# A decay is the cause where it leaves at most this share of what is unexplained without it.
-_BY_DECAY = 0.25
 
 Together = Mapping[int, RankStep]  # one step, by rank
 
@@ -142,6 +135,7 @@ def blame_gradient(wrong: WrongGradients) -> Blame:
             _blame_flip(wrong)
             or _blame_other_step(wrong)
             or _blame_shares(wrong)
+            or _blame_scaled_parts(wrong)
             or _blame_ranks_before(wrong)
             or _blame_shards(wrong)
             or _blame_rank(wrong)
@@ -325,6 +319,36 @@ def _are_alike(shares: Sequence[float], others: Sequence[float]) -> bool:
     return all(abs(one - other) <= _NEAR * most for one, other in zip(shares, others, strict=True))
 
 
+def _blame_scaled_parts(wrong: WrongGradients) -> Blame | None:
+    """The blame for ranks that keep a part of the average times a factor of their own."""
+    parts = wrong.parts
+    if len(parts) < wrong.workers or any(step.held_error is None for step in wrong.together.values()):
+        return None
+    scales: dict[int, float] = {}
+    for rank, one in parts.items():
+        if one.own_scale is None or one.own_rest is None:
+            continue  # it keeps no part
+        if one.own_rest > max(wrong.limit, _CLEAN * abs(one.own_scale - 1)):
+            return None
+        scales[rank] = one.own_scale
+    off = tuple(rank for rank, scale in scales.items() if abs(scale - 1) > _CLEAN)
+    if not off:
+        return None
+    said = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
+    words = (
+        f"the parts of the average that ranks keep are not what they should be in step {wrong.number}: {said}"
+    )
+    if len(off) > 1:
+        words += "; each rank scales its own part, as clipping by the norm of that part alone does"
+    return Blame(SCALED, off, words, remedy=_PARTS_REMEDY)
+
+
+_PARTS_REMEDY = (
+    "Clip by one norm over all ranks: call torch.nn.utils.clip_grad_norm_ with the sharded parameters themselves, not with "
+    "local tensors, and multiply gradients nowhere else."
+)
+
+
 def _blame_shards(wrong: WrongGradients) -> Blame | None:
     """The blame for own gradients in shards: put together they mix ranks, which no shares explain."""
     off = {
@@ -406,134 +430,3 @@ def _loss_is_off(step: RankStep, limit: float) -> bool:
     if step.loss is None or step.own_reference_loss is None:
         return False
     return abs(step.loss - step.own_reference_loss) > limit * max(1.0, abs(step.own_reference_loss))
-
-
-@dataclass(frozen=True, slots=True)
-class WrongStep:
-    """A step with parameters beyond the limit on the `wrong` ranks; the `odd` ones differ from most."""
-
-    together: Together
-    following: Together
-    wrong: tuple[int, ...]
-    odd: tuple[int, ...]
-
-    @property
-    def number(self) -> int:
-        """The step's number."""
-        return next(iter(self.together.values())).step
-
-    @property
-    def guilty(self) -> tuple[int, ...]:
-        """The ranks that are wrong where others are right, or else those that differ, or whose part is wrong."""
-        if 0 < len(self.wrong) < len(self.together):
-            return self.wrong
-        return self.odd or tuple(self.parts) or self.wrong
-
-    @property
-    def parts(self) -> dict[int, StepParts]:
-        """What the step is made of, by each rank that measured it."""
-        return {rank: one.step_parts for rank, one in self.together.items() if one.step_parts is not None}
-
-    @property
-    def where(self) -> str:
-        """` on rank 1`, or the ranks concerned; empty where it is all of them."""
-        return "" if len(self.parts) == len(self.together) else f" on {name_ranks(tuple(self.parts))}"
-
-
-def blame_step(wrong: WrongStep) -> Blame:
-    """The blame for wrong parameters after a step whose gradients are right."""
-    parts, guilty, number = wrong.parts, wrong.guilty, wrong.number
-    if parts:
-        found = _blame_movement(wrong)
-        if found is not None:
-            return found
-    alone = len(guilty) == 1 < len(wrong.together)
-    few = bool(parts) and all(is_few(one.elements_off, one.elements) for one in parts.values())
-    if alone and few:
-        off = f" ({describe_elements(next(iter(parts.values())))})"
-        words = (
-            f"rank {guilty[0]} alone holds parameters after step {number} that its gradients do not give{off}"
-        )
-        return Blame(RANK_CORRUPT, guilty, words)
-    if wrong.odd:
-        holds = verb(guilty, "holds", "hold")
-        words = f"{name_ranks(guilty)} {holds} different parameters from the others after step {number}"
-        return Blame(RANKS_DIFFER, guilty, words, Owner.HARDWARE if alone else None)
-    return Blame(
-        PARAMETERS,
-        guilty,
-        f"parameters are not those of a single process after step {number}{wrong.where if parts else ''}",
-    )
-
-
-def _blame_movement(wrong: WrongStep) -> Blame | None:
-    """The blame for a movement that a rule explains: none, that of the step before, or another multiple."""
-    parts, number = wrong.parts, wrong.number
-    everything = {fact.name for step in wrong.together.values() for fact in step.parameters}
-    unmoved = [set(one.unmoved) for one in parts.values()]
-    if all(names == everything for names in unmoved):
-        return _blame_no_step(wrong)
-    if all(names and names == set(one.tensors) for names, one in zip(unmoved, parts.values(), strict=True)):
-        names = next(iter(parts.values())).unmoved
-        words = f"the optimizer leaves {name_tensors(names)} as {verb(names, 'it is', 'they are')} in step {number}{wrong.where}, though there is a gradient"
-        return Blame(TENSOR_NOT_STEPPED, tuple(parts), words)
-    rounded = next(iter(parts.values())).rounded_to
-    if rounded is not None and all(one.rounded_to == rounded for one in parts.values()):
-        words = f"the parameters are rounded to {rounded} in step {number}{wrong.where}"
-        return Blame(_kind(wrong), tuple(parts), words, remedy=ROUNDED_REMEDY)
-    if all(_takes_gradient_before(one) for one in parts.values()):
-        words = f"the optimizer uses the gradients of step {number - 1} in step {number}{wrong.where}"
-        return Blame(LATE_GRADIENT, tuple(parts), words)
-    if all(one.step_before is not None and one.step_before < _LEFT for one in parts.values()):
-        words = (
-            f"step {number} moves the parameters as the gradients of step {number - 1} ask for{wrong.where}"
-        )
-        return Blame(LATE_GRADIENT, tuple(parts), words)
-    if any(one.rest is None or one.rest > _LEFT for one in parts.values()):
-        return None
-    first = next(iter(parts.values()))
-    if _decays(first):
-        words = f"step {number} also takes {first.decay:.2g} of the parameters away{wrong.where}: a weight decay that was not configured"
-        return Blame(_kind(wrong), tuple(parts), words, remedy=_SETTINGS_REMEDY)
-    if abs(first.scale - 1) <= (first.rest or 0.0):
-        return None
-    words = f"step {number} moves the parameters {describe_factor(first.scale)} what it should{wrong.where}: another learning rate, or more steps than one"
-    return Blame(_kind(wrong), tuple(parts), words, remedy=_SETTINGS_REMEDY)
-
-
-ROUNDED_REMEDY = (
-    "Keep the weights and the optimizer's state in float32, and compute in the shorter dtype: torch.autocast, or FSDP2's "
-    "MixedPrecisionPolicy."
-)
-_SETTINGS_REMEDY = "Print optimizer.param_groups on every rank, and compare the learning rate, its schedule and the weight decay."
-
-
-def _takes_gradient_before(parts: StepParts) -> bool:
-    """Whether the gradients of the step before, in the place of this one's, explain what no multiple does."""
-    rest, unexplained = parts.rest_of_gradient_before, parts.rest_without_decay
-    return rest is not None and unexplained is not None and rest < _LEFT * unexplained
-
-
-def _decays(parts: StepParts) -> bool:
-    """Whether a decay of the parameters explains what the expected movement does not."""
-    if abs(parts.decay) <= _LEAST_DECAY or abs(parts.scale - 1) >= _LEFT or parts.rest is None:
-        return False
-    return parts.rest_without_decay is None or parts.rest < _BY_DECAY * parts.rest_without_decay
-
-
-def _blame_no_step(wrong: WrongStep) -> Blame:
-    """The blame for a step in which no parameter moved."""
-    number = wrong.number
-    later = [step.step_parts for step in wrong.following.values() if step.step_parts is not None]
-    if later and all(one.step_before is not None and one.step_before < _LEFT for one in later):
-        words = (
-            f"step {number + 1} moves the parameters as the gradients of step {number} ask for{wrong.where}"
-        )
-        return Blame(LATE_GRADIENT, tuple(wrong.parts), words)
-    return Blame(
-        _kind(wrong), tuple(wrong.parts), f"the optimizer changes no parameter in step {number}{wrong.where}"
-    )
-
-
-def _kind(wrong: WrongStep) -> FindingKind:
-    return RANKS_DIFFER if wrong.odd and len(wrong.parts) < len(wrong.together) else PARAMETERS

@@ -8,12 +8,12 @@ from gpudiag.checks.training.kinds import (
     OTHER_SAMPLES,
     SAME_SAMPLES,
     UNEVEN,
-    name_ranks,
     verb,
 )
 from gpudiag.checks.training.steps import where
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
 from gpudiag.model.finding import Finding
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import RankStep, StrategyMeasurement
 
 _SOURCE = "indices that each rank read"

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpudiag.checks.training.kinds import name_ranks
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.reference.failures import Failure, failures
 
 # What differs between ranks that end alike: pids, addresses, ports, names of shared memory.

@@ -250,7 +250,8 @@ PARAMETERS = _wrong(
 RANKS_DIFFER = _wrong(
     "train.ranks_differ",
     "Ranks hold different parameters after a step, although all start from the same ones.",
-    "Look at that rank's memory and links first: gpudiag nccl-test, gpudiag preflight.",
+    "Look for what only that rank does: a checkpoint, or an optimizer's state, that it alone loaded; other settings. Where "
+    "nothing differs, test its GPU: gpudiag preflight.",
     basis=_TRAIN_INITIAL_PARAMETERS_BASIS,
 )
 LOSS = _wrong(
@@ -443,12 +444,6 @@ TRAINING_FINDINGS = (
     SCRIPT_HUNG,
     SCRIPT_FAILED,
 )
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0, 2 and 3`."""
-    words = [str(rank) for rank in sorted(ranks)]
-    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
 def verb(several: Sequence[object], one: str, many: str) -> str:

@@ -15,7 +15,8 @@ from gpudiag.checks.ranks.incidents import (
 )
 from gpudiag.checks.ranks.own_ranks import host_shortage_in, without_shortages
 from gpudiag.checks.registry import BOTH_GPUS, Judgement, Level, check, does_not_apply, judged
-from gpudiag.checks.training.blame import ROUNDED_REMEDY, Together
+from gpudiag.checks.training.blame import Together
+from gpudiag.checks.training.blame_step import ROUNDED_REMEDY
 from gpudiag.checks.training.data import judge_data
 from gpudiag.checks.training.exceptions import find_meaning, join_alike, with_meaning
 from gpudiag.checks.training.kinds import (
@@ -46,15 +47,23 @@ from gpudiag.checks.training.kinds import (
     TIMED_OUT,
     TRAINING_FINDINGS,
     UNMOVED,
-    name_ranks,
     name_tensors,
     verb,
 )
-from gpudiag.checks.training.steps import BIT_FOR_BIT, by_step, differing, goes_on_alike, judge_steps, where
+from gpudiag.checks.training.steps import (
+    BIT_FOR_BIT,
+    by_step,
+    differing,
+    goes_on_alike,
+    judge_last_step,
+    judge_steps,
+    where,
+)
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome, worst_first
 from gpudiag.model.measure import IncidentKind
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import KeptTensor, RankProof, RankStart, StrategyMeasurement
 from gpudiag.reference.training import strategy_facts
@@ -210,6 +219,8 @@ def _judge_optimizer_shards(measurement: StrategyMeasurement) -> Finding | None:
     if not measurement.proofs:
         return None
     here = {proof.rank: proof.optimizer_state_here for proof in measurement.proofs}
+    if not any(here.values()):
+        return None  # no optimizer has made a step: that is not for want of shards
     sharded = "optimizer" in strategy_facts()[measurement.strategy].shards
     whole = measurement.proofs[0].optimizer_state_whole
     return _judge_shards(measurement, OPTIMIZER_STATE, here, whole, sharded=sharded)
@@ -326,6 +337,8 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
         steps = judge_steps(measurement, epochs=1 if repeats else None)
         findings += [] if steps is None else [steps]
     findings = _in_time(findings, ends)
+    if ends and not short:
+        findings = [*judge_last_step(measurement), *findings]
     if not any(finding.outcome is Outcome.FAIL for finding in findings):
         findings += _judge_late(measurement) or _judge_proofs(measurement)
     findings += _judge_stragglers(measurement)
@@ -356,7 +369,8 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
         ]
     if any(fact.name == _FOREIGN for finding in findings for fact in finding.evidence):
         # The optimizer then has no state of the model's parameters, and its checkpoint none of their names.
-        return [finding for finding in findings if finding.code not in (SHARDING.code, RANK_RAISED.code)]
+        kept = [finding for finding in findings if finding.code not in (SHARDING.code, RANK_RAISED.code)]
+        return sorted(kept, key=lambda finding: finding.code != UNMOVED.code)  # before what it ended in
     if INITIAL_PARAMETERS.code in codes:
         return [finding for finding in findings if finding.code != BUFFERS_DIFFER.code]
     return findings

@@ -12,10 +12,11 @@ from gpudiag.checks.training.exceptions import (
     join_alike,
     with_meaning,
 )
-from gpudiag.checks.training.kinds import NOT_PARALLEL, SCRIPT_FAILED, name_ranks, verb
+from gpudiag.checks.training.kinds import NOT_PARALLEL, SCRIPT_FAILED, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import Incident
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.script import EXPLANATION, RecordedCollective, ScriptPlace, explanation
 from gpudiag.model.training import ScriptResult
 from gpudiag.units import format_size

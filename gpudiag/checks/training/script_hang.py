@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpudiag.checks.job import position as at
-from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT, name_ranks, verb
+from gpudiag.checks.training.kinds import SCRIPT_HUNG, TIMED_OUT, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import JobVerdict, Place
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.script import ScriptPlace
 from gpudiag.reference.waits import FOR_OTHERS
 

@@ -12,11 +12,11 @@ from gpudiag.checks.training.kinds import (
     PARAMETERS_SUMMED,
     RANKS_DIFFER,
     SAME_SAMPLES,
-    name_ranks,
     verb,
 )
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.script import ScriptFacts
 from gpudiag.model.training import ScriptResult, Verification

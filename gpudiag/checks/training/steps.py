@@ -11,11 +11,10 @@ from gpudiag.checks.training.blame import (
     Blame,
     Together,
     WrongGradients,
-    WrongStep,
     blame_before_averaging,
     blame_gradient,
-    blame_step,
 )
+from gpudiag.checks.training.blame_step import WrongStep, blame_step
 from gpudiag.checks.training.kinds import (
     GRADIENT,
     LOSS,
@@ -25,12 +24,12 @@ from gpudiag.checks.training.kinds import (
     SUMMED,
     TENSOR_NOT_AVERAGED,
     UNUSED,
-    name_ranks,
     name_tensors,
     verb,
 )
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import RankProof, RankStep, StrategyMeasurement, TensorFact
 
 SOURCE = "single-process run"
@@ -152,13 +151,53 @@ def _judge_finite(measurement: StrategyMeasurement, together: Together) -> Findi
     return NOT_FINITE.finding(where(measurement, bad), message, *evidence_of(together))
 
 
+_FROZEN_REMEDY = "Freeze the same parameters on every rank (requires_grad_), before the model is wrapped."
+_NOT_HANDED_OVER_REMEDY = (
+    "Let the last backward pass before each step average: set_requires_gradient_sync(True) with FSDP2, outside of "
+    "no_sync() otherwise."
+)
+
+
 def _judge_unused(measurement: StrategyMeasurement, together: Together) -> Finding | None:
     unused = sorted({name for step in together.values() for name in step.unused})
     if not unused:
         return None
-    message = f"{name_tensors(unused)} got no gradient in step {next(iter(together.values())).step}"
+    number = next(iter(together.values())).step
+    computed = all(isinstance(step.computed_error, float) for step in together.values())
+    if computed and all(len(step.unused) == len(step.parameters) for step in together.values()):
+        message = (
+            f"every rank computed gradients in step {number}, and none reached the parameters: the backward pass does not "
+            "average them"
+        )
+        return NOT_AVERAGED.finding(
+            HostSubject(measurement.host), message, *evidence_of(together), remedy=_NOT_HANDED_OVER_REMEDY
+        )
+    ranks = [rank for rank, step in together.items() if step.unused]
+    alone = len(ranks) < len(together)
+    where_to = f" on {name_ranks(ranks)}, and one on the others: frozen there, or not used" if alone else ""
+    message = f"{name_tensors(unused)} got no gradient in step {number}{where_to}"
     evidence = Evidence("unused_parameters", len(unused), limit=0, source="verified steps")
-    return UNUSED.finding(HostSubject(measurement.host), message, evidence, *evidence_of(together))
+    remedy = _FROZEN_REMEDY if alone else ""
+    return UNUSED.finding(where(measurement, ranks), message, evidence, *evidence_of(together), remedy=remedy)
+
+
+def judge_last_step(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
+    """What only some ranks reported of the step in which the run ended: a parameter without a gradient on them alone.
+
+    The others wait for that gradient in the averaging.
+    """
+    known = [next(iter(together.values())).step for together in by_step(measurement)]
+    last = max(known, default=-1) + 1
+    together = {step.rank: step for step in measurement.steps if step.step == last and step.unused}
+    if not together or len(together) == len({start.rank for start in measurement.starts}):
+        return ()
+    ranks, names = sorted(together), sorted({name for step in together.values() for name in step.unused})
+    message = (
+        f"{name_tensors(names)} got no gradient in step {last} on {name_ranks(ranks)}, and the other ranks did not end that "
+        "step: they wait for it in the averaging"
+    )
+    evidence = Evidence("unused_parameters", len(names), limit=0, source="verified steps")
+    return (UNUSED.finding(where(measurement, ranks), message, evidence, remedy=_FROZEN_REMEDY),)
 
 
 def _judge_gradients(
@@ -249,8 +288,27 @@ def _judge_parameters(
         Evidence("parameter_error", _rounded(worst.parameter_error), limit=_rounded(limit), source=SOURCE),
         *evidence_of(together),
     )
-    blame = blame_step(WrongStep(together, following, tuple(wrong), tuple(odd)))
+    back_at = _back_at(measurement, together)
+    blame = blame_step(WrongStep(together, following, tuple(wrong), tuple(odd), back_at))
     return _finding(measurement, blame, *facts)
+
+
+def _back_at(measurement: StrategyMeasurement, together: Together) -> dict[int, int]:
+    """The ranks whose parameters are bit for bit those of an earlier step, with its number; -1 before the first."""
+    number = next(iter(together.values())).step
+    now = {rank: [fact.digest for fact in step.parameters] for rank, step in together.items()}
+    found = {}
+    earlier = [(start.rank, -1, start.parameters) for start in measurement.starts]
+    earlier += [
+        (step.rank, step.step, step.parameters)
+        for looked in by_step(measurement)
+        for step in looked.values()
+        if step.step < number - 1  # after the step before they are the same where no step was made
+    ]
+    for rank, step_number, facts in earlier:
+        if number > 0 and step_number < number - 1 and [fact.digest for fact in facts] == now.get(rank):
+            found[rank] = step_number
+    return found
 
 
 def _judge_loss(measurement: StrategyMeasurement, together: Together) -> Finding | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpudiag.checks.registry import FindingKind
-from gpudiag.explain.nccl.job import Who, name_ranks, sort_ranks
+from gpudiag.explain.nccl.job import Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding
 from gpudiag.model.untrusted_text import mask_text
@@ -43,7 +43,7 @@ class ByReason:
         """The findings, in the order of what was noted first."""
         for why, (who, places) in self._told.items():
             ranks = sort_ranks(who)
-            message = f"{name_ranks(ranks)}: {self.fact}: {why.reason}"
+            message = f"{name_ranks_and_hosts(ranks)}: {self.fact}: {why.reason}"
             yield make_finding(self.kind, message, ranks, places, why.remedy, why.owner)
 
 

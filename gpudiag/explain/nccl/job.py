@@ -7,6 +7,7 @@ from functools import cached_property
 
 from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFacts, Way, ranks_of
 from gpudiag.model.nccl_log import LogPlace
+from gpudiag.model.number_ranges import name_ranks
 
 _WITH_NVSWITCH = (
     "H100 80GB HBM3",
@@ -16,8 +17,7 @@ _WITH_NVSWITCH = (
     "B200",
     "B300",
 )  # as nccl-tests names GPUs of SXM boards
-_MAX_HOSTS_TOLD = 4
-_MAX_RUNS_TOLD = 6  # of consecutive ranks
+_MAX_HOSTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,28 +233,19 @@ def sort_ranks(who: Iterable[Who]) -> list[Who]:
     return sorted(set(who), key=lambda one: (one.rank is None, one.rank or 0, one.host))
 
 
-def name_ranks(who: Iterable[Who]) -> str:
+def name_ranks_and_hosts(who: Iterable[Who]) -> str:
     """The ranks and their hosts in words: `ranks 0-7 on node-a, rank 9 on node-b`."""
     by_host: dict[str, list[int]] = {}
     for one in who:
         ranks = by_host.setdefault(one.host, [])
         if one.rank is not None:
             ranks.append(one.rank)
-    told = [_name_on(host, sorted(set(ranks))) for host, ranks in [*by_host.items()][:_MAX_HOSTS_TOLD]]
-    more = len(by_host) - _MAX_HOSTS_TOLD
+    told = [_name_on(host, sorted(set(ranks))) for host, ranks in [*by_host.items()][:_MAX_HOSTS]]
+    more = len(by_host) - _MAX_HOSTS
     return ", ".join(told) + (f" and those of {more} more host{'s' * (more > 1)}" if more > 0 else "")
 
 
 def _name_on(host: str, ranks: list[int]) -> str:
     if not ranks:
         return host or "a rank"
-    runs: list[str] = []
-    start = last = ranks[0]
-    for rank in [*ranks[1:], -1]:
-        if rank == last + 1:
-            last = rank
-            continue
-        runs.append(str(start) if start == last else f"{start}-{last}")
-        start = last = rank
-    words = ", ".join(runs[:_MAX_RUNS_TOLD]) + (" .." if len(runs) > _MAX_RUNS_TOLD else "")
-    return f"rank{'s' * (len(ranks) > 1)} {words}" + (f" on {host}" if host else "")
+    return name_ranks(ranks) + (f" on {host}" if host else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from gpudiag.checks.software.nccl_log import FEW_CHANNELS, NVLS_OFF, PEER_ACCESS_OFF, SHM_OVER_NVLINK
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
-from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding
 
@@ -41,7 +41,7 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     yield from told.findings()
     if unexplained:
         blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
-        message = f"{name_ranks(blamed)}: host memory is used between GPUs that NVLink connects"
+        message = f"{name_ranks_and_hosts(blamed)}: host memory is used between GPUs that NVLink connects"
         yield make_finding(SHM_OVER_NVLINK, message, blamed, [one.place for one in unexplained[:2]])
 
 
@@ -81,7 +81,7 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
         places = [process.nvls_failed for process in failed.values()]
         yield make_finding(
             NVLS_OFF,
-            f"{name_ranks(sort_ranks(failed))}: NVLink multicast could not be bound",
+            f"{name_ranks_and_hosts(sort_ranks(failed))}: NVLink multicast could not be bound",
             sort_ranks(failed),
             places,
         )
@@ -95,7 +95,7 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
     if without:
         some = "other ranks of the job have it" if there else "the hosts have NVSwitches that can do it"
         remedy = "Check that the fabric manager runs there in the driver's version: `systemctl status nvidia-fabricmanager`."
-        message = f"{name_ranks(sort_ranks(without))}: no NVLS, and {some}"
+        message = f"{name_ranks_and_hosts(sort_ranks(without))}: no NVLS, and {some}"
         yield make_finding(NVLS_OFF, message, sort_ranks(without), without.values(), remedy)
     switched_off = {
         one: process.settings["NCCL_NVLS_ENABLE"][1]
@@ -104,7 +104,7 @@ def judge_nvls(job: Job) -> Iterator[NcclFinding]:
         for one in job.who(process)
     }
     if switched_off:
-        message = f"{name_ranks(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS off, which Hopper and later have"
+        message = f"{name_ranks_and_hosts(sort_ranks(switched_off))}: NCCL_NVLS_ENABLE=0 keeps NVLS off, which Hopper and later have"
         yield make_finding(
             NVLS_OFF,
             message,
@@ -149,7 +149,7 @@ def judge_channels(job: Job) -> Iterator[NcclFinding]:
                 few[job.who_of(member)] = (words, [limit[2] if limit else None, communicator.channels_place])
         if few:
             words, places = next(iter(few.values()))
-            message = f"{name_ranks(sort_ranks(few))}: few channels for GPUs with NVLink: {words}"
+            message = f"{name_ranks_and_hosts(sort_ranks(few))}: few channels for GPUs with NVLink: {words}"
             yield make_finding(FEW_CHANNELS, message, sort_ranks(few), places)
 
 

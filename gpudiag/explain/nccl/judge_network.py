@@ -13,7 +13,7 @@ from gpudiag.checks.software.nccl_log import (
 )
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
-from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks, sort_ranks
+from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclNic
 
@@ -252,7 +252,7 @@ def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
             who += sort_ranks(ranks)
             places.append(place)
     for words, (who, places) in told.items():
-        yield make_finding(NICS_UNUSED, f"{name_ranks(who)}: {words}", who, places)
+        yield make_finding(NICS_UNUSED, f"{name_ranks_and_hosts(who)}: {words}", who, places)
 
 
 def _cards_alike(nics: tuple[NcclNic, ...], used: set[int], process: ProcessFacts) -> list[NcclNic]:
@@ -278,5 +278,5 @@ def judge_remote_nics(job: Job) -> Iterator[NcclFinding]:
             ):
                 far.update(dict.fromkeys(job.who(process, ordinal), place))
     if far:
-        message = f"{name_ranks(far)}: the path to the network card crosses the other CPU"
+        message = f"{name_ranks_and_hosts(far)}: the path to the network card crosses the other CPU"
         yield make_finding(NIC_REMOTE, message, far, far.values())

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from gpudiag.checks.majority import majority_of
 from gpudiag.checks.software.nccl_log import BAD_INTERFACE, PLUGIN_FAILED, SETTINGS_DIFFER, VERSIONS_DIFFER
 from gpudiag.explain.nccl.facts import ProcessFacts
 from gpudiag.explain.nccl.finding import make_finding
-from gpudiag.explain.nccl.job import Job, Who, name_ranks
+from gpudiag.explain.nccl.job import Job, Who, name_ranks_and_hosts
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclInterface
 
 # What may differ between ranks or hosts of a healthy job.
@@ -33,21 +34,27 @@ _DEFAULT_PLUGINS = frozenset(("", "none", "libnccl-none.so", "libnccl-net-none.s
 
 
 def judge_versions(job: Job) -> Iterator[NcclFinding]:
-    """Ranks that run another NCCL than most."""
+    """Ranks that run another NCCL than most; all of them where no version has a majority."""
     by_version: dict[str, list[ProcessFacts]] = {}
     for process in job.processes:
         if process.version and process.version_place:
             by_version.setdefault(process.version.split("+")[0], []).append(process)
     if len(by_version) < 2:
         return
-    usual = max(by_version, key=lambda version: len(by_version[version]))
-    odd = [process for version, processes in by_version.items() if version != usual for process in processes]
-    who = [one for process in odd for one in job.who(process)]
-    names = ", ".join(sorted({version for version in by_version if version != usual}))
-    message = f"{name_ranks(who)}: NCCL {names}, and {usual} on {len(by_version[usual])} other processes"
-    yield make_finding(
-        VERSIONS_DIFFER, message, who, [odd[0].version_place, by_version[usual][0].version_place]
-    )
+    usual = majority_of(version for version, processes in by_version.items() for _ in processes)
+    odd = {version: processes for version, processes in by_version.items() if version != usual}
+    who = [one for processes in odd.values() for process in processes for one in job.who(process)]
+    places = [processes[0].version_place for processes in odd.values()][: 1 if usual else _MAX_VALUES_TOLD]
+    if isinstance(usual, str):
+        message = f"{name_ranks_and_hosts(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on {len(by_version[usual])} other processes"
+        places.append(by_version[usual][0].version_place)
+    else:
+        whose = (
+            f"NCCL {version} on {name_ranks_and_hosts(one for process in processes for one in job.who(process))}"
+            for version, processes in odd.items()
+        )
+        message = f"{'; '.join(whose)}. No version has a majority"
+    yield make_finding(VERSIONS_DIFFER, message, who, places)
 
 
 def judge_settings(job: Job) -> Iterator[NcclFinding]:
@@ -91,6 +98,9 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         odd_hosts = {process.host for processes in odd.values() for process in processes}
         if len(odd_hosts) * 3 > len(hosts):
             return  # hosts of two kinds, with names of their own
+    if None not in values and majority_of(value for value in values for _ in values[value]) is None:
+        yield _split_settings(job, name, values)
+        return
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
     words = [f"{name}={value}" if value is not None else f"no {name}" for value in odd]
     said = " or ".join(words[:_MAX_VALUES_TOLD]) + (" or others" if len(words) > _MAX_VALUES_TOLD else "")
@@ -101,8 +111,23 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         for process in processes[:1]
         if name in process.settings
     ]
-    message = f"{name_ranks(who)}: {said}, and {others} on {len(values[usual])} other processes"
+    message = f"{name_ranks_and_hosts(who)}: {said}, and {others} on {len(values[usual])} other processes"
     yield make_finding(SETTINGS_DIFFER, message, who, places)
+
+
+def _split_settings(job: Job, name: str, values: dict[str | None, list[ProcessFacts]]) -> NcclFinding:
+    """The finding for several values of a variable of which none has a majority: all are named, nobody is blamed."""
+    holders = {
+        value: [one for process in processes for one in job.who(process)]
+        for value, processes in values.items()
+    }
+    said = [f"{name}={value} on {name_ranks_and_hosts(who)}" for value, who in holders.items()]
+    more = f" and {len(said) - _MAX_VALUES_TOLD} more values" if len(said) > _MAX_VALUES_TOLD else ""
+    places: list[LogPlace | None] = [processes[0].settings[name][1] for processes in values.values()]
+    message = f"{'; '.join(said[:_MAX_VALUES_TOLD])}{more}. No value has a majority"
+    return make_finding(
+        SETTINGS_DIFFER, message, [one for who in holders.values() for one in who], places[:_MAX_VALUES_TOLD]
+    )
 
 
 def _differ_inside_hosts(values: dict[str | None, list[ProcessFacts]]) -> bool:
@@ -134,7 +159,9 @@ def judge_plugins(job: Job) -> Iterator[NcclFinding]:
         what = "network" if kind == "NET" else "tuner"
         why = reasons[kind, asked]
         because = f": {why[:160]}" if why else ""
-        message = f"{name_ranks(who)}: the {what} plugin {asked} was requested but not loaded{because}"
+        message = (
+            f"{name_ranks_and_hosts(who)}: the {what} plugin {asked} was requested but not loaded{because}"
+        )
         variable = f"NCCL_{kind}_PLUGIN"
         folder = _wrong_folder(why)
         remedy = (
@@ -173,7 +200,9 @@ def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
                 places.append(place)
                 break
     for (name, why), (who, places) in told.items():
-        message = f"{name_ranks(who)}: the interface {name} does not reach the other hosts: it is {why}"
+        message = (
+            f"{name_ranks_and_hosts(who)}: the interface {name} does not reach the other hosts: it is {why}"
+        )
         yield make_finding(BAD_INTERFACE, message, who, places, _name_interface(job, shared))
 
 
@@ -248,7 +277,7 @@ def _unreachable(job: Job) -> Iterator[NcclFinding]:
         address, own = next(iter(addresses.items()))
         more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
         over = f" over {own}" if own else ""
-        message = f"{name_ranks(who)}: {address}{more} is not reached{over}: {why}"
+        message = f"{name_ranks_and_hosts(who)}: {address}{more} is not reached{over}: {why}"
         remedy = (
             f"Find the route to it, `ip route get {address}`, and whether a firewall blocks its ports; set"
             " NCCL_SOCKET_IFNAME to the interface that reaches it."

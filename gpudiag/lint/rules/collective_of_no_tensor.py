@@ -43,11 +43,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 f"{name} takes a tensor, and gets {_WORDS[kind]}",
-                _mend(program, step.node, given, kind),
+                _fix(program, step.node, given, kind),
             )
 
 
-def _mend(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
+def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
     shown = ast.unparse(given)
     if kind == "state_dict":
         return f"for tensor in {shown}.values(): {with_replaced(program, given, 'tensor')}"

@@ -32,8 +32,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 yield _mistake(node, called, f"{ast.unparse(target)} = DistributedDataParallel({model}, device_ids=[local_rank])")  # fmt: skip
 
 
-def _mistake(node: ast.AST, called: str, mend: str) -> Mistake:
-    return Mistake(node, f"{called} is DataParallel, and not DDP", mend)
+def _mistake(node: ast.AST, called: str, fix: str) -> Mistake:
+    return Mistake(node, f"{called} is DataParallel, and not DDP", fix)
 
 
 RULE = Rule(

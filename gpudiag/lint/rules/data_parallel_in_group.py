@@ -37,11 +37,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if any(not _ABOUT_GPUS.search(ast.unparse(guard.test)) or not guard.holds for guard in others):
             continue
         model = ast.unparse(step.node.args[0]) if step.node.args else "model"
-        mend = with_replaced(program, step.node, f"DistributedDataParallel({model}, device_ids=[local_rank])")
+        fix = with_replaced(program, step.node, f"DistributedDataParallel({model}, device_ids=[local_rank])")
         yield Mistake(
             step.node,
             "DataParallel is used beside init_process_group: no gradient is exchanged between the processes",
-            mend,
+            fix,
         )
         return
 

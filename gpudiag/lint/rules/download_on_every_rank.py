@@ -40,12 +40,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         yield Mistake(
             step.node,
             "all ranks download the data set into one folder at the same time",
-            _mend(program, step.node) if isinstance(step.node, ast.Call) else "",
+            _fix(program, step.node) if isinstance(step.node, ast.Call) else "",
         )
         return
 
 
-def _mend(program: Program, call: ast.Call) -> str:
+def _fix(program: Program, call: ast.Call) -> str:
     """The statement or call so that one rank of each machine downloads first, in the names that the script has."""
     for step in program.calls("accelerate.Accelerator"):
         made = program.names.statement_of(step.node)

@@ -25,9 +25,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         if is_question:
             shown = ast.unparse(node)
             edits = program.edit(node, f"{shown}()")
-            mend = program.edited_line(edits) if edits else f"{shown}()"
+            fix = program.edited_line(edits) if edits else f"{shown}()"
             yield Mistake(
-                node, f"{shown} is not called here: a function is always true, and is no number", mend, edits
+                node, f"{shown} is not called here: a function is always true, and is no number", fix, edits
             )
     for call in program.names.calls:
         func = call.func

@@ -24,7 +24,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
     for step, text in commands_of(program):
         if COMMAND.search(text) or "-m torch.distributed.launch" in text:
-            yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _mended(program.statement_text(step.node)))  # fmt: skip
+            yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _fixed(program.statement_text(step.node)))  # fmt: skip
 
 
 def commands_of(program: Program) -> Iterator[tuple[Step, str]]:
@@ -61,14 +61,14 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
             yield Mistake(
                 ast.Pass(),
                 "torch.distributed.launch is deprecated, and will be removed",
-                _mended(line.text.strip()),
+                _fixed(line.text.strip()),
                 edits if editable else (),
                 None if run else Severity.NOTE,
                 line,
             )
 
 
-def _mended(text: str) -> str:
+def _fixed(text: str) -> str:
     text = COMMAND.sub("torchrun", text)
     return re.sub(r"'-m',\s*'torch\.distributed\.launch'", "'-m', 'torch.distributed.run'", text)
 

@@ -27,13 +27,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         if name != "local_rank" or not _is_used(program, name) or _is_overridden(program, name):
             continue
         edits = _edits(program, call)
-        mended = _mended(call)
+        fixed = _fixed(call)
         yield Mistake(
             call,
             "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
             program.edited_line(edits)
             if edits and not edits[0].before
-            else with_replaced(program, call, mended),
+            else with_replaced(program, call, fixed),
             edits,
         )
 
@@ -106,7 +106,7 @@ def _default(call: ast.Call) -> str:
     return ast.unparse(given) if given is not None else "0"
 
 
-def _mended(call: ast.Call) -> str:
+def _fixed(call: ast.Call) -> str:
     default = ast.parse(f'int(os.environ.get("LOCAL_RANK", {_default(call)}))', mode="eval").body
     keywords = [k for k in call.keywords if k.arg not in ("default", "required")]
     return ast.unparse(ast.Call(call.func, call.args, [*keywords, ast.keyword("default", default)]))

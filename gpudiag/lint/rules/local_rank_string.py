@@ -69,8 +69,8 @@ def _mistake(program: Program, made: ast.expr, where: str) -> Mistake:
         and made.func.attr == "add_argument"
     ):
         name = argument_name(made)
-        mended = ast.Call(made.func, made.args, [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))])  # fmt: skip
-        text = with_replaced(program, made, ast.unparse(mended))
+        fixed = ast.Call(made.func, made.args, [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))])  # fmt: skip
+        text = with_replaced(program, made, ast.unparse(fixed))
         edits: tuple[Edit, ...] = ()
         if made.end_lineno is not None and made.end_col_offset and _ends_plainly(program, made):
             edits = program.edit_span(

@@ -32,8 +32,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         told.add(node)
         edits = program.edit(added, f"{added.id}.detach()")
         name = ast.unparse(target)
-        mend = program.edited_line(edits) if edits else f"{name} += {added.id}.detach()"
-        yield Mistake(node, f"{name} keeps the graph of every step, and memory grows", mend, edits)
+        fix = program.edited_line(edits) if edits else f"{name} += {added.id}.detach()"
+        yield Mistake(node, f"{name} keeps the graph of every step, and memory grows", fix, edits)
 
 
 def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:

@@ -36,8 +36,8 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(step.node)
             total = ast.unparse(counted.target)
-            mend = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
-            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", mend, place=behind(program, step.node))  # fmt: skip
+            fix = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
+            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", fix, place=behind(program, step.node))  # fmt: skip
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:

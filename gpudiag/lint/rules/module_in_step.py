@@ -26,7 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             and "dp" not in program.values.kinds(func.value)
         ):
             told.add(call)
-            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _mend(program, call, ast.unparse(func.value)))  # fmt: skip
+            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _fix(program, call, ast.unparse(func.value)))  # fmt: skip
     yield from _find_raw(program, told)
 
 
@@ -49,7 +49,7 @@ def _find_raw(program: Program, told: set[ast.AST]) -> Iterator[Mistake]:
                 continue
             if _goes_into_backward(program, step):
                 told.add(call)
-                yield Mistake(call, f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}", _mend(program, call, wrapped))  # fmt: skip
+                yield Mistake(call, f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}", _fix(program, call, wrapped))  # fmt: skip
 
 
 def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
@@ -100,7 +100,7 @@ def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
     return any(part is call for part in calls_behind(program, [backward.func.value, *backward.args]))
 
 
-def _mend(program: Program, call: ast.Call, instead: str) -> str:
+def _fix(program: Program, call: ast.Call, instead: str) -> str:
     return with_replaced(program, call.func, instead)
 
 

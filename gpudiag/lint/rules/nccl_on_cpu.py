@@ -24,8 +24,8 @@ def _find(program: Program) -> Iterator[Mistake]:
     if _never_uses_gpus(program):
         call = opened[0].node
         backend = argument(call, 0, "backend")
-        mend = with_replaced(program, backend, "'gloo'") if backend is not None else ""
-        yield Mistake(call, "backend nccl, but this script puts nothing on a GPU", mend)
+        fix = with_replaced(program, backend, "'gloo'") if backend is not None else ""
+        yield Mistake(call, "backend nccl, but this script puts nothing on a GPU", fix)
         return
     if program.mentions("set_default_device", "set_default_tensor_type"):
         return

@@ -43,19 +43,19 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
             continue
         shown = ast.unparse(place) if place is not None else ""
         number = rf"(?<![\w.]){re.escape(ast.unparse(use))}(?!\w)"
-        mended = re.sub(number, _local_rank(program, use), shown)
-        edits = program.edit(place, mended) if place is not None else ()
-        mend = (
+        fixed = re.sub(number, _local_rank(program, use), shown)
+        edits = program.edit(place, fixed) if place is not None else ()
+        fix = (
             program.edited_line(edits)
             if edits
-            else with_replaced(program, place, mended)
+            else with_replaced(program, place, fixed)
             if place is not None
             else ""
         )
         yield Mistake(
             use,
             "the rank of the job is used as the number of a GPU: on a second machine there is no such GPU",
-            mend,
+            fix,
         )
         return
 
@@ -115,11 +115,11 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
             right = (
                 "hvd.rank()" if any("local_rank()" in text for text in made) else 'int(os.environ["RANK"])'
             )
-            mend = with_replaced(program, given, right) if given is not None else ""
+            fix = with_replaced(program, given, right) if given is not None else ""
             yield Mistake(
                 step.node,
                 "the local rank is used as the rank of the job: each machine has its own rank 0",
-                mend,
+                fix,
             )
 
 

@@ -17,8 +17,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         for launch in script.launches:
             found = _judge(script, launch)
             if found is not None:
-                message, mend, severity = found
-                yield Mistake(step.node, message, "", severity=severity, advice=f"give all machines the name of the first one: {mend}")  # fmt: skip
+                message, fix, severity = found
+                yield Mistake(step.node, message, "", severity=severity, advice=f"give all machines the name of the first one: {fix}")  # fmt: skip
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
@@ -27,11 +27,11 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
     for launch in script.launches:
         found = _judge(script, launch)
         if found is not None:
-            message, mend, severity = found
+            message, fix, severity = found
             line = next((launch.places[n] for n in _ENDPOINTS if n in launch.places), launch.line)
             yield Mistake(
                 ast.Pass(), message, "", severity=severity if run else Severity.NOTE, line=line,
-                advice=f"give all machines the name of the first one: {mend}",
+                advice=f"give all machines the name of the first one: {fix}",
             )  # fmt: skip
     yield from _find_address(script, run=run)
 
@@ -50,16 +50,16 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
             continue
         host, _, port = given.partition(":") if not given.startswith("[") else given.partition("]:")
         held = script.value(host)
-        mend = f"--{name}=HOST{':' + port if port else ''}"
+        fix = f"--{name}=HOST{':' + port if port else ''}"
         if held is not None and held.split(":")[0] in LOOPBACK:
             return (
                 f"{nodes} machines are to meet on {held.split(':')[0]}, where each finds only itself",
-                mend,
+                fix,
                 None,
             )
         fallback = _fallback(script, host)
         if fallback is not None:
-            return f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone", mend, Severity.NOTE  # fmt: skip
+            return f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone", fix, Severity.NOTE  # fmt: skip
     return None
 
 

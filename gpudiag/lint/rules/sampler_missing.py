@@ -42,8 +42,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         else:
             sampler = f"DistributedSampler({shown})"
         keywords = [k for k in loader.keywords if k.arg != "shuffle"]
-        mended = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
-        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", with_replaced(program, loader, ast.unparse(mended)))  # fmt: skip
+        fixed = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
+        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", with_replaced(program, loader, ast.unparse(fixed)))  # fmt: skip
 
 
 def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:

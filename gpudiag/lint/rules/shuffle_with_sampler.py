@@ -28,9 +28,9 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             told.add(call)
             edits = program.edit(given, "False")
-            mend = program.edited_line(edits) if edits else with_replaced(program, given, "False")
+            fix = program.edited_line(edits) if edits else with_replaced(program, given, "False")
             yield Mistake(
-                call, "shuffle=True together with a sampler: DataLoader refuses the combination", mend, edits
+                call, "shuffle=True together with a sampler: DataLoader refuses the combination", fix, edits
             )
 
 

@@ -20,8 +20,8 @@ def _find(program: Program) -> Iterator[Mistake]:
         if host is None or program.starts_processes or _is_branch(step):
             continue
         if _is_torchrun(program, step):
-            mend = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
-            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", with_replaced(program, step.node, ast.unparse(mend)))  # fmt: skip
+            fix = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
+            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", with_replaced(program, step.node, ast.unparse(fix)))  # fmt: skip
         elif host in ("localhost", "127.0.0.1", "::1") and not program.mentions("LOCAL_RANK", "device_count"):
             yield Mistake(step.node, f"{host} as rendezvous address works on one machine only", with_replaced(program, given, "'env://'") if (given := argument(step.node, 1, "init_method")) is not None else "", severity=Severity.NOTE)  # fmt: skip
 

@@ -24,13 +24,13 @@ def _find(program: Program) -> Iterator[Mistake]:
             yield Mistake(
                 step.node,
                 "world_size is 1: each process forms its own group, and nothing is averaged",
-                _mend(program, step.node),
+                _fix(program, step.node),
             )
         elif is_constant(rank, 0) and size is not None:
-            yield Mistake(step.node, "every process is started as rank 0", _mend(program, step.node))
+            yield Mistake(step.node, "every process is started as rank 0", _fix(program, step.node))
 
 
-def _mend(program: Program, call: ast.AST) -> str:
+def _fix(program: Program, call: ast.AST) -> str:
     if not isinstance(call, ast.Call):
         return ""
     keywords = [k for k in call.keywords if k.arg not in ("rank", "world_size")]

@@ -116,10 +116,10 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
         place = text.find(wrong.rsplit(".", 1)[-1])
         if "." in right or place < 0 or node.lineno != node.end_lineno:
             name = right.rsplit(".", 1)
-            mend = (
+            fix = (
                 f"from {name[0]} import {name[1]}" if len(name) == 2 else f"from {node.module} import {right}"
             )
-            yield Mistake(node, message, mend)
+            yield Mistake(node, message, fix)
             return
         begin = len(text[:place].encode())
         edits = program.edit_span(number, begin, begin + len(wrong.encode()), right)

@@ -10,13 +10,12 @@ import os
 import re
 from typing import Any
 
+from gpudiag.linux.proc import parse_stat, read_stat
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
 # --- one process
 
-# Fields 3 and 22 of proc_pid_stat(5), counted behind the command in brackets.
-_STAT_STATE, _STAT_START_TICKS = 0, 19
 _HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state", "slurm_job_id")
@@ -66,7 +65,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     sheet.read("user", _user, directory, root)
     sheet.read("command", _command, directory)
     sheet.read("container_id", lambda: parse_container_id(_text(directory, "cgroup")))
-    sheet.read("state", lambda: _stat(directory)[_STAT_STATE])
+    sheet.read("state", lambda: parse_stat(_text(directory, "stat")).state)
     sheet.read("started_at", _started_at, directory, root)
     sheet.read("slurm_job_id", _slurm_job_id, directory)
     return sheet.document()
@@ -78,10 +77,11 @@ def start_of_process(pid: int, root: str = "/") -> tuple[str, int] | None:
     A command line and what else a process was started with stay the same as long as its start does.
     """
     try:
-        fields = _stat(os.path.join(root, "proc", str(pid)))
-        return fields[_STAT_STATE], int(fields[_STAT_START_TICKS])
+        stat = read_stat(pid, root=os.path.join(root, "proc"))
+        state = stat.state, stat.start_ticks
     except (OSError, IndexError, ValueError):
         return None
+    return state
 
 
 def hides_processes(root: str = "/") -> bool:
@@ -180,16 +180,11 @@ def parse_slurm_job(cgroup: str) -> int | None:
 
 def _started_at(directory: str, root: str) -> float:
     """Unix time of the start: boot time plus the start in clock ticks (proc_pid_stat(5), field 22)."""
-    ticks = int(_stat(directory)[_STAT_START_TICKS])
+    started_seconds = parse_stat(_text(directory, "stat")).started_seconds
     for line in _text(root, "proc/stat").splitlines():
         if line.startswith("btime "):
-            return int(line.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
+            return int(line.split()[1]) + started_seconds
     raise Absent(ERROR, "no btime in /proc/stat")
-
-
-def _stat(directory: str) -> list[str]:
-    """The fields of /proc/PID/stat behind the command, which may itself hold brackets and blanks."""
-    return _text(directory, "stat").rpartition(")")[2].split()
 
 
 def _text(directory: str, name: str) -> str:

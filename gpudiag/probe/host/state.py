@@ -12,6 +12,7 @@ import pwd
 import re
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -77,15 +78,51 @@ def _governors(root: str) -> list[str]:
     return sorted(found)
 
 
+# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else says so (systemd issue 18929,
+# pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same vendor, and `metal` in its product.
+_VIRTUAL_VENDORS = (
+    "QEMU",
+    "KVM",
+    "KubeVirt",
+    "OpenStack",
+    "VMware",
+    "VirtualBox",
+    "innotek GmbH",
+    "Xen",
+    "Bochs",
+    "Parallels",
+    "BHYVE",
+    "Apple Virtualization",
+    "Nutanix AHV",
+    "Amazon EC2",
+    "Google Compute Engine",
+    "Alibaba Cloud ECS",
+)
+_HYPER_V = ("Microsoft Corporation", "Virtual Machine")
+
+
 def _is_virtual(root: str) -> bool:
-    """Whether a hypervisor shows, in sysfs, in the device tree (Arm) or in the processor's flags (x86)."""
+    """Whether a hypervisor shows: in sysfs, in the processor's flags (x86), in the device tree or the firmware's tables (Arm)."""
     if os.path.exists(os.path.join(root, "sys/hypervisor/type")):
         return True
     if os.path.exists(os.path.join(root, "proc/device-tree/hypervisor")):
         return True
     with open(os.path.join(root, "proc/cpuinfo"), errors="replace") as file:
         head = file.read(_CPUINFO_BYTES)
-    return any(line.startswith("flags") and "hypervisor" in line.split() for line in head.splitlines())
+    flags = [line for line in head.splitlines() if line.startswith("flags")]
+    return any("hypervisor" in line.split() for line in flags) if flags else _firmware_is_virtual(root)
+
+
+def _firmware_is_virtual(root: str) -> bool:
+    """Whether the firmware's tables (SMBIOS) name a virtual machine."""
+    told = []
+    for name in ("sys_vendor", "product_name"):
+        with suppress(OSError):
+            told.append(_text(os.path.join(root, "sys/class/dmi/id", name)).strip())
+    if tuple(told) == _HYPER_V:
+        return True
+    named = any(one.startswith(_VIRTUAL_VENDORS) for one in told)
+    return named and not any("metal" in one.lower() for one in told)
 
 
 def _text(path: str) -> str:

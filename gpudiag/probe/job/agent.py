@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpudiag.linux.proc import read_stat, read_text
 from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.awaited import read_address
 from gpudiag.probe.job.find import FoundJob, after_launcher, is_agent
-from gpudiag.probe.job.proc import CLOCK_TICKS, Process, read_stat, read_text
+from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
 
 _STACK_SECONDS = 5.0  # as for a look
-_CHILDREN_TICKS = 13  # cutime of proc_pid_stat(5), counted behind the command in brackets
 _RAN_SECONDS = 1.0  # of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less
 _ESTABLISHED, _LISTENS = "01", "0A"  # include/net/tcp_states.h
 # torchrun's own defaults (torch/distributed/run.py, torch 2.4 to 2.13).
@@ -180,6 +180,5 @@ def _connections(pid: int) -> list[tuple[str, str, str]]:
 def _seconds_of_children(pid: int) -> float:
     """The processor time of children that have ended and were waited for."""
     with suppress(OSError, ValueError, IndexError):
-        _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
-        return sum(int(one) for one in fields[_CHILDREN_TICKS : _CHILDREN_TICKS + 2]) / CLOCK_TICKS
+        return read_stat(pid).children_cpu_seconds
     return 0.0

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpudiag.linux.proc import read_text
 from gpudiag.model.job import Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
-from gpudiag.probe.job.proc import describe_process, read_text
+from gpudiag.probe.job.proc import describe_process
 
 _ON_DESCRIPTOR = frozenset(
     [

@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpudiag.linux.proc import read_text
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import waits_for_nodes
 from gpudiag.probe.job.find import FoundJob, find_families, find_family, find_launched_jobs
 from gpudiag.probe.job.permission import explain_refusal
-from gpudiag.probe.job.proc import Process, read_text
+from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, RawThread, read_stacks
 from gpudiag.probe.job.servers import find_served_jobs
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
+from gpudiag.linux.proc import read_text
 from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
-from gpudiag.probe.job.proc import read_text
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
 from gpudiag.probe.nvml.child import load_pynvml
 from gpudiag.probe.nvml.device import plan_of, read_plan

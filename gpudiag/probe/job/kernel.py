@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 
+from gpudiag.linux.proc import read_stat, read_text
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.awaited import Call, find_awaited
-from gpudiag.probe.job.proc import cpu_seconds, describe_process, read_stat, read_text
+from gpudiag.probe.job.proc import describe_process
 
-_PROCESSOR = 36  # the one that a thread ran on last: field 39 of proc_pid_stat(5), counted behind the command in brackets
 _MOST_THREADS = 400  # of one process; the main thread is among them
 
 # The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
@@ -88,12 +88,12 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
     """The process as the kernel shows it now, without stacks; None where there is no such process."""
     folder = f"/proc/{pid}"
     try:
-        _, fields = read_stat(read_text(f"{folder}/stat"))
+        stat = read_stat(pid)
     except (OSError, ValueError):
         return None
-    state = fields[0]
+    state = stat.state
     if state in "ZX":
-        return ProcessLook(at_seconds, pid, state, cpu_seconds(fields))
+        return ProcessLook(at_seconds, pid, state, stat.cpu_seconds)
     status = _status(folder)
     tracer = int(status.get("TracerPid", "0") or 0)
     read_bytes, written_bytes = _io(folder)
@@ -101,7 +101,7 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
         at_seconds,
         pid,
         state,
-        cpu_seconds(fields),
+        stat.cpu_seconds,
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=_threads(pid, folder),
@@ -121,26 +121,26 @@ def _threads(pid: int, folder: str) -> tuple[ThreadLook, ...]:
 
 def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     try:
-        name, fields = read_stat(read_text(f"{folder}/stat"))
+        stat = read_stat(pid, tid)
     except (OSError, ValueError):
         return None
     schedule = _schedule(folder)
     call = _call(pid, tid, folder)
     awaited: Awaited | None = None
-    if call is not None and fields[0] in "SD":
+    if call is not None and stat.state in "SD":
         with suppress(OSError, ValueError):
             awaited = find_awaited(call)
     ran: Reading[float] = Missing(MissingReason.NOT_SUPPORTED, f"{folder}/sched")
-    clock = _clocks.read_ms(int(fields[_PROCESSOR])) if schedule.last_ms else None
+    clock = _clocks.read_ms(stat.processor) if schedule.last_ms else None
     if (
         clock is not None and schedule.last_ms
     ):  # 0 where it was moved to another processor and has not run since
-        ran = 0.0 if fields[0] == "R" else round(max(0.0, clock - schedule.last_ms) / 1000, 3)
+        ran = 0.0 if stat.state == "R" else round(max(0.0, clock - schedule.last_ms) / 1000, 3)
     return ThreadLook(
         tid,
-        name,
-        fields[0],
-        cpu_seconds(fields) if schedule.run_seconds is None else schedule.run_seconds,
+        stat.name,
+        stat.state,
+        stat.cpu_seconds if schedule.run_seconds is None else schedule.run_seconds,
         waits_in=_wait_channel(folder),
         syscall=call.name if call else "",
         awaited=awaited,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
+from gpudiag.linux.proc import read_text
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
@@ -24,7 +25,7 @@ from gpudiag.probe.job.frames import Sources, describe_frames, mark_of
 from gpudiag.probe.job.kernel import look_at_process
 from gpudiag.probe.job.lock_files import find_lock_file
 from gpudiag.probe.job.permission import explain_refusal
-from gpudiag.probe.job.proc import Process, list_processes, read_text
+from gpudiag.probe.job.proc import Process, list_processes
 from gpudiag.probe.job.py_spy import RawThread, read_stacks
 from gpudiag.probe.job.started_by import add_starters
 from gpudiag.reference.waits import is_library

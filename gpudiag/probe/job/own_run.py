@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from gpudiag.linux.proc import read_stat
 from gpudiag.model.codec import decode
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
@@ -18,7 +19,7 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.probe.job.agent import is_of_nodes
 from gpudiag.probe.job.find import FoundJob, find_launched_jobs
 from gpudiag.probe.job.look import stream_looks
-from gpudiag.probe.job.proc import Process, list_processes, read_stat, read_text
+from gpudiag.probe.job.proc import Process, list_processes
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
 from gpudiag.probe.job.stance import read_stance
 from gpudiag.reference.waits import is_library
@@ -121,7 +122,7 @@ def start_glance(pid: int) -> GuardedChild:
 
 def stream_glance(emit: Emit, pid: int) -> None:
     """Send `("glance", state letter, has a GPU, [[file, function, line, text], ...])`, or `("unseen", reason, why)`."""
-    _, fields = read_stat(read_text(f"/proc/{pid}/task/{pid}/stat"))
+    state = read_stat(pid, pid).state
     # Without a stop where a thread is stopped or sleeps uninterruptibly: py-spy would wait for it.
     read = read_stacks(pid, may_stop=False, timeout_seconds=_GLANCE_SECONDS)
     if isinstance(read, Missing):
@@ -133,7 +134,7 @@ def stream_glance(emit: Emit, pid: int) -> None:
     frames = [
         [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames
     ]
-    emit(("glance", fields[0], _has_gpu(pid), frames))
+    emit(("glance", state, _has_gpu(pid), frames))
     emit(("stance", *read_stance(pid, raw_frames)))
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 from gpudiag.installed import root_command
+from gpudiag.linux.proc import read_text
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.probe.job.proc import read_text
 from gpudiag.probe.sheet import Sheet
 
 _SYS_PTRACE = 19  # include/uapi/linux/capability.h

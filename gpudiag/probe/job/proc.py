@@ -4,12 +4,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpudiag.linux.proc import read_stat, read_text
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _COMMAND_CHARACTERS = 300
-# Fields of proc_pid_stat(5), counted behind the command in brackets.
-_STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, START_TICKS = 0, 1, 11, 12, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +32,6 @@ class Process:
         if not self.words:
             return f"[{escape_controls(self.name)}]"
         return escape_controls(" ".join(mask_words(self.words)))[:_COMMAND_CHARACTERS]
-
-
-def read_text(path: str) -> str:
-    """The text of a file of /proc.
-
-    Raises:
-        OSError: the process is gone, or it may not be read.
-    """
-    with open(path, errors="replace") as file:
-        return file.read()
-
-
-def read_stat(text: str) -> tuple[str, list[str]]:
-    """The command's name, and the fields behind it, of a line of /proc/PID/stat."""
-    head, _, tail = text.rpartition(")")
-    return head.partition("(")[2], tail.split()
 
 
 def list_processes() -> dict[int, Process]:
@@ -84,7 +66,7 @@ def _ancestors(process: Process, found: Mapping[int, Process]) -> list[int]:
 def _read(pid: int) -> Process | None:
     folder = f"/proc/{pid}"
     try:
-        name, fields = read_stat(read_text(f"{folder}/stat"))
+        stat = read_stat(pid)
         uid = os.stat(folder).st_uid
     except (OSError, ValueError):  # it has ended
         return None
@@ -95,14 +77,14 @@ def _read(pid: int) -> Process | None:
     environment = _environment(folder) if words and words != ("",) else {}
     return Process(
         pid=pid,
-        parent_pid=int(fields[_PARENT]),
-        state=fields[_STATE],
-        started_seconds=int(fields[START_TICKS]) / CLOCK_TICKS,
-        name=name,
+        parent_pid=stat.parent_pid,
+        state=stat.state,
+        started_seconds=stat.started_seconds,
+        name=stat.name,
         words=() if words == ("",) else words,
         uid=uid,
         environment=environment,
-        python=_is_python(folder, name, words),
+        python=_is_python(folder, stat.name, words),
         is_readable=environment is not None,
     )
 
@@ -124,11 +106,6 @@ def _is_python(folder: str, name: str, words: tuple[str, ...]) -> bool:
     if program.startswith(("python", "pypy")):
         return True
     return program.endswith(("python", "python3")) or name.startswith(("python", "pt_main_thread"))
-
-
-def cpu_seconds(fields: list[str]) -> float:
-    """The CPU time of a process, or of a thread, by the fields of its stat."""
-    return (int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) / CLOCK_TICKS
 
 
 def describe_process(pid: int) -> str:

@@ -21,8 +21,8 @@ from typing import Any
 
 from gpudiag.compat import Self
 from gpudiag.installed import install_command
+from gpudiag.linux.proc import read_stat
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.job.proc import read_stat, read_text
 
 STOPPED_FOR_A_MOMENT = "py-spy, the process stopped for it"
 _READ = "py-spy"
@@ -159,7 +159,7 @@ class StopWatch:
         since: float | None = None
         while not self._over.wait(_LOOK_SECONDS):
             try:
-                state = read_stat(read_text(f"/proc/{self._pid}/stat"))[1][0]
+                state = read_stat(self._pid).state
             except (OSError, ValueError, IndexError):
                 return
             now = monotonic()
@@ -176,8 +176,7 @@ def _continue_stopped(pid: int) -> None:
     until = monotonic() + _LEFT_STOPPED_SECONDS
     while monotonic() < until:
         try:
-            _, fields = read_stat(read_text(f"/proc/{pid}/stat"))
-            if fields[0] == "T":
+            if read_stat(pid).state == "T":
                 os.kill(pid, signal.SIGCONT)
         except (OSError, ValueError):  # it has ended
             return

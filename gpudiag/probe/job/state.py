@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 
+from gpudiag.linux.proc import read_stat
 from gpudiag.model.job import Job, RankSeen
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedCall
 from gpudiag.model.reading import Missing, MissingReason
@@ -25,7 +26,6 @@ from gpudiag.probe.job.debug_server import (
     socket_inodes,
 )
 from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
-from gpudiag.probe.job.proc import CLOCK_TICKS, START_TICKS, read_stat
 from gpudiag.probe.job.ras import ras_address, read_ras
 
 DEADLINE_SECONDS = 3.0
@@ -103,8 +103,8 @@ def _read_start(root: Path, seen: RankSeen) -> float:
     """When the rank started: a dump that is older is of another run, as of the attempt before an elastic restart."""
     with suppress(OSError, ValueError, IndexError):
         uptime_seconds = float((root / "proc/uptime").read_text().split()[0])
-        _, fields = read_stat((root / "proc" / str(seen.pid) / "stat").read_text(errors="replace"))
-        return time.time() - uptime_seconds + int(fields[START_TICKS]) / CLOCK_TICKS
+        started_seconds = read_stat(seen.pid, root=f"{root}/proc").started_seconds
+        return time.time() - uptime_seconds + started_seconds
     return time.time() - seen.started_seconds_ago
 
 

@@ -166,11 +166,6 @@ _CONTEXT_PATTERNS = (
 )  # fmt: skip
 
 
-def parse_kernel_lines(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent]:
-    """The events in the lines of one log, in order; each line comes with its time."""
-    return (event for event in parse_each_line(lines) if event is not None)
-
-
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
     """Each line's event or None, for the lines of one log.
 

@@ -342,6 +342,22 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
     activity = activity_of(plan)
     if activity:
         read_activity(ask, sheet, activity)
+    _drop_what_no_board_has(sheet, (one.name for _, readings in plan for one in readings))
+
+
+# By a reading's unit, what no board comes near: above it NVML has answered with other bytes, such as a driver whose
+# 32-bit library gives a counter for the power (flightlessmango/MangoHud pull request 2144), or an empty 64-bit number for a
+# temperature (NVIDIA/gpu-monitoring-tools issue 97). Own choice, of the order of three times what boards are built for.
+_MOST_OF_A_BOARD = {"celsius": 300, "watts": 10_000, "mhz": 30_000}
+
+
+def _drop_what_no_board_has(sheet: DeviceSheet, names: Iterable[str]) -> None:
+    """Replace each number that is far beyond any board by the reason."""
+    for name in names:
+        most, value = _MOST_OF_A_BOARD.get(name.rpartition("_")[2]), sheet.values.get(name)
+        if most is not None and isinstance(value, int | float) and value > most:
+            del sheet.values[name]
+            sheet.mark(name, NOT_SUPPORTED, f"NVML answers {value:.6g}, which no board comes near")
 
 
 def activity_of(plan: Plan) -> list[Declared]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
+from gpudiag.model.number_ranges import name_ranks, number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts
@@ -24,7 +25,8 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS, Outages
 from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
-from gpudiag.ranks.diagnosis.start_error import FailedStart, slow_start, start_error, start_incident
+from gpudiag.ranks.diagnosis.start_clock import StartClock
+from gpudiag.ranks.diagnosis.start_error import FailedStart, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
 from gpudiag.ranks.diagnosis.view import Life, RankView
@@ -40,6 +42,8 @@ _TICK_SECONDS = 0.1
 
 # By then all agents that lost their leader, or never reached it, are connected to the next one.
 _GATHER_SECONDS = 2.0
+# Those of one machine find out at about the same time that they cannot reach rank 0's.
+_GATHER_HERE_SECONDS = 0.5
 # A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
 _GATHER_AFTER_SILENCE_SECONDS = 3.5
 
@@ -102,11 +106,16 @@ class Agent:
         self._given_up = False
         self._ended_at = log.started
         led_after = time.monotonic() - log.started
-        meeting_over = max(self._budgets.seconds_for(RENDEZVOUS), led_after + _GATHER_SECONDS)
         self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
-        # Our own ranks start once their import is done, which has a limit of its own.
-        self._absent_after = math.inf if remote is None else meeting_over
+        self._led_after = led_after
+        self._gather_seconds = _GATHER_SECONDS
+        self._start_clock = StartClock(self._budgets.seconds_for(RENDEZVOUS))
         self._accounted_after: float | None = None
+
+    def expect_nobody(self) -> None:
+        """Wait for no other rank than those of this machine: the others cannot be reached, for sure."""
+        self._start_clock.stop()
+        self._gather_seconds = _GATHER_HERE_SECONDS
 
     def watch(self) -> bool:
         """Watch the run; True once it is over, False if it is to be given up.
@@ -205,7 +214,9 @@ class Agent:
                 self._tcp.sample(self._local.live_pids())
             views = tuple(sorted((*views, *self._remote.views()), key=lambda view: view.rank))
             self._remote.send_views(views)
-        self._views = tuple(view.counted_from(self._log.started) for view in views)
+        self._views = self._start_clock.add(
+            [view.counted_from(self._log.started) for view in views], self._looked_at
+        )
         if self._remote is not None and self._notice is not None and self._looked_at >= NOTICE_SECONDS:
             notice, self._notice = self._notice, None
             absent = [view.rank for view in self._views if view.life is Life.NOT_STARTED]
@@ -240,10 +251,9 @@ class Agent:
         budgets = self._budgets
         if self._timed_out:
             budgets = budgets.at_the_end(watchdog.load_of(self._views))
-        late = self._timed_out and self._remote is not None
-        absent_after = min(now, self._absent_after) if late else self._absent_after
-        if self._are_all_accounted_for(now):
-            absent_after = now
+        absent_after = self._absent_after
+        if self._remote is not None and (self._timed_out or self._are_all_accounted_for(now)):
+            absent_after = min(now, absent_after)
         suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
         certain = suspected
         if may_heal(suspected) and not self._timed_out:
@@ -252,6 +262,15 @@ class Agent:
         self._suspicions.add(suspected, now)
         self._suspected = suspected
         return tuple(map(self._add_twins, certain))
+
+    @property
+    def _absent_after(self) -> float:
+        """From when on ranks that nobody has heard of never come."""
+        if (
+            self._remote is None
+        ):  # our own ranks start once their import is done, which has a limit of its own
+            return math.inf
+        return max(self._start_clock.over_after(self._led_after), self._led_after + self._gather_seconds)
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
@@ -339,10 +358,7 @@ class Agent:
 
     def _has_failed_start(self, now: float) -> bool:
         """Whether some agent cannot start its ranks, and all other such agents have had time to report."""
-        limit = self._budgets.seconds_for(IMPORT) * self._local.load
-        starting = any(record.life is Life.NOT_STARTED for record in self._local.records)
-        if starting and self._local.start_failure is None and now > limit:
-            self._local.start_failure = slow_start(limit, self._job.preload)
+        self._local.limit_start(now, self._budgets.seconds_for(IMPORT))
         failures = list(self._start_failures())
         for one in failures:
             if one.failure.is_mistake:
@@ -385,8 +401,8 @@ def _describe_absent(absent: Sequence[int], views: Sequence[RankView]) -> str:
     for view in views:
         if view.rank not in absent:
             hosts.setdefault(view.host, []).append(view.rank)
-    come = "; ".join(f"{evidence.format_ranks(ranks)} on {host}" for host, ranks in hosts.items())
-    return f"waiting for rank{'s' * (len(absent) > 1)} {evidence.format_ranks(absent)}: {come or 'none'} came"
+    come = "; ".join(f"{number_ranges(ranks)} on {host}" for host, ranks in hosts.items())
+    return f"waiting for {name_ranks(absent)}: {come or 'none'} came"
 
 
 def _report(view: RankView, dump: RankDump | None, unkillable: tuple[int, ...]) -> RankReport:

@@ -5,19 +5,27 @@ import errno
 import importlib.util
 import os
 import signal
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
+from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
-from gpudiag.ranks.agents.network import loopback_interface, require_address
-from gpudiag.ranks.agents.reach import Meeting, MeetingWatch
+from gpudiag.ranks.agents.network import (
+    NoAddressError,
+    loopback_interface,
+    names_are_late,
+    require_address,
+)
+from gpudiag.ranks.agents.reach import Meeting, MeetingWatch, Obstacle, Reach
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
@@ -29,6 +37,10 @@ from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")
+
+# So long a name without an address is looked up again, where names do not come late by design. It is enough for the
+# leader of the others to hear of it, and to report it for all.
+_NAME_SECONDS = 4.0
 
 # torch's own timeouts are this much longer than ours, so that the agent, which knows more, reports first.
 _TORCH_GRACE_SECONDS = 30.0
@@ -74,7 +86,6 @@ def run_ranks(
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
-        LaunchError: the name of the rendezvous host did not resolve in time.
         RankStartError: the ranks could not be started.
         KeyboardInterrupt: Ctrl-C, after every rank was killed.
         TerminatedError: SIGTERM or SIGHUP, after every rank was killed.
@@ -85,7 +96,13 @@ def run_ranks(
         server = None
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
-        require_address(environment.master, budgets.seconds_for(RENDEZVOUS), notice=notice)
+        began = time.monotonic()
+        longest = budgets.seconds_for(RENDEZVOUS)
+        patience = longest if names_are_late() else min(longest, _NAME_SECONDS)
+        try:
+            require_address(environment.master, patience, notice=notice)
+        except NoAddressError as error:
+            return _nameless_run(environment, error.words, time.monotonic() - began)
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),
@@ -104,6 +121,7 @@ def run_ranks(
             faults=tuple(faults),
             run_directory=str(directory.path),
             agent_pid=os.getpid() if server is None else server.pid,
+            store_port=None if environment is None else environment.master_port,
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)
@@ -118,6 +136,26 @@ def run_ranks(
     if run is None:  # another agent of this launch was interrupted, and reported it
         raise TerminatedError(signal.SIGTERM)
     return run
+
+
+def _nameless_run(environment: RankEnvironment, words: str, seconds: float) -> RankRun:
+    """The run of a process that has no address of rank 0's machine."""
+    place = f"{environment.master}:{environment.master_port}"
+    host = socket.gethostname()
+    found = Reach(Obstacle.NO_ADDRESS, words, place).evidence()
+    incident = Incident(IncidentKind.UNREACHED, environment.rank, host, RENDEZVOUS, seconds, found)
+    return RankRun(
+        world_size=environment.world_size,
+        launcher=environment.launcher,
+        host=host,
+        reports=(),
+        incidents=(incident,),
+        results={},
+        events=(),
+        injected=(),
+        seconds=seconds,
+        reporter=environment.local_rank == 0,
+    )
 
 
 def _run_alone(assignment: Assignment) -> RankRun | None:
@@ -162,8 +200,14 @@ def _watch(
         return None
     if environment.on_one_machine and not by_hand:
         return None
-    elsewhere = environment.rank > environment.local_rank
-    meeting = Meeting(environment.master, port, tuple(discovery.candidate_ports()), elsewhere)
+    meeting = Meeting(
+        environment.master,
+        port,
+        tuple(discovery.candidate_ports()),
+        elsewhere=environment.rank > environment.local_rank,
+        by_launcher=not by_hand,
+        names_are_late=names_are_late(),
+    )
     return MeetingWatch(meeting, environment.rank, notice)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpudiag.linux.proc import DEAD_STATES, STOPPED_STATES
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
@@ -20,16 +21,17 @@ from gpudiag.ranks import process
 from gpudiag.ranks.agents.fork_server import ForkServer, OwnTemplate, TemplateProcess
 from gpudiag.ranks.agents.network import find_listener
 from gpudiag.ranks.agents.run_directory import RunDirectory
+from gpudiag.ranks.agents.tcp_counters import is_connected_to
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota
 from gpudiag.ranks.diagnosis.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.diagnosis.host_load import HostLoad
-from gpudiag.ranks.diagnosis.start_error import StartFailure
+from gpudiag.ranks.diagnosis.start_error import StartFailure, slow_start
 from gpudiag.ranks.diagnosis.view import Life, RaisedError, RankView
 from gpudiag.ranks.event_log import EventKind, EventReader
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank
-from gpudiag.ranks.stages import Position
+from gpudiag.ranks.stages import RENDEZVOUS, Position
 
 # --- what is known of one rank
 
@@ -47,6 +49,9 @@ _QUOTA_SECONDS = 1.0
 _FROZEN_LOOK_SECONDS = 0.2
 # Shown as the state of a process that its control group has frozen: /proc shows D (v1) or S (v2) then.
 FROZEN_STATE = "F"
+
+# How often to look whether a rank in the rendezvous has reached the store there.
+_CONNECTION_SECONDS = 0.5
 
 # Before a rank that stands still can be blamed, check once whether a GPU driver may be holding it.
 _GPU_SECONDS = 0.7
@@ -74,6 +79,9 @@ class RankRecord:
     has_gpu: bool = False
     looked_for_gpu: bool = False  # since it last moved
     wait_channel: str | None = None
+    store_port: int | None = None  # where ranks have their rendezvous, if that is by TCP
+    connected: bool = False  # to the store there, since it entered that stage
+    connection_looked_at: float = 0.0
     groups: GroupWatch = field(default_factory=GroupWatch)
     groups_looked_at: float = 0.0
     quota_read_at: float = 0.0
@@ -116,8 +124,15 @@ class RankRecord:
             self.still_seconds += watched
         else:
             self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
-            self.looked_for_gpu = False
+            self.looked_for_gpu, self.connected = False, False
         self.position = position
+        self._look_for_connection(now)
+
+    @property
+    def connecting(self) -> bool:
+        """Whether it is in the rendezvous, and has no connection to the store there yet, as far as can be seen."""
+        in_rendezvous = self.position is not None and self.position.stage == RENDEZVOUS
+        return in_rendezvous and self.store_port is not None and not self.connected
 
     @property
     def knows_history(self) -> bool:
@@ -148,10 +163,18 @@ class RankRecord:
             wait_channel=self.wait_channel,
             traces=self.traces,
             load=load,
+            connecting=self.connecting,
         )
 
+    def _look_for_connection(self, now: float) -> None:
+        if not self.connecting or self.pid is None or self.store_port is None:
+            return
+        if now - self.connection_looked_at >= _CONNECTION_SECONDS:
+            self.connection_looked_at = now
+            self.connected = bool(is_connected_to(self.pid, self.store_port))
+
     def _add_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
-        if state is None or state.state in process.DEAD_STATES:
+        if state is None or state.state in DEAD_STATES:
             self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
@@ -159,7 +182,7 @@ class RankRecord:
             self.looked_for_gpu, self.has_gpu = True, process.has_open(state.pid, "/dev/nvidia")
             self.wait_channel = process.read_wait_channel(state.pid)
         self._look_at_groups(now, state.pid)
-        stopped = state.state in process.STOPPED_STATES or self.frozen_by is not None
+        stopped = state.state in STOPPED_STATES or self.frozen_by is not None
         if stopped != (self.life is Life.STOPPED):
             self.life = Life.STOPPED if stopped else Life.ALIVE
             self.changed_at, self.still_seconds = now, 0.0
@@ -320,7 +343,12 @@ class LocalRanks:
         own_groups = GroupWatch()
         own_groups.look(os.getpid())
         self.records = tuple(
-            RankRecord(local, EventReader(directory.events_path(local.rank)), groups=GroupWatch(own_groups))
+            RankRecord(
+                local,
+                EventReader(directory.events_path(local.rank)),
+                store_port=job.store_port,
+                groups=GroupWatch(own_groups),
+            )
             for local in job.ranks
         )
         self.start_failure: StartFailure | None = None
@@ -400,6 +428,13 @@ class LocalRanks:
         """Every rank as the watchdog sees it; times are CLOCK_MONOTONIC."""
         load = self._load.factor()
         return tuple(record.view(host, load) for record in self.records)
+
+    def limit_start(self, seconds: float, limit_seconds: float) -> None:
+        """Take the start for failed if it has gone on for that long, and longer than the limit on this host's load."""
+        limit = limit_seconds * self.load
+        starting = any(record.life is Life.NOT_STARTED for record in self.records)
+        if starting and self.start_failure is None and seconds > limit:
+            self.start_failure = slow_start(limit, self._job.preload)
 
     def live_pids(self) -> list[int]:
         """The processes of ranks that have not ended."""

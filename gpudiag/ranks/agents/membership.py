@@ -19,15 +19,17 @@ from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
-from gpudiag.ranks.diagnosis.start_error import started_twice
+from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
-from gpudiag.ranks.stages import RENDEZVOUS
+from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
 _REPORTS_PER_SECOND = 2500.0
 _LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
+# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its network delays.
+_VERDICT_SECONDS = 40.0
 _ASK_LEADER_SECONDS = 1.0  # how often a leader that is not heard is asked whether it runs
 
 # A launcher that lost one process sends SIGTERM to the others; the leader needs this long to find out why.
@@ -82,6 +84,9 @@ class Follower:
         self._log = log
         self._peers = peers
         self._verdict: Verdict | None = None
+        self._judged = False  # the leader has judged the run, and its verdict is on the way
+        self._started = assignment.started
+        self._import_seconds = assignment.budgets.seconds_for(IMPORT)
         self._told_settings = False
         self._reported_at = 0.0
         # A little less than a round: rounds are not exact.
@@ -92,7 +97,8 @@ class Follower:
 
         Raises:
             UsageError: another process in the run has the same rank.
-            LinkLostError: the leader is gone, and gave no verdict.
+            LinkLostError: the leader is gone, and had not judged the run.
+            LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
             LeaderSilentError: the leader has sent nothing for three seconds, and does not reply otherwise either.
         """
         size = self._local.world_size
@@ -104,17 +110,30 @@ class Follower:
             if self._interrupts.is_due(LAUNCHER_PATIENCE_SECONDS):
                 self._link.send(messages.Interrupted())
                 return Verdict(interrupted=True)
-            for message in self._link.receive():  # first: clock questions must be answered at once
+            for message in self._receive():  # first: clock questions must be answered at once
                 self._answer(message)
             new = self._local.poll()
             self._log.add(new)
+            self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
                 self._report([event for _, event in new])
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
-            if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
+            if self._judged:
+                if self._link.unheard_seconds > _VERDICT_SECONDS:
+                    raise verdict_lost()
+            elif self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
                 raise LeaderSilentError
+        self._link.send(messages.VerdictReceived())
         return self._verdict
+
+    def _receive(self) -> list[messages.Message]:
+        try:
+            return self._link.receive()
+        except LinkLostError:
+            if self._judged:
+                raise verdict_lost() from None
+            raise
 
     def _replies(self, leader: int) -> bool:
         """Whether the unheard leader's process runs: it may be starved, or be looking at the network itself."""
@@ -161,6 +180,7 @@ class Follower:
             case messages.DumpRequest():
                 self._link.send(messages.Dumps(tuple(self._local.dump())))
             case messages.EndRequest():
+                self._judged = True
                 self._link.send(messages.Ended(tuple(self._local.end())))
             case messages.FinishedRun():
                 self._verdict = Verdict(run=run_of_message(message.run))
@@ -205,6 +225,7 @@ class Membership:
         own_name = look_up_own_name() if discovery.spans_machines else None
         self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
         self._peers = Peers()
+        self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -286,6 +307,9 @@ class Membership:
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
+            if self._watch is not None and not self._peers.met and self._watch.certain is not None:
+                self._is_kept_out = True
+                patience.shorten(0.0)
             time.sleep(_RETRY_SECONDS)
         return None
 
@@ -304,6 +328,8 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
+        if self._is_kept_out:
+            agent.expect_nobody()
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
@@ -318,10 +344,12 @@ class Membership:
                 run = replace(run, incidents=told)
             self._keep_answering(run)
             remote.send(messages.FinishedRun(message_of_run(run)))
+            remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
             remote.await_greetings()
             remote.send(messages.FailedRun(int(error.exit_status)))
+            remote.await_receipts(assignment.interrupts.is_due)
             raise
         finally:
             remote.close()

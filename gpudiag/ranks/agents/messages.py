@@ -157,6 +157,11 @@ class FailedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictReceived:
+    """From a follower: it has the leader's last word, and the leader may leave."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineCaller:
     """To rank 0, where each machine is looked at: a process of another machine, or one that waits for the verdict."""
 
@@ -237,6 +242,7 @@ Message = (
     | Interrupted
     | FinishedRun
     | FailedRun
+    | VerdictReceived
     | MachineCaller
     | MachineReport
     | SharedStatus

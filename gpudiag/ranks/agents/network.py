@@ -22,8 +22,22 @@ _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
+# Docker's own resolver, which knows a container's name once that is up.
+_DOCKER_RESOLVER = "nameserver 127.0.0.11"
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 _COMMAND_CHARACTERS = 60
+
+
+class NoAddressError(LaunchError):
+    """The name of rank 0's machine has no address on this one."""
+
+    def __init__(self, name: str, said: str) -> None:
+        """Keep the `name`, and what the resolver `said`."""
+        super().__init__(
+            f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
+            hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
+        )
+        self.words = f"{name} has no address on this machine: {said}"
 
 
 def require_address(
@@ -38,7 +52,7 @@ def require_address(
     `notice` is told after 5 s what is waited for.
 
     Raises:
-        LaunchError: the name still did not resolve after `patience_seconds`.
+        NoAddressError: the name still did not resolve after `patience_seconds`.
     """
     began = time.monotonic()
     deadline = began + patience_seconds
@@ -47,11 +61,15 @@ def require_address(
             notice(f"waiting for an address of {name}, the rendezvous host: {said}")
             notice = None
         if time.monotonic() >= deadline:
-            raise LaunchError(
-                f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
-                hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
-            )
+            raise NoAddressError(name, said)
         time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+
+
+def names_are_late() -> bool:
+    """Whether names of machines get their addresses only when these are up, as those of containers do."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ or Path("/run/.containerenv").exists():
+        return True
+    return _DOCKER_RESOLVER in _read(Path("/etc/resolv.conf"))
 
 
 def has_address(name: str) -> bool:

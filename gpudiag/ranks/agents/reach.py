@@ -24,10 +24,13 @@ _REPLY_SECONDS = 0.5
 _LOOK_UP_SECONDS = 2.0
 _MOST_ADDRESSES = 3
 _MOST_AGENT_PORTS = 2  # rank 0's agent takes the first that is free
-# So that what the look finds is there when rank 0 has been waited for long enough to say so.
-_LOOK_AFTER_SECONDS = 2.0
+_LOOK_AFTER_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 1.0
+_LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
-_LOOK_AGAIN_SECONDS = 3.0
+# In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
+_LASTING_SECONDS = 3.0
+_LASTING_LOOKS = 2
 # What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
 # number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
@@ -50,6 +53,9 @@ class Obstacle(StrEnum):
 
 
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
+_NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
+# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
+_HOPES = (Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class Meeting:
     port: int
     agent_ports: tuple[int, ...]
     elsewhere: bool  # rank 0 is on another machine than this one
+    by_launcher: bool = False  # a launcher says so, which starts the ranks of each machine itself
+    names_are_late: bool = False  # machines get their addresses when they are up
 
 
 def look_at(meeting: Meeting) -> Reach | None:
@@ -96,7 +104,41 @@ def look_at(meeting: Meeting) -> Reach | None:
         return Reach(Obstacle.OWN_ADDRESS, words, place)
     seen = [_look_at_address(address, meeting, place) for address in found[:_MOST_ADDRESSES]]
     # A first address that is dead and a second one that works are healthy.
-    return None if any(one is None for one in seen) else seen[-1]
+    if None in seen:
+        return None
+    return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
+
+
+class Certainty:
+    """Whether what is in the way to rank 0 lasts, and does not go away because another rank is started.
+
+    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody knows, a
+    machine that does not answer, or another server at the port need not be waited for.
+    """
+
+    def __init__(self, meeting: Meeting) -> None:
+        """Judge looks at that place; times are of one clock, in seconds."""
+        self._lasting = {Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, *_LASTING}
+        if not meeting.names_are_late:
+            self._lasting.add(Obstacle.NO_ADDRESS)
+        if meeting.by_launcher:
+            self._lasting.add(Obstacle.OWN_ADDRESS)
+        self._obstacle: Obstacle | None = None
+        self._since = 0.0
+        self._looks = 0
+        self.reach: Reach | None = None  # what is certainly in the way
+
+    def add(self, found: Reach | None, began: float, ended: float) -> None:
+        """Add what a look between those times has found."""
+        obstacle = None if found is None else found.obstacle
+        # The kernel says that there is no route where the machine has answered no look for its address for a while.
+        same = obstacle is self._obstacle or {obstacle, self._obstacle} == _NOBODY
+        if not same:
+            self._since, self._looks = began, 0
+        self._obstacle = obstacle
+        self._looks += 1
+        lasted = self._looks >= _LASTING_LOOKS and ended - self._since >= _LASTING_SECONDS
+        self.reach = found if lasted and obstacle in self._lasting else None
 
 
 class MeetingWatch:
@@ -108,6 +150,7 @@ class MeetingWatch:
         self._rank = rank
         self._notice = notice
         self._over = threading.Event()
+        self._certainty = Certainty(meeting)
         self._found: list[Reach | None] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -115,6 +158,11 @@ class MeetingWatch:
         """Start looking, once; rank 0 gets a moment to come up first."""
         if not self._thread.is_alive() and not self._over.is_set():
             self._thread.start()
+
+    @property
+    def certain(self) -> Reach | None:
+        """What is in the way for sure, so that rank 0 need not be waited for; None where there may be nothing."""
+        return self._certainty.reach
 
     def stop(self) -> None:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
@@ -135,12 +183,12 @@ class MeetingWatch:
         began = time.monotonic()
         pause = _LOOK_AFTER_SECONDS
         while not self._over.wait(pause):
-            self._found.append(look_at(self._meeting))
+            self._look()
             if self._notice is None:
-                pause = _LOOK_AGAIN_SECONDS
+                pause = _LATER_LOOK_SECONDS
                 continue
             left = NOTICE_SECONDS - (time.monotonic() - began)
-            pause = left - _LAST_LOOK_SECONDS
+            pause = min(_LOOK_AGAIN_SECONDS, left - _LAST_LOOK_SECONDS)
             if pause > 0:  # by then rank 0 may have come up
                 continue
             if self._over.wait(max(0.0, left)):
@@ -148,7 +196,13 @@ class MeetingWatch:
             notice, self._notice = self._notice, None
             why = "" if self._found[-1] is None else f": {self._found[-1].words}"
             notice(f"rank {self._rank} on {socket.gethostname()} waits for rank 0{why}")
-            pause = _LOOK_AGAIN_SECONDS
+            pause = _LATER_LOOK_SECONDS
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        found = look_at(self._meeting)
+        self._found.append(found)
+        self._certainty.add(found, began, time.monotonic())
 
 
 def explain_absence(

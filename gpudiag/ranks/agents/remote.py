@@ -33,6 +33,11 @@ UNKNOWN_HOST = "a host unknown here"
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
 
+# How long the verdict may take to reach all agents, over a network that the ranks have filled; and how long an agent
+# may be silent meanwhile that is still waited for.
+_VERDICT_SECONDS = 30.0
+_VERDICT_UNHEARD_SECONDS = 3.0
+
 # How long other agents get to ask their ranks for stacks, which takes them half a second at most.
 _DUMP_SECONDS = 1.0
 
@@ -59,6 +64,7 @@ class RemoteRecord:
     lost: bool = False
     silent_since: float | None = None  # since when it has been silent, having led
     ended: bool = False  # its agent has killed it after the verdict
+    has_verdict: bool = False  # its agent has said that it has the run's
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     sent: tuple[PeerSegments, ...] = ()
@@ -143,7 +149,9 @@ def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dic
     """Records of ranks whose agents have not connected yet; `host` is where they are taken to be."""
     return {
         rank: RemoteRecord(
-            rank, own_machine, RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED)
+            rank,
+            own_machine,
+            RankView(rank=rank, local_rank=rank, host=host, life=Life.NOT_STARTED, agent_came=False),
         )
         for rank in ranks
     }
@@ -357,6 +365,10 @@ class RemoteRanks:
             if not record.ended and not record.lost:
                 record.kill_agent()
 
+    def await_receipts(self, is_interrupted: Callable[[], bool]) -> None:
+        """Wait until every agent that is heard has the verdict: a link that is closed sooner may lose it on the way."""
+        self._poll_while(lambda record: _lacks_verdict(record) and not is_interrupted(), _VERDICT_SECONDS)
+
     def release_links(self) -> list[Link]:
         """The open links, which the caller must close from now on."""
         links = self._links()
@@ -405,7 +417,7 @@ class RemoteRanks:
             link.close()
             return []
         record.link, record.lost = link, False
-        record.view = replace(record.view, host=hello.host)
+        record.view = replace(record.view, host=hello.host, agent_came=True)
         if link.peer_address is not None and link.own_address is not None:
             record.addresses = (plain_address(link.peer_address),)
             self._own_addresses.add(plain_address(link.own_address))
@@ -444,6 +456,8 @@ class RemoteRanks:
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():
                 record.dumps = message.dumps
+            case messages.VerdictReceived():
+                record.has_verdict = True
             case messages.Interrupted():
                 self.interrupted = True
             case messages.FailedLaunch():
@@ -455,3 +469,9 @@ class RemoteRanks:
 def _is_ending(record: RemoteRecord) -> bool:
     """Whether its agent has yet to confirm that it killed the rank, and may still do so."""
     return record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS
+
+
+def _lacks_verdict(record: RemoteRecord) -> bool:
+    """Whether its agent has yet to say that it has the verdict, and may still do so."""
+    is_heard = record.link is not None and record.link.unheard_seconds < _VERDICT_UNHEARD_SECONDS
+    return is_heard and not record.has_verdict

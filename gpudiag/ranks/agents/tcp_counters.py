@@ -12,12 +12,14 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLMSG_DONE, _NLMSG_ERROR = 3, 2
 _NLM_F_REQUEST_DUMP = 0x301
 _ESTABLISHED = 1 << 1
+_ESTABLISHED_WORD = "01"  # a connection's state in /proc/PID/net/tcp
 _INET_DIAG_INFO = 2
 _HEADER = struct.Struct("=IHHII")
 _MESSAGE_BYTES = 72  # struct inet_diag_msg
@@ -82,6 +84,24 @@ def plain_address(text: str) -> str:
     address = ipaddress.ip_address(text.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+def is_connected_to(pid: int, port: int) -> bool | None:
+    """Whether that process has an open connection to this port, of any host; None where we may not look."""
+    inodes = set(map(str, _socket_inodes(pid)))
+    suffix = f":{port:04X}"
+    looked = False
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:  # it ended, or there is no IPv6
+            continue
+        looked = True
+        for line in lines:
+            fields = line.split()
+            if fields[2].endswith(suffix) and fields[3] == _ESTABLISHED_WORD and fields[9] in inodes:
+                return True
+    return False if looked and inodes else None
 
 
 def _socket_inodes(pid: int) -> Iterator[int]:

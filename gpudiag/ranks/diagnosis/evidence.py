@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.view import RaisedError, RankView
 from gpudiag.ranks.process import ProcessState
@@ -172,7 +173,7 @@ def of_early_end(view: RankView, waiting: RankView) -> tuple[Evidence, ...]:
 def of_stall(view: RankView, ranks: Sequence[int]) -> tuple[Evidence, ...]:
     """The ranks inside a collective or a stage, and for how long none has moved."""
     return (
-        Evidence("ranks_inside", format_ranks(ranks), source=SIDE_CHANNEL),
+        Evidence("ranks_inside", number_ranges(ranks), source=SIDE_CHANNEL),
         Evidence("waited_for", round(view.still_seconds, 2), unit="s", source=SIDE_CHANNEL),
     )
 
@@ -181,7 +182,7 @@ def of_mismatch(
     sequence: int, entered: str, expected: str, expected_by: Sequence[RankView]
 ) -> tuple[Evidence, ...]:
     """What this rank entered, and what the others did at the same place in the sequence."""
-    ranks = format_ranks([view.rank for view in expected_by])
+    ranks = number_ranges([view.rank for view in expected_by])
     return (
         Evidence("operation", entered, source=SIDE_CHANNEL),
         Evidence("expected_operation", expected, source=f"side channel of ranks {ranks}"),
@@ -249,17 +250,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def format_ranks(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: `0-3, 6`."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    return ", ".join("-".join(str(end) for end in span) for span in spans)
 
 
 def _how_it_ended(view: RankView) -> str:

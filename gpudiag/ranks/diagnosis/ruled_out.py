@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.diagnosis.evidence import format_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.ranks.diagnosis.view import Life, RankView
 
 _Views = Sequence[RankView]
@@ -21,7 +21,7 @@ def of_incident(incident: Incident, views: _Views) -> tuple[Evidence, ...]:
 def _different_collectives(_: Incident, views: _Views) -> str:
     """The ranks' announcements, as far as known, were compared before anything else."""
     told = [view.rank for view in views if view.position is not None and view.position.history]
-    agree = f"what ranks {format_ranks(told)} announced agrees"
+    agree = f"what {name_ranks(told)} announced agrees"
     return f"different collectives ({agree})" if len(told) > 1 else ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.diagnosis.evidence import format_ranks
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.ranks.stages import IMPORT
 
 NOT_SET = "not set"
@@ -38,7 +38,7 @@ def find_skew(
             Evidence("variable" if is_variable else "version_of", name, source=_SOURCE),
             Evidence("value", values[odd[0]], source=_SOURCE),
             Evidence("others_have", usual, source=_SOURCE),
-            Evidence("ranks", format_ranks(odd), source=_SOURCE),
+            Evidence("ranks", number_ranges(odd), source=_SOURCE),
         )
         found.append(
             Incident(IncidentKind.SKEWED, odd[0], hosts.get(odd[0], ""), IMPORT, at_seconds, evidence)

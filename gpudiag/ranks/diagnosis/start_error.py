@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.errors import UsageError
+from gpudiag.errors import LaunchError, UsageError
 from gpudiag.installed import install_command, repair_command
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.ranks.diagnosis.evidence import WAIT_STATUS, format_ranks, of_exception, signal_name
+from gpudiag.model.number_ranges import number_ranges
+from gpudiag.ranks.diagnosis.evidence import WAIT_STATUS, of_exception, signal_name
 from gpudiag.ranks.diagnosis.view import RaisedError, RankView
 from gpudiag.ranks.stages import IMPORT
 
@@ -82,7 +83,7 @@ def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Se
     if stderr:
         told.append(Evidence("stderr", stderr, source="standard error of the process that starts ranks"))
     if not own:
-        told.append(Evidence("ranks", format_ranks(ranks), source=_TEMPLATE))
+        told.append(Evidence("ranks", number_ranges(ranks), source=_TEMPLATE))
     kind = _OWN_KINDS.get(failure.kind, IncidentKind.START_FAILED) if own else IncidentKind.START_FAILED
     return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(told))
 
@@ -103,6 +104,14 @@ def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -
     return UsageError(
         f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
         hint="start every process of the run with the same WORLD_SIZE",
+    )
+
+
+def verdict_lost() -> LaunchError:
+    """The exception for a run that the leading agent has judged, where its verdict did not arrive."""
+    return LaunchError(
+        "the run has ended, and its report did not reach this host",
+        hint="read it where rank 0 printed it, or in its folder of reports",
     )
 
 

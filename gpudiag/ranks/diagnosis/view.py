@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.ranks.diagnosis.control_group import Quota
-from gpudiag.ranks.stages import IMPORT, Position
+from gpudiag.ranks.stages import IMPORT, STARTING_STAGES, Position
 
 # A rank that uses less than this share of one processor is waiting, not working.
 BUSY_SHARE = 0.2
@@ -53,6 +53,8 @@ class RankView:
     still_seconds: float = 0.0  # how long its agent has seen it make no progress
     cpu_seconds: float = 0.0  # processor time that it used since then
     unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
+    agent_came: bool = True  # its agent has been heard of; if not, the rank may never come
+    connecting: bool = False  # it is in the rendezvous, and has no connection to the store there yet
     has_gpu: bool = False  # it has a GPU's device file open
     process_state: str = ""  # the letter in /proc/PID/stat
     traces: tuple[Evidence, ...] = ()  # what its agent read about its end: OOM killer, stderr
@@ -133,6 +135,13 @@ class RankView:
     def ended_well(self) -> bool:
         """Whether the rank returned a result and its process ended with status 0."""
         return self.life is Life.ENDED and self.finished and self.exit == 0
+
+    def waited_at_most(self, seconds: float) -> "RankView":
+        """The same view; in a stage of the start, a longer wait than that counts as so many seconds."""
+        if self.stage not in STARTING_STAGES or self.still_seconds <= seconds:
+            return self
+        share = max(0.0, seconds) / self.still_seconds
+        return replace(self, still_seconds=self.still_seconds * share, cpu_seconds=self.cpu_seconds * share)
 
     def counted_from(self, started: float) -> "RankView":
         """The same view with its clock times converted to seconds since `started`."""

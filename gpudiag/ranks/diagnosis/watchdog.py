@@ -24,7 +24,7 @@ from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.diagnosis import evidence, ruled_out
 from gpudiag.ranks.diagnosis.mismatch import find_mismatch, is_mismatch_pending
 from gpudiag.ranks.diagnosis.view import Life, RankView
-from gpudiag.ranks.stages import NONE, Budgets, Patience, stall_limit_seconds
+from gpudiag.ranks.stages import NONE, RENDEZVOUS, Budgets, Patience, stall_limit_seconds
 
 # After the first symptom, wait this long for symptoms that came before it but are noticed later: a
 # survivor may report its broken connection before the dead rank's parent gets the processor.
@@ -137,7 +137,8 @@ def _find_causes(
         return ()  # a stop, or silence, that may still heal explains any hang
     absent = [view for view in views if view.life is Life.NOT_STARTED]
     if absent:
-        return _describe_absent(absent, now, absent_after)
+        # Where its agent has come the rank is on its way: the agent limits how long an import may take.
+        return _describe_absent([view for view in absent if not view.agent_came], now, absent_after)
     return _find_hang(views, budgets, patience) or _find_held_back(views, patience)
 
 
@@ -215,7 +216,7 @@ def _find_hang(views: Sequence[RankView], budgets: Budgets, patience: Patience) 
         return _blame_for_operation(views, budgets, min(inside, key=lambda view: view.entered), patience)
     grace = patience.behind_seconds
     lasted = any(view.still_seconds > _limit_seconds(view, budgets, views) + grace for view in overdue)
-    return _blame_for_stage(views) if lasted else ()
+    return _blame_for_stage(views, budgets) if lasted else ()
 
 
 def load_of(views: Sequence[RankView]) -> float:
@@ -264,11 +265,17 @@ def _judge_stall(views: Sequence[RankView], budgets: Budgets, patience: Patience
     return tuple(_silent(view, furthest) for view in stuck) or (_stalled(inside[0], inside),)
 
 
-def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
-    """The ranks in the earliest stage, as silent if others are further or have ended, else as stalled."""
+def _blame_for_stage(views: Sequence[RankView], budgets: Budgets) -> tuple[Incident, ...]:
+    """The ranks in the earliest stage, as silent if others are further or have ended, else as stalled.
+
+    Not while one of them may still connect: torch tries again until its timeout.
+    """
     running = [view for view in views if view.running]
     earliest = min(view.stage_count for view in running)
-    behind = [view for view in running if view.stage_count == earliest]
+    behind = _without_server([view for view in running if view.stage_count == earliest])
+    longest = budgets.seconds_for(RENDEZVOUS)
+    if any(view.connecting and view.still_seconds <= longest for view in behind):
+        return ()
     further = [view for view in views if view.stage_count > earliest or view.ended_well]
     if further:
         return tuple(_silent(view, further[0]) for view in behind)
@@ -278,7 +285,8 @@ def _blame_for_stage(views: Sequence[RankView]) -> tuple[Incident, ...]:
 def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """Ranks that have not reached the point where another one waits for them, and are idle.
 
-    Empty if that operation has a predicted duration, which decides instead.
+    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to the
+    rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
     """
     furthest = max(view.progress for view in views)
     waiting = max(
@@ -287,10 +295,18 @@ def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[In
     limit = LEFT_BEHIND_SECONDS * load_of(views) + patience.behind_seconds
     if waiting.waiting_seconds < limit or waiting.predicted_seconds is not None:
         return ()
-    behind = [view for view in views if view.running and view.progress < furthest]
+    behind = _without_server([view for view in views if view.running and view.progress < furthest])
+    behind = [view for view in behind if not view.connecting]
     idle = all(view.still_seconds >= limit and not view.inside for view in behind)
     working = any(view.busy or view.opening_gpu or _may_be_served(view) for view in behind)
     return tuple(_silent(view, waiting) for view in behind) if idle and not working else ()
+
+
+def _without_server(behind: Sequence[RankView]) -> list[RankView]:
+    """Those views, without rank 0's where it serves the rendezvous and waits there for another one of them."""
+    others = [view for view in behind if view.rank != 0]
+    waits = any(view.connecting or view.stage != RENDEZVOUS for view in others)
+    return [view for view in behind if view.rank != 0 or view.stage != RENDEZVOUS or not waits]
 
 
 def _may_be_served(view: RankView) -> bool:

@@ -41,6 +41,7 @@ class Job:
     faults: tuple[Fault, ...]
     run_directory: str
     agent_pid: int  # the template's parent: its agent, or the agent's fork server
+    store_port: int | None = None  # where the ranks have their rendezvous, if that is by TCP
 
 
 # --- what all ranks need alike

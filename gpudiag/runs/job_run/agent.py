@@ -39,6 +39,7 @@ from gpudiag.checks.job.short_steps import (
 )
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
+from gpudiag.linux.proc import children, is_stopped
 from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
@@ -282,7 +283,7 @@ class Agent:
         now, wall = self.seconds, datetime.now(UTC)
         passed = time.monotonic() - self._ticked
         self._ticked = time.monotonic()
-        held = _is_stopped(self._command_pid) if self.members.living else False
+        held = is_stopped(self._command_pid) if self.members.living else False
         self.members.read_pulses(now, wall)
         if (
             passed > _LOST_SECONDS or held or self._held
@@ -560,20 +561,11 @@ def _sleeps(member: Member) -> bool:
     return len(member.fine) > 1 and asleep_share(member.fine[-2], member.fine[-1]) >= _ASLEEP
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether the user holds the command: Ctrl-Z."""
-    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    return False
-
-
 def _descendants(pid: int, depth: int = 3) -> frozenset[int]:
     """The processes that a process has started, and those below them; empty where the kernel does not list them."""
-    children: list[int] = []
-    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        children = [int(word) for word in file.read().split()]
-    below = [_descendants(child, depth - 1) for child in children] if depth > 1 else []
-    return frozenset(children).union(*below)
+    started = children(pid, of_main_thread=True)
+    below = [_descendants(child, depth - 1) for child in started] if depth > 1 else []
+    return frozenset(started).union(*below)
 
 
 def _send(pid: int, number: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpudiag.checks.job.groups import name_ranks
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.runs.job_run.members import Member
 
 ENDING_SIGNALS = frozenset(("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"))

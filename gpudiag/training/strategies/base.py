@@ -165,6 +165,11 @@ class Strategy(ABC):
         kept = [value.grad for value in self.plain.parameters() if value.grad is not None]
         return sum(bool(local_part(gradient).count_nonzero()) for gradient in kept)
 
+    def gradients_kept(self) -> dict[str, torch.Tensor]:
+        """The gradients that this rank keeps for the optimizer, by name: its parts where they are sharded."""
+        named = self.plain.named_parameters()
+        return {name: local_part(value.grad) for name, value in named if value.grad is not None}
+
     def foreign_in_optimizer(self) -> Reading[int]:
         """The number of tensors that the optimizer steps and that are not the model's parameters."""
         own = {id(value) for value in self.plain.parameters()}

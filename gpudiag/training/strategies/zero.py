@@ -11,7 +11,12 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import KeptTensor
 from gpudiag.training.reference import make_optimizer
 from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strategy, broadcast_model
-from gpudiag.training.tensors import Digests, digest_optimizer, digest_values
+from gpudiag.training.tensors import Digests, Tensors, digest_optimizer, digest_values
+
+_SPLITS_EACH = 3  # the stage that splits every parameter by itself
+# Stages 1 and 2 split all parameters in a row, filled up to this number of elements for each rank (DeepSpeed's
+# nccl_start_alignment_factor).
+_ALIGNED_TO = 2
 
 
 class ZeroStrategy(Strategy):
@@ -107,6 +112,32 @@ class ZeroStrategy(Strategy):
         After it, every stage but 0 has only the rank's part; from stage 2 on, at most a bucket is ever whole.
         """
         return self._most_gradients
+
+    def gradients_kept(self) -> dict[str, torch.Tensor]:
+        """None: the engine's step clears them."""
+        return {}
+
+    def own_part(self, whole: Tensors) -> Tensors:
+        """What of each tensor this rank steps: of stages 1 and 2 a range of all of them in a row, of stage 3 one of each."""
+        rank, size = self.group.rank, self.group.world_size
+        stage = self.stage or 0
+        if stage == 0:
+            return whole
+        if stage == _SPLITS_EACH:
+            each = {name: -(-value.numel() // size) for name, value in whole.items()}
+            return {
+                name: value.flatten()[rank * each[name] : (rank + 1) * each[name]]
+                for name, value in whole.items()
+            }
+        order = [name for name, _ in self.plain.named_parameters() if name in whole]
+        aligned = _ALIGNED_TO * size
+        part = -(-sum(whole[name].numel() for name in order) // aligned) * aligned // size
+        parts, start = {}, 0
+        for name in order:
+            value = whole[name].flatten()
+            parts[name] = value[max(rank * part - start, 0) : max((rank + 1) * part - start, 0)]
+            start += value.numel()
+        return parts
 
     def foreign_in_optimizer(self) -> Reading[int]:
         """Not asked: the engine's optimizer steps flat tensors of its own."""

@@ -259,12 +259,11 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     at::AutoDispatchBelowADInplaceOrView a;
     to.copy_(from);
   };
-  const int device = self.is_cuda() ? self.get_device() : src.get_device();
-  auto& queue = current_queue(device);
-  // A copy between GPUs comes after what both of their streams hold, as in torch.
+  auto& queue = current_queue(src.is_cuda() ? src.get_device() : self.get_device());
+  // A copy between GPUs is the source's, and comes after what the streams of both hold (ATen/native/cuda/Copy.cu).
   if (on_gpus) {
-    auto& other = current_queue(src.get_device());
-    queue.wait_on_gpu(other, other.mark());
+    auto& target = current_queue(self.get_device());
+    queue.wait_on_gpu(target, target.mark());
   }
   if (later)
     queue.put([work]() mutable {
@@ -280,6 +279,8 @@ static Tensor& copy_(Tensor& self, const Tensor& src, bool non_blocking) {
     at::native::copy_kernel_cuda(queue, self.is_cpu());
     work();
   }
+  // What comes after it into the target's stream waits for it too.
+  if (on_gpus) current_queue(self.get_device()).wait_on_gpu(queue, queue.mark());
   return self;
 }
 static Tensor copy_from(const Tensor& self, const Tensor& dst, bool nb) {

@@ -34,3 +34,28 @@ def test_all_gpus_gone_are_one_fault_of_the_machine():
 def test_a_smaller_share_of_the_machine_misses_nothing():
     given = replace(EMPTY_BUS, allocation={"SLURM_GPUS_ON_NODE": "1"})
     assert judge(make_snapshot(make_device(0), machine=given)).outcome is Outcome.SKIP
+
+
+def elsewhere(*numbers):
+    return make_snapshot(
+        *(
+            replace(make_device(number), id=replace(make_device(number).id, uuid=f"GPU-other-{number}", bus_id=f"0000000{number}:8{number}:00.0"))
+            for number in numbers
+        ),
+        machine=EMPTY_BUS,
+    )  # fmt: skip
+
+
+def test_another_machine_of_the_same_name_misses_no_gpu():
+    """A guest that was moved to another host: github.com/NVIDIA/k8s-device-plugin/issues/373."""
+    for others in (elsewhere(0, 1), elsewhere(0, 1, 2)):
+        assert judge(others).outcome is Outcome.PASS
+    fewer = judge(elsewhere(0))
+    assert [finding.code for finding in fewer.findings] == ["gpu.gone"]
+    assert judge(replace(BEFORE, devices=())).findings
+
+
+def test_a_gpu_beside_one_that_is_known_is_missed():
+    mixed = replace(BEFORE, devices=(BEFORE.devices[0], elsewhere(3).devices[0]))
+    (finding,) = judge(mixed).findings
+    assert finding.subject.uuid == BEFORE.devices[1].id.uuid

@@ -8,9 +8,10 @@ from gpudiag.checks.on_machine import MACHINE_CHECKS
 from gpudiag.checks.runner import run_checks
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.finding import Owner
-from gpudiag.probe.kernel_log.lines import MAX_TEXT_CHARACTERS, markers, parse_kernel_line, parse_kernel_lines
+from gpudiag.probe.kernel_log.lines import MAX_TEXT_CHARACTERS, markers, parse_kernel_line
 from gpudiag.reference.kernel_words import kernel_words
 from tests.corpus.explained import texts
+from tests.kernel_lines import parse_kernel_lines
 from tests.scenarios.kernel_words_cases import LINES
 from tests.unit.checks.kernel_events import event_from, evidence_of, snapshot_with
 from tests.unit.checks.machines import look_at

@@ -29,7 +29,7 @@ def test_every_host_has_one_finding_that_names_its_ranks() -> None:
     first, second = judge_incidents(incidents, complete=False)
     assert (first.code, first.subject) == (LOOPBACK_DOWN.code, HostSubject("a1"))
     assert (second.code, second.subject) == (LOOPBACK_DOWN.code, HostSubject("a2"))
-    assert first.evidence[0] == Evidence("ranks", "0, 1", source="ranks that raised")
+    assert first.evidence[0] == Evidence("ranks", "0 and 1", source="ranks that raised")
 
 
 @pytest.mark.parametrize("interface", ["eth9", "lo1"])

@@ -12,9 +12,9 @@ from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.model.device import SourceState
 from gpudiag.model.finding import Outcome
 from gpudiag.model.host import own_gpus
-from gpudiag.probe.kernel_log.lines import parse_kernel_lines
 from gpudiag.probe.sources import rows_of_pci
 from gpudiag.probe.visibility import explain_given
+from tests.kernel_lines import parse_kernel_lines
 from tests.unit.checks.machines import ABSENT, CONTAINER, look_at, make_bare_machine, make_eight, make_pci_gpu
 from tests.unit.model.nouns import TAKEN_AT, make_device, make_snapshot
 

@@ -17,6 +17,11 @@ GPU = DeviceSubject("GPU-5", "00000000:5d:00.0", 5, "a1")
 REMEDIES = [(kind.code, kind.finding(GPU, "it is so").remedy) for kind in finding_kinds()]
 REMEDIES += [(f"xid {code}", action_text(xid.immediate)) for code, xid in xids().items()]
 ELSEWHERE = [platform for platform in Platform if platform is not Platform.BARE_METAL]
+OF_A_RESET = re.compile(r"`nvidia-smi [^`]*(?:-r|--gpu-reset)\b|or reboot\b", re.IGNORECASE)
+OF_THE_KERNEL = re.compile(r"\b(?:modprobe|rmmod|systemctl [^`]*nvidia|/etc/modprobe)\b")
+OF_THE_HOST = re.compile(
+    r"\b(?:modprobe|rmmod|systemctl|smartctl)\b|nvidia-smi [^`]*-(?:pm|pl|mig|rac|r|-gpu-reset)\b"
+)
 OF_HARDWARE = re.compile(r"\b(?:reseat|riser|replaced?|fans|BMC)\b", re.IGNORECASE)
 
 
@@ -33,10 +38,11 @@ def test_every_remedy_can_be_done_where_it_is_read(remedy):
         if platform is not Platform.JETSON and OF_HARDWARE.search(fitted):
             assert re.match(r"For the administrator|On the host|On Windows", fitted), (code, platform, fitted)
         if platform in (Platform.WSL, Platform.JETSON):
-            assert not re.search(r"\breset (?:it|the GPU) \(`nvidia-smi", fitted, re.IGNORECASE), (
-                code,
-                fitted,
-            )
+            assert not OF_A_RESET.search(fitted), (code, platform, fitted)
+        if platform is Platform.WSL:
+            assert not OF_THE_KERNEL.search(fitted), (code, fitted)
+        if platform is Platform.CONTAINER and OF_THE_HOST.search(fitted):
+            assert fitted.startswith("On the host"), (code, fitted)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,8 @@ def test_the_platform_of_a_machine(machine, platform):
     [
         (("/dev/dxg",), "5.15.90.1-microsoft-standard-WSL2", Platform.WSL),  # microsoft/WSL#9938
         ((), "6.6.87.2-microsoft-standard-WSL2", Platform.WSL),
+        ((), "6.1.38-microsoft-standard", Platform.WSL),  # a kernel of one's own: microsoft/WSL#10289
+        ((), "5.15.153.1-microsoft-standard-WSL2+", Platform.WSL),  # with Docker inside: microsoft/WSL#9962
         (("/dev/nvidia0",), "5.15.148-tegra", Platform.JETSON),  # Jetson Linux 36.4
         (("/dev/nvidia0",), "6.8.0-1013-oracle-64k", Platform.BARE_METAL),
     ],
@@ -75,3 +83,18 @@ def test_only_faults_are_fitted_and_nothing_else_of_them():
     assert replace(fitted, remedy=finding.remedy) == finding
     assert "start it from its host" in fitted.remedy
     assert fit_results(results, Platform.BARE_METAL) is results
+
+
+@pytest.mark.parametrize(("platform", "remedy", "words"), [
+    # A reset needs the persistence daemon gone: github.com/NVIDIA/NVSentinel/issues/1690; in WSL there is none.
+    (Platform.WSL, "Drain the GPU and reset it: `nvidia-smi --gpu-reset -i 0`, or reboot the machine.", "Drain the GPU and run `wsl --shutdown`"),
+    (Platform.JETSON, "Let it run; reset the GPU when it is next free: `nvidia-smi --gpu-reset -i 0`.", "reboot the board when it is next free."),
+    # microsoft/WSL#11865 and #14339: nothing inside of WSL loads a driver.
+    (Platform.WSL, "Run `sudo modprobe nvidia`; if that fails, `dmesg` says why.", "On Windows: update the NVIDIA driver"),
+    # github.com/NVIDIA/nvidia-docker/issues/723: persistence is the host's to set.
+    (Platform.CONTAINER, "Run nvidia-persistenced, or `nvidia-smi -pm 1` as root.", "On the host, outside of this container: run nvidia-persistenced"),
+    # github.com/NVIDIA/k8s-device-plugin/issues/201: MIG is refused inside of a container.
+    (Platform.CONTAINER, "Turn MIG off (`nvidia-smi -i 5 -mig 0`).", "On the host, outside of this container: turn MIG off"),
+])  # fmt: skip
+def test_remedies_of_public_reports(platform, remedy, words):
+    assert words in fit_remedy(remedy, platform)

@@ -138,7 +138,7 @@ def test_wrong_data_names_the_rank_whose_data_it_is_and_not_those_that_saw_it() 
     seen = tuple(make_corruption(rank, diagnosis="stale", data_of_rank=3) for rank in range(4))
     _, findings = judge(make_measurement(incidents=seen))
     assert [finding.subject for finding in findings] == [RankSubject(3, "a1")]
-    assert {fact.name: fact.value for fact in findings[0].evidence}["seen_by_ranks"] == "0, 1, 2, 3"
+    assert {fact.name: fact.value for fact in findings[0].evidence}["seen_by_ranks"] == "0-3"
 
 
 def test_the_same_wrong_data_on_every_rank_names_none() -> None:

@@ -179,7 +179,7 @@ FAULTS = {
         "nccl.sockets", replace(SOCKET, looked_for_ib=False, extra=("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.1.0.1<0>",)), ALL_16, BOTH, "does not use them", "NET/IB : Using"
     ),
     "another GID on one host": Fault(
-        "nccl.settings_differ", replace(TWO, settings={"NCCL_IB_GID_INDEX": "3"}, of_host={1: {"settings": {"NCCL_IB_GID_INDEX": "0"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_IB_GID_INDEX=0"
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_IB_GID_INDEX": "3"}, of_host={1: {"settings": {"NCCL_IB_GID_INDEX": "0"}}}), ALL_16, BOTH, "NCCL_IB_GID_INDEX=0 on ranks 8-15 on node-1"
     ),
     "an interface's name that one of four hosts has for itself": Fault(
         "nccl.settings_differ", replace(TWO, hosts=4, settings={"NCCL_SOCKET_IFNAME": "eth0"}, of_host={3: {"settings": {"NCCL_SOCKET_IFNAME": "eth1"}}}), tuple(range(24, 32)), ("node-3",), "eth1"
@@ -213,8 +213,15 @@ FAULTS = {
         (7,), ("node-0",), "topo -m", "NVL/SYS",
     ),
     "another NCCL on one host": Fault("nccl.version_mismatch", replace(TWO, hosts=3, of_host={2: {"version": (2, 26)}}), tuple(range(16, 24)), ("node-2",), "2.26.6"),
+    "two versions of NCCL without a majority": Fault(
+        "nccl.version_mismatch", replace(TWO, of_host={1: {"version": (2, 26)}}), ALL_16, BOTH, "NCCL 2.26.6 on ranks 8-15 on node-1"
+    ),
     "another algorithm on one host": Fault(
-        "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_ALGO=Tree"
+        "nccl.settings_differ", replace(TWO, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), ALL_16, BOTH,
+        "NCCL_ALGO=Ring on ranks 0-7 on node-0; NCCL_ALGO=Tree on ranks 8-15 on node-1. No value has a majority",
+    ),  # github.com/NVIDIA/nccl/issues/1328: two sides that differ, and nothing says which is wrong
+    "another algorithm on one host of three": Fault(
+        "nccl.settings_differ", replace(TWO, hosts=3, settings={"NCCL_ALGO": "Ring"}, of_host={1: {"settings": {"NCCL_ALGO": "Tree"}}}), tuple(range(8, 16)), ("node-1",), "NCCL_ALGO=Tree"
     ),
     "a variable that one rank lacks": Fault(
         "nccl.settings_differ",
@@ -242,6 +249,7 @@ FAULTS = {
 OF_ONE_VERSION = {
     "NCCL_NET=Socket, told by 2.28": ((2, 28),),
     "another NCCL on one host": ((2, 24), (2, 27), (2, 28), (2, 32)),
+    "two versions of NCCL without a majority": ((2, 24), (2, 32)),
 }
 
 

@@ -40,11 +40,11 @@ def corrected(text: str, finding: LintFinding) -> str:
     margin = lines[found.lineno - 1][: found.col_offset]
     place = finding.place
     if place is None:
-        return "\n".join([*lines[: found.lineno - 1], margin + finding.mend, *lines[end:]])
+        return "\n".join([*lines[: found.lineno - 1], margin + finding.fix, *lines[end:]])
     kept = [margin + "pass"] if place.moves else lines[found.lineno - 1 : end]
     placed = dict(enumerate(lines[: found.lineno - 1], 1))
     after = dict(enumerate(lines[end:], end + 1))
-    added = " " * place.column + finding.mend
+    added = " " * place.column + finding.fix
     out: list[str] = []
     for number in range(1, len(lines) + 2):
         if number == place.line:
@@ -74,8 +74,8 @@ def test_what_is_offered_removes_the_mistake_and_drops_nothing(item) -> None:
     findings = lint_text(text).findings
     before = Counter(finding.code for finding in findings)
     for finding in findings:
-        assert finding.mend or finding.advice, finding.code
-        if not finding.mend:
+        assert finding.fix or finding.advice, finding.code
+        if not finding.fix:
             continue
         after = corrected(text, finding)
         tree = ast.parse(after)
@@ -83,12 +83,12 @@ def test_what_is_offered_removes_the_mistake_and_drops_nothing(item) -> None:
         assert left[finding.code] < before[finding.code], after
         found = statement_at(ast.parse(text), finding.line)
         if finding.place is None and not hasattr(found, "body"):
-            offered = ast.parse(finding.mend.strip()) if "return" not in kept_by(found) else tree
-            assert kept_by(found) <= kept_by(offered), finding.mend
+            offered = ast.parse(finding.fix.strip()) if "return" not in kept_by(found) else tree
+            assert kept_by(found) <= kept_by(offered), finding.fix
 
 
 def test_some_mistakes_have_advice_in_words_and_most_have_code() -> None:
     offered = [finding for _, text in SCRIPTS for finding in lint_text(text).findings]
-    with_code = [finding for finding in offered if finding.mend]
+    with_code = [finding for finding in offered if finding.fix]
     assert len(with_code) > len(offered) * 3 // 4
     assert all(not finding.advice.endswith(".") for finding in offered)

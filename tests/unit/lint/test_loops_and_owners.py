@@ -186,7 +186,7 @@ print(total)
     assert lint_text(text).findings == ()
     [finding] = lint_text(text.replace("    optimizer.zero_grad()\n", "")).findings
     assert finding.code == "lint.metrics_not_reduced"
-    assert "hvd.allreduce(torch.tensor(total), op=hvd.Sum)" in finding.mend
+    assert "hvd.allreduce(torch.tensor(total), op=hvd.Sum)" in finding.fix
 
 
 LOADS = {

@@ -217,7 +217,7 @@ def test_a_command_that_is_shown_is_a_note() -> None:
     page = "# Run\n\n    $ x\n\n```bash\n$ python -m torch.distributed.launch --use_env --nproc_per_node=2 a.py\n```\n"
     [finding] = lint_text(page, suffix=".md").findings
     assert (finding.code, finding.severity.value, finding.line) == ("lint.launch_module", "note", 6)
-    assert finding.mend == "$ torchrun --nproc_per_node=2 a.py"
+    assert finding.fix == "$ torchrun --nproc_per_node=2 a.py"
 
 
 # What is no script. -------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_the_entry_of_the_catalogue_is_whole(rule: Rule) -> None:
     ast.parse(rule.near_miss)
     for finding in lint_text(rule.wrong).findings:
         assert finding.severity in Severity
-        assert finding.mend or finding.advice or rule.code == "lint.syntax_error"
+        assert finding.fix or finding.advice or rule.code == "lint.syntax_error"
         assert not finding.message.endswith(".")
         assert finding.source in rule.wrong
 

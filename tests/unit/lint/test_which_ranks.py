@@ -288,13 +288,13 @@ dist.destroy_process_group()
 """
     [finding] = lint_text(text).findings
     assert finding.code == "lint.rank_as_device"
-    assert 'int(os.environ["LOCAL_RANK"])' in finding.mend
+    assert 'int(os.environ["LOCAL_RANK"])' in finding.fix
     for rank, local_rank in (
         ("SLURM_PROCID", "SLURM_LOCALID"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ):
         [other] = lint_text(text.replace('"RANK"', f'"{rank}"')).findings
-        assert f'int(os.environ["{local_rank}"])' in other.mend
+        assert f'int(os.environ["{local_rank}"])' in other.fix
     assert lint_text(text.replace('"RANK"', '"LOCAL_RANK"')).findings == ()
     assert lint_text(text.replace('"RANK", 0))', '"RANK", 0)) % torch.cuda.device_count()')).findings == ()
 
@@ -310,13 +310,13 @@ part = torch.arange(rank).to(rank) + my.rank * rank
 dist.destroy_process_group()
 """
     [finding] = lint_text(text).findings
-    assert finding.mend == 'part = torch.arange(rank).to(int(os.environ["LOCAL_RANK"])) + my.rank * rank'
+    assert finding.fix == 'part = torch.arange(rank).to(int(os.environ["LOCAL_RANK"])) + my.rank * rank'
 
 
 def test_the_mend_of_a_device_under_horovod_asks_horovod() -> None:
     text = "import torch\nimport horovod.torch as h\n\nh.init()\ntorch.cuda.set_device(h.rank())\n"
     [finding] = [f for f in lint_text(text).findings if f.code == "lint.rank_as_device"]
-    assert finding.mend == "torch.cuda.set_device(h.local_rank())"
+    assert finding.fix == "torch.cuda.set_device(h.local_rank())"
 
 
 def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
@@ -328,10 +328,10 @@ def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
         f'{opened}import os\nprint(os.environ["LOCAL_RANK"])\n': "int(os.environ['LOCAL_RANK']) == 0",
         opened: "download=dist.get_rank() == 0",
     }
-    for start, mend in starts.items():
+    for start, fix in starts.items():
         text = f'import torchvision\n{start}data = torchvision.datasets.MNIST("data", download=True)\n'
         [finding] = [f for f in lint_text(text).findings if f.code == "lint.download_on_every_rank"]
-        assert mend in finding.mend
+        assert fix in finding.fix
 
 
 SHARDED = (

@@ -116,6 +116,36 @@ def test_processors_say_whether_a_hypervisor_runs_them(tmp_path: Path):
     assert (found["governors"], found["allowed"]) == (["performance", "powersave"], "0-3,8")
 
 
+ARM = "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
+X86 = "processor\t: 0\nflags\t\t: fpu tsc sse2\n"
+
+
+@pytest.mark.parametrize(("cpuinfo", "vendor", "product", "expected"), [
+    (ARM, "Amazon EC2", "g5g.xlarge", True),  # systemd issue 18929
+    (ARM, "Amazon EC2", "g5g.metal", False),
+    (ARM, "Microsoft Corporation", "Virtual Machine", True),  # systemd pull request 20998
+    (ARM, "Alibaba Cloud", "Alibaba Cloud ECS", True),  # systemd pull request 43347
+    (ARM, "QEMU", "QEMU Virtual Machine", True),  # systemd issue 18929
+    (ARM, "Google", "Google Compute Engine", True),
+    (ARM, "NVIDIA", "GB200 NVL", False),
+    (ARM, "Microsoft Corporation", "Surface Pro", False),
+    (ARM, "Supermicro", "ARS-111GL-NHR", False),
+    (X86, "Google", "Google Compute Engine", False),  # a bare-metal instance: systemd pull request 38125
+    (X86, "Alibaba Cloud", "Alibaba Cloud ECS", False),
+])  # fmt: skip
+def test_an_arm_machine_is_virtual_by_its_firmwares_tables(
+    tmp_path: Path, cpuinfo, vendor, product, expected
+):
+    files = {
+        "proc/self/status": "Cpus_allowed_list:\t0\n",
+        "proc/cpuinfo": cpuinfo,
+        "sys/class/dmi/id/sys_vendor": f"{vendor}\n",
+        "sys/class/dmi/id/product_name": f"{product}\n",
+    }
+    (tmp_path / "sys/devices/system/cpu/cpu0").mkdir(parents=True)
+    assert read_processor_layout(lay(tmp_path, files))["virtual_machine"] is expected
+
+
 def test_a_virtual_machine_shows_no_governor(tmp_path: Path):
     files = {"proc/self/status": "Cpus_allowed_list:\t0\n", "proc/cpuinfo": "flags\t: fpu\n"}
     (tmp_path / "sys/devices/system/cpu/cpu0").mkdir(parents=True)

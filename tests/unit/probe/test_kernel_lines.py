@@ -9,8 +9,8 @@ from gpudiag.probe.kernel_log.lines import (
     MAX_TEXT_CHARACTERS,
     parse_bus_id,
     parse_kernel_line,
-    parse_kernel_lines,
 )
+from tests.kernel_lines import parse_kernel_lines
 from tests.walking import walk
 
 BUS_ID = "00000000:5d:00.0"

@@ -380,6 +380,15 @@ def impossible_memory(**parts):
             "memory_utilization_percent",
         ),
         ({"nvmlDeviceGetEncoderUtilization": (255, 0)}, "encoder_utilization_percent"),
+        # github.com/NVIDIA/DCGM/issues/199 and dcgm-exporter/issues/418: now and then 905, 200,000 or 2^32 - 2
+        ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=905, memory=5)}, "utilization_percent"),
+        ({"nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0xFFFFFFFE, memory=5)}, "utilization_percent"),
+        ({"nvmlDeviceGetDecoderUtilization": (808_334, 0)}, "decoder_utilization_percent"),
+        ({"nvmlDeviceGetTemperatureV": 511}, "temperature_celsius"),
+        ({"nvmlDeviceGetTemperatureV": -256}, "temperature_celsius"),  # rbonghi/jetson_stats/issues/350
+        # github.com/flightlessmango/MangoHud/pull/2144: a counter in the place of the power
+        ({"nvmlDeviceGetPowerUsage": 3_700_000_000}, "power_draw_watts"),
+        ({"nvmlDeviceGetClockInfo": 4_000_000}, "sm_clock_mhz"),
         ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=200 * GIB)}, "memory_used_bytes"),
         ({"nvmlDeviceGetMemoryInfo": impossible_memory(used=-1)}, "memory_used_bytes"),
         ({"nvmlDeviceGetMemoryInfo": impossible_memory(free=81 * GIB)}, "memory_free_bytes"),
@@ -389,6 +398,23 @@ def test_what_cannot_be_is_a_reason_and_no_value(answers, field):
     sheet = read(answers)
     assert field not in sheet.values
     assert "NVML answers" in sheet.missing[field][1]
+
+
+@pytest.mark.parametrize("celsius", [2**63 - 1, 0x7FFFFFF0, 511, 0])
+def test_a_memory_that_is_hotter_than_any_is_no_reading(celsius):
+    """A T4's memory at 9223372036854776000 C: github.com/NVIDIA/gpu-monitoring-tools/issues/97."""
+    sheet = read(fields={82: celsius})
+    assert "memory_temperature_celsius" not in sheet.values
+    assert "NVML answers" in sheet.missing["memory_temperature_celsius"][1]
+
+
+def test_a_hot_board_that_draws_much_is_read():
+    sheet = read(
+        {"nvmlDeviceGetTemperatureV": 105, "nvmlDeviceGetClockInfo": 14_001}, fields={82: 110, 186: 2_700_000}
+    )
+    values = sheet.values
+    assert (values["temperature_celsius"], values["memory_temperature_celsius"]) == (105, 110)
+    assert (values["power_draw_watts"], values["memory_clock_mhz"]) == (2700.0, 14_001)
 
 
 def test_a_margin_may_be_below_zero_and_a_full_gpu_is_full():
@@ -416,3 +442,17 @@ def test_a_mig_instance_with_more_used_than_it_has_has_no_used_memory():
     (instance,) = sheet.values["mig_instances"]
     assert instance["memory_total_bytes"] == 10 * GIB
     assert instance["missing"]["memory_used_bytes"] == "not_supported"
+
+
+@pytest.mark.parametrize(
+    "name", [b"\xf8NVIDIA GeForce", b"NVIDIA \x80\xff", "NVIDIA \u00ae".encode("latin-1")]
+)
+def test_a_name_that_is_no_text_costs_only_its_odd_bytes(name):
+    """github.com/crystian/ComfyUI-Crystools/pull/66: byte 0xf8 at the start of a GPU's name."""
+
+    def decoded():
+        return name.decode()  # as pynvml does
+
+    value = read({"nvmlDeviceGetName": decoded}).values["name"]
+    assert "NVIDIA" in value
+    assert "\ufffd" in value

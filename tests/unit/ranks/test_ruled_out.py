@@ -30,7 +30,7 @@ def test_a_rank_that_stays_away_is_neither_dead_nor_slow_nor_elsewhere() -> None
     said = ruled_out(told(0, still_seconds=2.0), told(2, still_seconds=2.0), away)
     assert "stopped process (all 3 run)" in said
     assert "only slow (it used 0.00 s of CPU time in 2.00 s)" in said
-    assert "what ranks 0, 2 announced agrees" in said
+    assert "what ranks 0 and 2 announced agrees" in said
 
 
 def test_of_ranks_that_are_all_inside_nobody_stayed_away() -> None:

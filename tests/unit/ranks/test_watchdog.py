@@ -332,7 +332,7 @@ def test_a_rank_that_never_ends_is_silent_where_others_have_ended() -> None:
 
 
 def test_an_absent_rank_is_waited_for() -> None:
-    absent = view(2, Life.NOT_STARTED, position=None, pid=None)
+    absent = view(2, Life.NOT_STARTED, position=None, pid=None, agent_came=False)
     waiting = [view(rank, still_seconds=50.0) for rank in range(2)]
     assert find(*waiting, absent, now=119.0) == ()
     (incident,) = find(*waiting, absent, now=121.0)

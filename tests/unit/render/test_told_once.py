@@ -1,13 +1,11 @@
 from dataclasses import replace
 
-import pytest
-
 from gpudiag.model.evidence import DeviceSubject, Evidence
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.render.ci import render_markdown
 from gpudiag.render.report_text import render_report_text
-from gpudiag.render.told_once import describe_indices, tell_once
+from gpudiag.render.told_once import tell_once
 from tests.unit.render.reports import make_finding, make_report, make_result
 
 
@@ -22,17 +20,9 @@ def on(index, words="power limit 400 W, its default is 700 W", **values):
     return make_finding(**{**given, **values})
 
 
-@pytest.mark.parametrize(
-    ("indices", "words"),
-    [((0, 1, 2, 3, 5), "0-3, 5"), ((7,), "7"), ((0, 1), "0, 1"), ((3, 1, 9, 8, 10), "1, 3, 8-10")],
-)
-def test_indices_are_said_in_runs(indices, words):
-    assert describe_indices(indices) == words
-
-
 def test_what_fifteen_gpus_share_is_told_once_with_one_command():
     (told,) = tell_once([on(index) for index in range(16) if index != 4])
-    assert told.subject == "GPUs 0-3, 5-15"
+    assert told.subject == "GPUs 0-3 and 5-15"
     assert told.message == "each: power limit 400 W, its default is 700 W"
     assert told.remedy.count("nvidia-smi -i 0,1,2,3,5,6,7,8,9,10,11,12,13,14,15 -pl 700") == 1
     assert len(told.facts) == 1

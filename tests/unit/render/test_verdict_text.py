@@ -2,7 +2,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudiag.model.explanation import Echo, Verdict, VerdictKind
-from gpudiag.model.rank_names import name_ranks
 from gpudiag.render.style import columns
 from gpudiag.render.verdict_text import render_verdict
 
@@ -64,9 +63,3 @@ def test_hostile_words_stay_on_their_lines(words, host):
 
 def test_lines_fit_a_terminal():
     assert [line for line in render_verdict(VERDICT) if len(line) > columns()] == []
-
-
-def test_ranks_are_named_in_ranges():
-    assert name_ranks((3,)) == "rank 3"
-    assert name_ranks((0, 1, 2, 5)) == "ranks 0-2, 5"
-    assert name_ranks(tuple(range(0, 40, 2))) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more ranges"

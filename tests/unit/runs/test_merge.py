@@ -215,6 +215,24 @@ def test_machines_with_another_driver_are_named(write):
     assert "driver differs: 580.105.08 on 3, 575.57.08 on 1" in render_merged(merged)
 
 
+@pytest.mark.parametrize(("versions", "named"), [
+    ("ab", "m0 m1"), ("aabb", "m0 m1 m2 m3"), ("abc", "m0 m1 m2"), ("aabbc", "m0 m1 m2 m3 m4"),  # nobody is blamed
+    ("aab", "m2"), ("baaa", "m0"), ("aaabc", "m3 m4"), ("aaaaaabb", "m6 m7"),
+])  # fmt: skip
+def test_only_a_minority_is_named_and_without_a_majority_all_are(write, versions, named):
+    drivers = {"a": "580.105.08", "b": "575.57.08", "c": "570.211.01"}
+    paths = [
+        write(f"m{place}", FINE, driver_version=drivers[letter]) for place, letter in enumerate(versions)
+    ]
+    (group,) = merge_reports(paths).groups
+    assert group.machines == tuple(named.split())
+    assert ("majority" in group.message) == (len(group.machines) == len(versions))
+    if "majority" in group.message:
+        for letter in set(versions):
+            members = ", ".join(f"m{place}" for place, one in enumerate(versions) if one == letter)
+            assert f"{drivers[letter]} on {versions.count(letter)} ({members})" in group.message
+
+
 def test_versions_that_are_not_known_are_no_difference(write):
     unknown = write("d", FINE, driver_version=Missing(MissingReason.NOT_ASKED))
     assert merge_reports([write("a", FINE), unknown]).groups == ()

@@ -22,9 +22,9 @@ from gpudiag.store.history import (
     RunFacts,
     machine_key,
     read_history,
-    record_run,
 )
 from gpudiag.store.state_folder import default_store, state_directory
+from tests.stored_runs import record_run
 from tests.unit.model.nouns import make_device, make_snapshot
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

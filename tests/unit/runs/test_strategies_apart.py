@@ -37,7 +37,7 @@ def test_one_strategy_that_cannot_start_is_told_and_the_others_are_measured(monk
     ddp, fsdp2 = measure_strategies(PLAN, HERE)
     assert (ddp.strategy, fsdp2.strategy, fsdp2.incidents) == ("ddp", "fsdp2", ())
     (finding,) = [one for one in judge_training(ddp) if one.code == "rank.shortage"]
-    assert "ranks 0-1 could not be started: cannot start a process" in finding.message
+    assert "ranks 0 and 1 could not be started: cannot start a process" in finding.message
 
 
 def test_where_none_can_start_it_is_one_fault(monkeypatch: pytest.MonkeyPatch):

@@ -319,3 +319,66 @@ def test_one_of_two_may_sleep():
     assert picture.add(tick(slow={0: sheet(0)}, asleep={"1": "00000000:01:00.0"}), 101.0) is True
     assert [one.is_asleep for one in picture.answer(101.0).devices] == [False, True]
     assert picture.is_asleep()
+
+
+# Of public reports: what their monitors told twice, or never took back.
+
+
+def test_a_gpu_that_was_reset_is_well_again_without_a_restart():
+    """Project-HAMi/HAMi/issues/2200, NVIDIA/dcgm-exporter/issues/500: a fault that is over is still told."""
+    picture = started(4)
+    picture.add(tick(slow={2: NO_HANDLE}), 105.0)
+    assert picture.lost() == [2]
+    picture.add(tick(slow={index: sheet(index) for index in range(4)}), 140.0)
+    assert picture.lost() == []
+    assert [one.responding for one in picture.answer(140.0).devices] == [True] * 4
+    assert [one.id.uuid for one in picture.answer(140.0).devices] == [f"GPU-{index}" for index in range(4)]
+
+
+def test_one_gpu_falls_silent_then_all_and_then_all_answer():
+    """NVIDIA/dcgm-exporter/issues/164: one GPU's metrics are missing, then everybody's hang."""
+    picture = started(3)
+    silent(picture, 2, 2.5, 102.5, "nvmlDeviceGetUtilizationRates")
+    assert picture.late(102.5).keys() == {2}
+    late = {index: ["nvmlDeviceGetUtilizationRates", 4.0, None] for index in range(3)}
+    picture.add(tick(late=late), 106.5)
+    assert picture.late(106.5).keys() == {0, 1, 2}
+    assert [one.id.uuid for one in picture.answer(106.5).devices] == ["GPU-0", "GPU-1", "GPU-2"]
+    picture.add(tick(slow={index: sheet(index) for index in range(3)}), 110.0)
+    assert picture.late(120.0) == {}
+    assert [one.responding for one in picture.answer(120.0).devices] == [True] * 3
+
+
+def test_gpus_that_answer_now_and_then_are_slow_and_never_silent():
+    """NVIDIA/NVSentinel/issues/1748: under load some GPUs answer one sample of six, and the others all."""
+    picture = started(4)
+    told = set()
+    for second in range(1, 40):
+        waits = (second % 3) * 0.6  # at most 1.2 s, then it answers
+        late = {1: ["nvmlDeviceGetFieldValues", waits, None]} if waits else {}
+        answered = {index: sheet(index) for index in range(4) if index not in late}
+        picture.add(tick(fast=answered, late=late, seconds=waits), 100.0 + second)
+        assert picture.late(100.0 + second) == {}
+        told.add(picture.slow is not None)
+    assert told == {False}  # two late looks in a row are not yet slow, and none is a fault of the GPU
+
+
+def test_a_driver_that_fails_and_comes_back_with_a_gpu_less_keeps_no_count_of_before():
+    """NVIDIA/gpu-monitoring-tools/issues/46: nvidia-smi ends at once while a GPU is off the bus, and reports none."""
+    picture = started(8)
+    document = {"state": "failed", "words": "Unknown Error", "code": 999, "library": None}
+    picture.add({"kind": "failed", "document": document}, 103.0)
+    assert (picture.lost(), picture.late(110.0)) == ([], {})
+    picture.add({"kind": "library", "document": LIBRARY, "count": 7}, 110.0)
+    picture.add(tick(slow={index: sheet(index + 1) for index in range(7)}), 110.0)
+    assert [one.id.uuid for one in picture.answer(110.0).devices] == [f"GPU-{index}" for index in range(1, 8)]
+    assert picture.lost() == []
+
+
+def test_a_fault_that_the_next_look_does_not_see_is_over():
+    """NVIDIA/k8s-device-plugin/issues/234: one transient error, and the GPU is left out until the plugin's restart."""
+    picture = started()
+    picture.add(tick(fast={1: all_failed()}), 101.0)
+    assert device(picture, 1, 101.0).responding == Missing(MissingReason.ERROR, "Unknown Error (NVML 999)")
+    picture.add(tick(slow={1: sheet(1)}), 102.0)
+    assert [one.responding for one in picture.answer(102.0).devices] == [True, True]

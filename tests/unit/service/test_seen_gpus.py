@@ -98,6 +98,26 @@ def test_another_machine_another_share_and_an_old_holder_are_not_taken_for_this_
     assert old.elsewhere(late) == frozenset()
 
 
+MOVED_AWAY = make_snapshot(
+    *(
+        replace(
+            device, id=replace(device.id, uuid=f"GPU-of-another-{place}", bus_id=f"00000000:0{place}:1c.0")
+        )
+        for place, device in enumerate(GPUS)
+    )
+)
+
+
+def test_a_virtual_machine_on_another_host_misses_no_gpu(tmp_path):
+    """It has other GPUs, at other places, after it was moved: github.com/NVIDIA/k8s-device-plugin/issues/373."""
+    memory = remember(tmp_path, memory=seen_by(WHOLE).memory())
+    later = SeenGpus()
+    later.recall(memory, MOVED_AWAY)
+    later.note(MOVED_AWAY)
+    assert rows(later, MOVED_AWAY) == []
+    assert {gpu.uuid for gpu in later.known(ABSENT).gpus} == {device.id.uuid for device in MOVED_AWAY.devices}
+
+
 def test_a_good_run_brings_the_gpus_that_it_had_and_takes_away_those_that_it_did_without():
     seen = SeenGpus()
     seen.note(MOVED)

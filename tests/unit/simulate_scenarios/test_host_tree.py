@@ -5,11 +5,11 @@ import re
 import pytest
 
 from gpudiag.probe.host.machine import parse_meminfo, parse_modules, read_machine
-from gpudiag.probe.kernel_log.lines import parse_kernel_lines
 from gpudiag.simulate.host.pci import cpulist, speed_text
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.machine_file import build_blueprint, read_layers
 from gpudiag.simulate.scenario import Scenario
+from tests.kernel_lines import parse_kernel_lines
 from tests.unit.simulate_scenarios.machines import NOW, kernel_log, machine
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpudiag.linux.proc import read_stat
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job import py_spy
-from gpudiag.probe.job.proc import read_stat, read_text
 from gpudiag.probe.job.py_spy import parse_native
 from gpudiag.reference.waits import find_native_wait
 from tests.recorded_hangs import ON_GPUS, facts_of
@@ -79,8 +79,8 @@ def test_a_process_that_a_killed_reader_left_stopped_is_continued(monkeypatch: p
             told = py_spy.read_native(job.pid, timeout_seconds=3.0)
             assert isinstance(told, Missing)
             assert told.reason is MissingReason.TIMED_OUT
-            _, fields = read_stat(read_text(f"/proc/{job.pid}/stat"))
-            assert fields[0] != "T"
+            stat = read_stat(job.pid)
+            assert stat.state != "T"
         finally:
             job.kill()
 

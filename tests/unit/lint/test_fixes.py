@@ -1,4 +1,4 @@
-"""Mends that are certain, shown and written; and comments that ask to be silent."""
+"""Fixes that are certain, shown and written; and comments that ask to be silent."""
 
 import os
 import stat
@@ -91,7 +91,7 @@ def test_a_rule_that_mends_leaves_a_script_that_parses_and_is_clean(rule) -> Non
         path.write_text(rule.wrong)
         fixed = plan_fixes(lint_files([path]))
         if rule.code in ("lint.deepspeed_config", "lint.launch_module"):
-            return  # the example's own mistake is one that a person must mend
+            return  # the example's own mistake is one that a person must fix
         write_fixes(fixed)
         assert fixed
         assert rule.code not in {f.code for f in lint_files([path]).findings}

@@ -1,0 +1,1 @@
+"""What Linux shows of processes, read in one place."""
