@@ -107,7 +107,7 @@ NETWORK_INTERRUPTED = FindingKind(
     severity=Severity.MONITOR,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="For some seconds the network carried nothing to a host, or between two hosts; then it did again, and the ranks went on.",
+    meaning="For some seconds the network carried nothing to a host, or between two hosts. Then it carried data again, and the ranks continued.",
     remedy="Look for a link that went down and up at that time: `dmesg -T | grep -i link`, `ip -s link`, the switch's log; the "
     "cable, the transceiver, spanning tree.",
     basis=Basis(
@@ -270,7 +270,7 @@ ALL_SLOW = FindingKind(
     category=Category.PERF_THRESHOLD,
     owner=Owner.HOST,
     meaning="No two hosts exchange data faster than Fast Ethernet carries: every link, the switch, or the interface that was chosen is slow.",
-    remedy="See which interface carries the data and how fast it is (`ip route get ADDRESS`, `ethtool IFACE | grep Speed`); name the"
+    remedy="Check which interface carries the data, and its speed (`ip route get ADDRESS`, `ethtool IFACE | grep Speed`); name the"
     " fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
     basis=Basis(
         reads="How fast pairs of hosts exchange data, each rank with the rank of the same rail in the other host.",
