@@ -1,12 +1,14 @@
 """Faults and oddities of the network between machines, each with what `gpudiag nccl-test` must report of it."""
 
-from benchmarks.network_cases import healthy, in_time, running, slow, splits
+from benchmarks.network_cases import addresses, firewalls, healthy, in_time, running, slow, splits
 from benchmarks.network_cases.case import Case
 
 CASES: tuple[Case, ...] = (
     *healthy.CASES,
     *splits.CASES,
     *in_time.CASES,
+    *addresses.CASES,
+    *firewalls.CASES,
     *running.CASES,
     *slow.CASES,
 )

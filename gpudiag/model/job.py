@@ -18,6 +18,7 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.job_state import JobState
+from gpudiag.model.published import HostAddresses
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 REMOVABLE = "its owner is gone"  # in the detail of a lock file that nobody holds, and that keeps others out by being there
@@ -192,6 +193,9 @@ class RankSeen:
     host: str = ""  # where it is not the job's: in a job whose machines were put together
     gpu_looks: tuple[GpuLook, ...] = ()
     driver: str = ""  # the GPU driver's library that it has loaded: `libcuda.so.1`, `libamdhip64.so.6`
+    addresses: HostAddresses | None = (
+        None  # where it waits to meet the others: what its host has and publishes
+    )
 
     @property
     def first(self) -> ProcessLook:

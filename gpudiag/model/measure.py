@@ -204,7 +204,8 @@ class IncidentKind(StrEnum):
     NARROWED = "narrowed"  # large packets between its host and others are lost, and small ones are not
     OUTAGE = "outage"  # the network carried nothing to its host, or between it and another one, and then it did again
     LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
-    MISNAMED = "misnamed"  # its host's own name has no address that other hosts could connect to
+    MISNAMED = "misnamed"  # the address that its host gives to the others is none that these could connect to
+    FILTERED = "filtered"  # ports of its host are closed to the others, or those of the others to it
     START_FAILED = "start_failed"  # the process that starts ranks could not
     RAISED = "raised"
     STALLED = "stalled"  # everyone is inside the same operation and nothing moves

@@ -31,6 +31,7 @@ from gpudiag.probe.job.pystack import read_native
 from gpudiag.probe.job.state import read_job_state
 from gpudiag.ranks.environment import RankEnvironment, read_launch
 from gpudiag.ranks.launchers import Launcher
+from gpudiag.runs.hang_meeting import explain_meeting
 
 # What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
 _MARGIN_SECONDS = 0.5
@@ -87,6 +88,8 @@ def run_hang(
     verdicts = _judge_all(jobs, limits, started, watch_seconds, until)
     if native and _is_left(until, _STOP_SECONDS):
         verdicts = [_with_native(verdict, limits) for verdict in verdicts]
+    if with_machine and _is_left(until, 3.0):
+        verdicts = [explain_meeting(verdict) for verdict in verdicts]
     machine = _look_at_machine(jobs) if with_machine and _is_left(until, 3.0) else ()
     outcome = worst(tuple(verdict.outcome for verdict in verdicts))
     return HangReport(

@@ -16,6 +16,7 @@ from gpudiag.model.job import HangMachine, HangReport, Job, JobVerdict
 from gpudiag.model.job_state import JobState
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
+from gpudiag.runs.hang_meeting import explain_machines
 from gpudiag.runs.merge import ReportSource, read_sources
 
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
@@ -52,15 +53,18 @@ def join_hang_sources(
     ]
     lost = [Outcome.ERROR for one in machines if one.outcome is Outcome.ERROR and one.reason]
     outcomes = (*(verdict.outcome for verdict in verdicts), *lost)
-    return HangReport(
-        outcome=worst(outcomes),
-        host=reports[0].host if reports else "",
-        taken_at=max((report.taken_at for report in reports), default=""),
-        seconds=max((report.seconds for report in reports), default=0.0),
-        jobs=tuple(verdicts),
-        machine=tuple(finding for report in reports for finding in report.machine),
-        notes=tuple(dict.fromkeys(note for report in reports if report.jobs for note in report.notes)),
-        machines=tuple(machines),
+    return explain_machines(
+        HangReport(
+            outcome=worst(outcomes),
+            host=reports[0].host if reports else "",
+            taken_at=max((report.taken_at for report in reports), default=""),
+            seconds=max((report.seconds for report in reports), default=0.0),
+            jobs=tuple(verdicts),
+            machine=tuple(finding for report in reports for finding in report.machine),
+            notes=tuple(dict.fromkeys(note for report in reports if report.jobs for note in report.notes)),
+            machines=tuple(machines),
+        ),
+        reports,
     )
 
 

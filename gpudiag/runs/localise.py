@@ -35,6 +35,7 @@ _ENDINGS = frozenset(
         IncidentKind.PARTED,
         IncidentKind.NARROWED,
         IncidentKind.MISNAMED,
+        IncidentKind.FILTERED,
         IncidentKind.START_FAILED,
     }
 )

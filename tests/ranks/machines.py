@@ -109,6 +109,53 @@ def filter_packets(machine: Machine, *rules: str) -> None:
     )
 
 
+def filter_sent_packets(machine: Machine, *rules: str) -> None:
+    """Add rules for the packets that go out of that machine: `ip daddr 198.18.77.2 drop`."""
+    lines = ["add table inet sent", "add chain inet sent out { type filter hook output priority 0; }"]
+    lines += [f"add rule inet sent out {rule}" for rule in rules]
+    subprocess.run(
+        ("ip", "netns", "exec", machine.namespace, "nft", "-f", "-"),
+        input="\n".join(lines) + "\n",
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+
+def add_interface(machine: Machine, name: str, *addresses: str, joined: bool = False) -> None:
+    """A further interface of that machine with these addresses, which leads nowhere, or to the others if `joined`."""
+    if joined:
+        switch = f"{machine.namespace[:-2]}sw"
+        port = f"{name}m{machine.name[-1]}"
+        _ip(
+            "-n",
+            switch,
+            "link",
+            "add",
+            port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            name,
+            "netns",
+            machine.namespace,
+        )
+        _ip("-n", switch, "link", "set", port, "master", "br0", "up")
+    else:
+        _ip("-n", machine.namespace, "link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        _ip("-n", machine.namespace, "link", "set", f"{name}-end", "up")
+    _ip("-n", machine.namespace, "link", "set", name, "up")
+    for address in addresses:
+        add_address(machine, name, address)
+
+
+def add_address(machine: Machine, name: str, address: str) -> None:
+    """A further address of an interface; one of IPv6 is usable at once."""
+    at_once = ("nodad",) if ":" in address else ()
+    _ip("-n", machine.namespace, "addr", "add", address, "dev", name, *at_once)
+
+
 def _connect(machine: Machine, switch: str, machines: list[Machine]) -> None:
     folder = _HOSTS_FOLDER / machine.namespace
     folder.mkdir(parents=True)

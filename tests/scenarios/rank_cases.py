@@ -53,6 +53,8 @@ NARROWED = happened(IncidentKind.NARROWED, "largest_packet", 1000)
 OUTAGE = happened(IncidentKind.OUTAGE, "lasted", 3.0)
 LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
 MISNAMED = happened(IncidentKind.MISNAMED, "own_address", "127.0.1.1", stage="init")
+MISADDRESSED = happened(IncidentKind.MISNAMED, "own_address", "10.9.0.3", stage="init")
+FILTERED = happened(IncidentKind.FILTERED, "closed_to", "a1, a3", stage="init")
 VERSION = happened(IncidentKind.SKEWED, "version_of", "torch", stage="import")
 VARIABLE = happened(IncidentKind.SKEWED, "variable", "NCCL_ALGO", stage="import")
 NO_LOOPBACK = happened(IncidentKind.RAISED, "message", f"{_NO_ADDRESS}lo", stage="init")
@@ -71,6 +73,8 @@ _CASES = (
     ("network.name_is_loopback", MISNAMED, False, NO_SUCH_INTERFACE, False),
     ("network.large_packets_lost", NARROWED, False, PARTED, False),
     ("network.interrupted", OUTAGE, True, CUT_OFF, False),
+    ("network.address_not_reached", MISADDRESSED, False, MISNAMED, False),
+    ("network.ports_closed", FILTERED, False, CUT_OFF, False),
     ("network.path_lossy", LOSSY, True, LATE, True),
     ("rank.silent", SILENT, False, STOPPED, False),
     ("rank.start_failed", START_FAILED, False, DIED, False),

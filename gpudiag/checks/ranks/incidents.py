@@ -10,6 +10,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
+from gpudiag.checks.ranks.meeting import (
+    ADDRESS_NOT_REACHED,
+    MEETING_FINDINGS,
+    PORTS_CLOSED,
+    kind_of,
+)
 from gpudiag.checks.ranks.network import (
     MEETING_FOREIGN_SERVER,
     MEETING_KINDS,
@@ -21,6 +27,13 @@ from gpudiag.checks.ranks.network import (
     NETWORK_LARGE_PACKETS_LOST,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
+)
+from gpudiag.checks.ranks.remedies import (
+    PORT,
+    PORT_TAKEN,
+    describe_debugging,
+    is_crash_of_debugging,
+    own_remedy,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
@@ -283,6 +296,7 @@ RANK_FINDINGS = (
     NETWORK_LARGE_PACKETS_LOST,
     NETWORK_INTERRUPTED,
     NETWORK_PATH_LOSSY,
+    *MEETING_FINDINGS,
     RANK_VERSIONS_DIFFER,
     RANK_VARIABLES_DIFFER,
     RANK_START_FAILED,
@@ -310,7 +324,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
         IncidentKind.NARROWED: NETWORK_LARGE_PACKETS_LOST,
         IncidentKind.OUTAGE: NETWORK_INTERRUPTED,
-        IncidentKind.MISNAMED: NAME_LOOPBACK,
+        IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
+        IncidentKind.FILTERED: PORTS_CLOSED,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
         IncidentKind.START_FAILED: RANK_START_FAILED,
         IncidentKind.ENDED: RANK_ENDED_EARLY,
@@ -324,17 +339,19 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
     }
 )
 _ENDINGS = (IncidentKind.DIED, IncidentKind.RAISED)
-# Of torch's TCPStore and of the operating system (EADDRINUSE).
-_PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-_PORT = re.compile(r"\bport:? (\d+)")
-_PORT_REMEDY = "Give the job another MASTER_PORT, or end the process that listens there: `ss -ltnp` shows it."
 # Of gloo (transport/tcp/device.cc), for the interface that GLOO_SOCKET_IFNAME names; of NCCL (bootstrap.cc).
 _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap : no socket interface found")
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
 _STALLS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
-_OF_THE_HOST = (*_STALLS, IncidentKind.UNREACHED, IncidentKind.CUT_OFF, IncidentKind.MISNAMED)
+_OF_THE_HOST = (
+    *_STALLS,
+    IncidentKind.UNREACHED,
+    IncidentKind.CUT_OFF,
+    IncidentKind.MISNAMED,
+    IncidentKind.FILTERED,
+)
 # Incidents of what is between two hosts; and of one host, or of what is between two where there is another side.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
 _OF_A_LINK = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
@@ -356,7 +373,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = incident.facts
-    kind = MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    kind = kind_of(incident) or MEETING_KINDS.get(str(facts.get("obstacle")), kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -374,50 +391,8 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
         subject = HostSubject(incident.host)
     else:
         subject = RankSubject(incident.rank, incident.host)
-    message, remedy = _MESSAGES[incident.kind](incident), kind.remedy
-    if "started_twice" in facts:
-        remedy = "Give every process its own RANK (--rank), or let the launcher do so."
-    if incident.kind is IncidentKind.RAISED and _PORT_TAKEN.search(str(facts.get("message", ""))):
-        remedy = _PORT_REMEDY
-    if _is_killed_by_nobody_known(incident):
-        remedy = _KILLED_REMEDY
-    if _is_crash_of_debugging(incident):
-        remedy = _DEBUG_REMEDY
-    return kind.finding(subject, message, *incident.evidence, remedy=remedy)
-
-
-# The kernel's counter did not rise, so that it was not the OOM killer who sent it.
-_KILLED_REMEDY = (
-    "Find who sent the signal; the kernel's OOM killer did not: a scheduler's limit (`sacct -o jobid,state,exitcode`,"
-    " `kubectl get events`), a launcher that cleans up, or a person (`last -5`, `journalctl -S -1h | grep -i kill`)."
-)
-
-
-def _is_killed_by_nobody_known(incident: Incident) -> bool:
-    """Whether a rank was killed, and what was read of its end rules the OOM killer out."""
-    facts = incident.facts
-    killed = incident.kind is IncidentKind.DIED and "SIGKILL" in str(facts.get("signal", ""))
-    return killed and "oom_killer" not in facts and str(facts.get("oom_kills")) == "0"
-
-
-_DEBUG_VARIABLE = "TORCH_DISTRIBUTED_DEBUG"
-_DEBUG_REMEDY = f"Run it again with {_DEBUG_VARIABLE} unset, or set to INFO."
-# With these, four lines are enough: DDP around a layer on gloo.
-_CRASHING = re.compile(r"2\.13\.0\b")
-
-
-def _is_crash_of_debugging(incident: Incident) -> bool:
-    """Whether a rank crashed while torch compared every collective over the ranks."""
-    facts = incident.facts
-    crashed = incident.kind is IncidentKind.DIED and "SIGSEGV" in str(facts.get("signal", ""))
-    return crashed and _DEBUG_VARIABLE in facts
-
-
-def _describe_debugging(facts: Mapping[str, Scalar]) -> str:
-    torch = f"torch {facts.get('torch_version', 'of a version that was not read')}"
-    known = _CRASHING.match(str(facts.get("torch_version", "")))
-    crash = f"{torch} crashes with it in DDP's constructor on gloo" if known else f"{torch} may crash with it"
-    return f": {_DEBUG_VARIABLE} is DETAIL, and {crash}"
+    remedy = own_remedy(incident) or kind.remedy
+    return kind.finding(subject, _MESSAGES[incident.kind](incident), *incident.evidence, remedy=remedy)
 
 
 def _died(incident: Incident) -> str:
@@ -434,7 +409,7 @@ def _died(incident: Incident) -> str:
         how = f"ended with exit status {facts['exit_status']}"
     else:
         how = "ended"
-    why = _describe_debugging(facts) if _is_crash_of_debugging(incident) else ""
+    why = describe_debugging(facts) if is_crash_of_debugging(incident) else ""
     return f"rank {incident.rank} {how} {_where(incident)}{why}"
 
 
@@ -447,9 +422,9 @@ def _raised(incident: Incident) -> str:
     facts = incident.facts
     message = str(facts.get("message", ""))
     first_line = message.partition("\n")[0]
-    if _PORT_TAKEN.search(message):
+    if PORT_TAKEN.search(message):
         by = f" ({facts['port_taken_by']})" if "port_taken_by" in facts else ""
-        port = _PORT.search(message)
+        port = PORT.search(message)
         which = f"port {port[1]}" if port else "the port"
         return f"rank {incident.rank} cannot listen on the rendezvous port: another process has {which}{by}"
     said = f": {first_line}" if first_line else ", without a message"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from gpudiag.checks.ranks.meeting import describe_address, describe_closed, describe_parted
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -162,6 +163,8 @@ def _cut_off(incident: Incident) -> str:
 
 def _parted(incident: Incident) -> str:
     facts = incident.facts
+    if "answers" in facts:
+        return describe_parted(incident)
     one, other = facts.get("one_side", "the others"), facts.get("other_side", incident.host)
     both = f"; both still reach {facts['reached_both']}" if "reached_both" in facts else ""
     return f"the network between {one} and {other} is cut{both}"
@@ -187,15 +190,6 @@ def _outage(incident: Incident) -> str:
     return f"{who} stood still for {lasted}{often}, and then carried data again"
 
 
-def _misnamed(incident: Incident) -> str:
-    address = incident.facts.get("own_address", "none")
-    what = "has no address" if address == "none" else f"is {address}"
-    return (
-        f"on {incident.host} its own name {what}: gloo tells the ranks of other hosts to connect there, "
-        "and they never connect"
-    )
-
-
 def _lossy(incident: Incident) -> str:
     facts = incident.facts
     one, other = facts.get("one_side", incident.host), facts.get("other_side", "another host")
@@ -210,7 +204,8 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.PARTED: _parted,
         IncidentKind.NARROWED: _narrowed,
         IncidentKind.OUTAGE: _outage,
-        IncidentKind.MISNAMED: _misnamed,
+        IncidentKind.MISNAMED: describe_address,
+        IncidentKind.FILTERED: describe_closed,
         IncidentKind.LOSSY: _lossy,
     }
 )

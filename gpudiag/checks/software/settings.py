@@ -13,6 +13,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import Settings
+from gpudiag.model.published import names_interface
 from gpudiag.model.reading import Missing
 from gpudiag.reference.software import (
     TORCH_PREFIX,
@@ -445,20 +446,6 @@ def nccl_settings(settings: Settings) -> dict[str, str]:
             found |= file
     found |= settings.environment
     return {name: value for name, value in sorted(found.items()) if name.startswith("NCCL_")}
-
-
-def names_interface(variable: str, value: str, interface: str) -> bool:
-    """Whether the value selects that interface.
-
-    gloo and TensorPipe take names, in a list; NCCL takes prefixes, exact names after `=`, and the
-    opposite of the list after `^`.
-    """
-    words = [word.strip() for word in value.lstrip("^=").split(",") if word.strip()]
-    if variable != "NCCL_SOCKET_IFNAME":
-        return interface in words
-    excluded, exact = value.startswith("^"), value.lstrip("^").startswith("=")
-    matches = interface in words if exact else interface.startswith(tuple(words))
-    return matches != excluded
 
 
 def _who_set(settings: Settings, variable: str) -> Owner:

@@ -6,27 +6,14 @@ Source: kernel documentation, ABI/stable/sysfs-class-infiniband.
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator
-from socket import AF_INET6, AF_NETLINK, SOCK_RAW, if_indextoname, inet_aton, inet_ntop, socket
+from socket import AF_INET6, inet_aton, inet_ntop
 from typing import Any
 
+from gpudiag.interfaces import list_addresses
 from gpudiag.probe.host.pci import parse_numa_node
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet, reason_of
 
 # --- interfaces
-
-# linux/netlink.h, linux/rtnetlink.h, linux/if_addr.h
-_NETLINK_ROUTE = 0
-_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
-_ADDRESS_HEADER = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
-_ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
-_RECEIVE_BYTES = 1 << 16
-_RECEIVE_SECONDS = 2.0
-
-_ERROR, _DONE, _NEW_ADDRESS, _ASK_ADDRESSES = 2, 3, 20, 22
-_ADDRESS, _LOCAL = 1, 2  # IFA_ADDRESS is the peer's on a point-to-point link; IFA_LOCAL is ours
 
 
 def read_addresses(root: str = "/") -> dict[str, list[str]]:
@@ -41,50 +28,9 @@ def read_addresses(root: str = "/") -> dict[str, list[str]]:
 
 def _by_netlink() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    netlink = socket(AF_NETLINK, SOCK_RAW, _NETLINK_ROUTE)
-    try:
-        netlink.settimeout(_RECEIVE_SECONDS)
-        size = _HEADER.size + _ADDRESS_HEADER.size
-        netlink.send(
-            _HEADER.pack(size, _ASK_ADDRESSES, _REQUEST_DUMP, 1, 0) + _ADDRESS_HEADER.pack(0, 0, 0, 0, 0)
-        )
-        for body in _messages(netlink):
-            index, address = _parse_address(body)
-            found.setdefault(if_indextoname(index), []).append(address)
-    finally:
-        netlink.close()
+    for one in list_addresses():
+        found.setdefault(one.interface, []).append(one.address.partition("%")[0])
     return found
-
-
-def _messages(netlink: socket) -> Iterator[bytes]:
-    """The body of each RTM_NEWADDR of a dump."""
-    while True:
-        data = netlink.recv(_RECEIVE_BYTES)
-        while data:
-            length, kind, *_ = _HEADER.unpack_from(data)
-            if kind == _DONE:
-                return
-            if kind == _ERROR:
-                raise OSError("netlink refuses to list addresses")
-            if kind == _NEW_ADDRESS:
-                yield data[_HEADER.size : length]
-            data = data[_aligned(length) :]
-
-
-def _parse_address(body: bytes) -> tuple[int, str]:
-    """The interface index and the address that one RTM_NEWADDR names."""
-    family, _, _, _, index = _ADDRESS_HEADER.unpack_from(body)
-    attributes: dict[int, bytes] = {}
-    at = _ADDRESS_HEADER.size
-    while at + _ATTRIBUTE.size <= len(body):
-        length, kind = _ATTRIBUTE.unpack_from(body, at)
-        attributes[kind] = body[at + _ATTRIBUTE.size : at + length]
-        at += _aligned(length)
-    return index, inet_ntop(family, attributes.get(_LOCAL) or attributes[_ADDRESS])
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
 
 
 def _by_files(root: str) -> dict[str, list[str]]:

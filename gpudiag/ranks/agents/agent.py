@@ -13,6 +13,7 @@ from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.interrupts import Interrupts
 from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.local import LocalRanks
+from gpudiag.ranks.agents.meeting_faults import MeetingFaults
 from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
@@ -22,7 +23,6 @@ from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import find_lossy_paths
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS, Outages
-from gpudiag.ranks.diagnosis.own_name import find_misnamed
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.start_clock import StartClock
@@ -107,6 +107,7 @@ class Agent:
         self._ended_at = log.started
         led_after = time.monotonic() - log.started
         self._gathered_after = led_after + _GATHER_AFTER_SILENCE_SECONDS
+        self.meeting_faults: MeetingFaults | None = None  # of the leader of agents on several hosts
         self._led_after = led_after
         self._gather_seconds = _GATHER_SECONDS
         self._start_clock = StartClock(self._budgets.seconds_for(RENDEZVOUS))
@@ -233,6 +234,10 @@ class Agent:
         gathering = self._remote is not None and now < self._gathered_after and self._remote.is_gathering
         if gathering:
             return False
+        if self.meeting_faults is not None:
+            self._incidents = self.meeting_faults.find_early(self._views, now)
+            if self._incidents:
+                return True
         if all_ended or self._timed_out or watchdog.is_settled(self._views, now):
             self._incidents = self._explain_by_network(self._judge(now))
             self._timed_out = self._timed_out and not self._incidents
@@ -291,6 +296,11 @@ class Agent:
     def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
         """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
         waiting = certain or self._suspected or self._find_standstill()
+        if self.meeting_faults is not None:
+            kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
+            if kept_apart:
+                return kept_apart
+            certain = self.meeting_faults.explain_absent(certain)
         if self._remote is None or not all(map(may_be_the_network, waiting)):
             return certain
         self._outages.observe(self._views, self._looked_at)
@@ -299,9 +309,6 @@ class Agent:
             self._remote.forget_paths()
             self._outages.close(self._looked_at)
             return ()
-        misnamed = find_misnamed(waiting, self._views, self._remote.own_names())
-        if misnamed:
-            return misnamed
         if certain and not may_heal(certain):
             paths = self._remote.look_at_paths(self._host)
             return certain if paths is None else explain(certain, paths) or certain

@@ -207,6 +207,7 @@ def _watch(
         elsewhere=environment.rank > environment.local_rank,
         by_launcher=not by_hand,
         names_are_late=names_are_late(),
+        key=discovery.key,
     )
     return MeetingWatch(meeting, environment.rank, notice)
 

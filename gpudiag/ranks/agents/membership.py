@@ -9,14 +9,18 @@ from typing import Any
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.measure import IncidentKind
+from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.discovery import Discovery, Peers
+from gpudiag.ranks.agents.host_surveys import HostSurveys
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
-from gpudiag.ranks.agents.network import look_up_own_name
+from gpudiag.ranks.agents.meeting_faults import MeetingFaults, meeting_point
 from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
+from gpudiag.ranks.agents.store_notes import StoreNotes, StoreWatch
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
@@ -75,6 +79,7 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self.addresses: HostAddresses | None = None  # of this host, for the leader
         self._paths = paths
         self._tcp = assignment.tcp
         self._asked_at = 0.0
@@ -104,6 +109,8 @@ class Follower:
         size = self._local.world_size
         paths_port = None if self._paths is None else self._paths.port
         self._link.send(messages.Hello(rank, location, port, paths_port, self._host, size))
+        if self.addresses is not None:
+            self._link.send(messages.OwnAddresses(self.addresses))
         self._report([event for _, event in self._log.raw])  # a new leader knows nothing yet
         while self._verdict is None:
             self._wait()
@@ -117,6 +124,8 @@ class Follower:
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
             if new or time.monotonic() - self._reported_at >= self._report_seconds:
                 self._report([event for _, event in new])
+            for row in () if self._paths is None else self._paths.surveyor.take():
+                self._link.send(row)
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
             if self._judged:
@@ -177,6 +186,9 @@ class Follower:
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
                 raise started_twice(message.rank)
+            case messages.SurveyRequest():
+                if self._paths is not None:
+                    self._paths.surveyor.start(message)
             case messages.DumpRequest():
                 self._link.send(messages.Dumps(tuple(self._local.dump())))
             case messages.EndRequest():
@@ -222,8 +234,8 @@ class Membership:
         self._watch = watch
         self._listeners = discovery.listen(directory)
         self._paths = PathWatch(discovery.key, discovery.rank) if discovery.spans_machines else None
-        own_name = look_up_own_name() if discovery.spans_machines else None
-        self._location = messages.AgentLocation(os.getpid(), read_machine(), name_address=own_name)
+        self._addresses = read_host_addresses() if discovery.spans_machines else None
+        self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
         self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
 
@@ -248,6 +260,7 @@ class Membership:
                 return self._lead(assignment, log)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
+            follower.addresses = self._addresses
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -304,6 +317,8 @@ class Membership:
                 return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
+            if self._watch is not None and self._watch.shut_out is not None and not self._peers.met:
+                return None
             link = self._discovery.connect(rank, self._peers.addresses)
             if link is not None or patience.over:
                 return link
@@ -330,6 +345,7 @@ class Membership:
         agent = Agent(assignment, remote, log)
         if self._is_kept_out:
             agent.expect_nobody()
+        agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:
             if not agent.watch():
                 remote.send(messages.Interrupted())
@@ -353,7 +369,26 @@ class Membership:
             raise
         finally:
             remote.close()
+            if agent.meeting_faults is not None:
+                agent.meeting_faults.close()
         return run
+
+    def _look_at_meeting(self, remote: RemoteRanks, assignment: Assignment) -> MeetingFaults | None:
+        """What finds out why ranks that all came do not meet; None where all are on this machine."""
+        if self._addresses is None or self._paths is None:
+            return None
+        job, discovery = assignment.job, self._discovery
+        point, backend = meeting_point(job.init_method), str(job.arguments.get("backend", ""))
+        store = None
+        if point is not None and discovery.rank == 0:
+            notes = StoreNotes(point, discovery.key)
+            store = StoreWatch(notes, assignment.host, range(1, job.world_size))
+        surveys = HostSurveys(remote, self._paths, self._addresses, assignment.host, point)
+        found = MeetingFaults(surveys, point, backend, store)
+        found.agent_port = discovery.port or 0
+        if self._watch is not None and not self._peers.met:
+            found.shut_out = self._watch.shut_out
+        return found
 
 
 class _Patience:

@@ -5,10 +5,12 @@ from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.model import codec
+from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents.tcp_counters import PeerSegments
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
+from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.process import Machine
 from gpudiag.ranks.run import RunMessage
@@ -22,8 +24,6 @@ class AgentLocation:
     machine: Machine
     address: tuple[str, int] | None = None
     paths_address: tuple[str, int] | None = None  # where it answers those who look whether it is reachable
-    # What its host's own name resolves to, empty for nothing; None where gloo does not look it up.
-    name_address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +218,30 @@ class PathRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAddresses:
+    """From a follower, once: what its host has, and what its ranks publish."""
+
+    addresses: HostAddresses
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRequest:
+    """To a follower: try these ports, and say what you find; first listen on those of your own for a while."""
+
+    number: int
+    targets: tuple[Target, ...]
+    listen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRow:
+    """The reply to the SurveyRequest of that number."""
+
+    number: int
+    tries: tuple[Try, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SharedStatus:
     """From rank 0: the exit status of all processes."""
 
@@ -250,6 +274,9 @@ Message = (
     | PathRow
     | PathProbe
     | SentSegments
+    | OwnAddresses
+    | SurveyRequest
+    | SurveyRow
 )
 _TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
 

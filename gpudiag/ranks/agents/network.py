@@ -93,29 +93,6 @@ def is_own_address(name: str) -> bool:
     return False
 
 
-def look_up_own_name() -> str | None:
-    """The address that this host's own name resolves to, empty for none; None where gloo is told its interface.
-
-    gloo tells the ranks of other machines to connect to that address. None too where the resolver takes too long.
-    """
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return None
-    found: list[str] = []
-
-    def look_up() -> None:
-        try:
-            entries = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-        except OSError:
-            found.append("")
-        else:
-            found.append(str(entries[0][4][0]))
-
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(_LOOK_UP_SECONDS)
-    return found[0] if found else None
-
-
 def _why_unknown(name: str, seconds: float) -> str | None:
     """Why the resolver does not know the name; None if it does, or if it takes longer than `seconds`."""
     said: list[str] = []

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from gpudiag.ranks.agents.link import Link, connect_small, line_of
 from gpudiag.ranks.agents.messages import PathFound, PathProbe, PathRequest, PathRow, PathTarget, RunKey
+from gpudiag.ranks.agents.survey import Surveyor
 from gpudiag.ranks.diagnosis.paths import Contact, Paths
 
 # The kernel repeats an unanswered SYN after 1 s (RFC 6298): one lost segment is no cut.
@@ -70,6 +71,7 @@ class PathWatch:
         family = socket.AF_INET6 if both else socket.AF_INET
         self._key = key
         self._rank = rank
+        self.surveyor = Surveyor(key)
         self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=128)
         self.port: int = self._server.getsockname()[1]
         self._looking: threading.Thread | None = None

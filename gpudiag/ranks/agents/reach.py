@@ -17,6 +17,9 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
+from gpudiag.ranks.agents.store_notes import StoreNotes
+from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
+from gpudiag.ranks.diagnosis.survey import Answer
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _CONNECT_SECONDS = 1.0
@@ -66,6 +69,7 @@ class Reach:
     words: str
     place: str  # HOST:PORT, as it was given
     host: str | None = None  # the machine that was found there; None for this one
+    only_open: OnlyOpenPort | None = None  # it is rank 0's of this run, and a firewall is between
 
     def evidence(self) -> tuple[Evidence, ...]:
         """The facts that judging needs."""
@@ -86,6 +90,7 @@ class Meeting:
     elsewhere: bool  # rank 0 is on another machine than this one
     by_launcher: bool = False  # a launcher says so, which starts the ranks of each machine itself
     names_are_late: bool = False  # machines get their addresses when they are up
+    key: str = ""  # of the run, by which rank 0's agent is known in the ranks' store
 
 
 def look_at(meeting: Meeting) -> Reach | None:
@@ -168,6 +173,18 @@ class MeetingWatch:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
 
+    @property
+    def shut_out(self) -> OnlyOpenPort | None:
+        """That a firewall is between, once a further look has not found otherwise: then nothing is to be waited for.
+
+        Rank 0 may have ended by then, as it found out too.
+        """
+        places = [place for place, one in enumerate(self._found) if one is not None and one.only_open]
+        if not places or places[0] == len(self._found) - 1 or None in self._found[places[0] :]:
+            return None
+        found = self._found[places[-1]]
+        return None if found is None else found.only_open
+
     def conclude(self) -> Reach | None:
         """What was in the way; None where nothing was to be seen.
 
@@ -178,6 +195,13 @@ class MeetingWatch:
         if lasting:
             return lasting[-1]
         return self._found[-1] if self._found else look_at(self._meeting)
+
+    def _leave_note(self, found: Reach | None) -> None:
+        """Let rank 0's agent know that this one reaches the store, and not it."""
+        if found is not None and found.only_open is not None:
+            shut_out = found.only_open
+            notes = StoreNotes((self._meeting.name, self._meeting.port), self._meeting.key)
+            notes.write(self._rank, f"{shut_out.hosts[0]} {','.join(shut_out.answers)}")
 
     def _watch(self) -> None:
         began = time.monotonic()
@@ -203,6 +227,7 @@ class MeetingWatch:
         found = look_at(self._meeting)
         self._found.append(found)
         self._certainty.add(found, began, time.monotonic())
+        self._leave_note(found)
 
 
 def explain_absence(
@@ -218,6 +243,8 @@ def explain_absence(
     rest = tuple(one for one in incidents if one.kind is not IncidentKind.NOT_STARTED)
     if reach is None:
         return (absent, *rest)
+    if reach.only_open is not None:
+        return (reach.only_open.incident(absent.at_seconds), *rest)
     evidence = (*absent.evidence, *reach.evidence())
     if reach.obstacle is Obstacle.REFUSED:
         return (replace(absent, host=reach.host or host, evidence=evidence), *rest)
@@ -261,6 +288,12 @@ def _identify(
         words = f"another server has port {meeting.port} of {named}; it answers {first!r}"
         return Reach(Obstacle.FOREIGN, words, place)
     tried = _try_agents(address, meeting)
+    shut_out = _find_shut_out(reply, address, meeting, tried)
+    if shut_out is not None:
+        words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
+        return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
+    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
+        return None
     if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place)
@@ -268,6 +301,26 @@ def _identify(
         words = f"another server has port {meeting.port} of {named}; it accepts connections and sends nothing"
         return Reach(Obstacle.FOREIGN, words, place)
     return None
+
+
+def _find_shut_out(
+    reply: bytes, address: str, meeting: Meeting, tried: Sequence[int | None]
+) -> OnlyOpenPort | None:
+    """That the store there is this run's, and none of the ports of rank 0's agent answers; None where it is not so."""
+    if not meeting.key or not tried or None in tried or reply[:4] != _STORE_ANSWER:
+        return None
+    host = StoreNotes((address, meeting.port), meeting.key).read_host()
+    if host is None:
+        return None
+    answers = tuple(sorted({_answer(number) for number in tried if number is not None}))
+    port = meeting.agent_ports[0]
+    return OnlyOpenPort(host, meeting.name, meeting.port, port, answers, (socket.gethostname(),))
+
+
+def _answer(number: int) -> str:
+    """What an error of connect(2) is called in a note: the kernel's routes were good enough for the other port."""
+    answers = {errno.ECONNREFUSED: Answer.REFUSED, errno.ETIMEDOUT: Answer.SILENT}
+    return answers.get(number, Answer.PROHIBITED).value
 
 
 def _try_agents(address: str, meeting: Meeting) -> list[int | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpudiag.errors import ExitStatus
+from gpudiag.model.published import HostAddresses
 from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Address, Peers
@@ -70,6 +71,8 @@ class RemoteRecord:
     sent: tuple[PeerSegments, ...] = ()
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
+    host_addresses: HostAddresses | None = None  # None: not told, or its kernel does not list them
+    survey: messages.SurveyRow | None = None  # the last answer
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
 
@@ -264,13 +267,25 @@ class RemoteRanks:
         """Whether other hosts may have ranks of this run."""
         return self._path_watch is not None
 
-    def own_names(self) -> dict[int, str]:
-        """What the own name of each rank's host resolves to, where gloo takes that; of hosts other than one alone."""
-        located = dict(self._locations())
-        if len({location.machine.network for location in located.values()}) < 2:
-            return {}
-        names = {rank: location.name_address for rank, location in located.items()}
-        return {rank: address for rank, address in sorted(names.items()) if address is not None}
+    @property
+    def records(self) -> Mapping[int, RemoteRecord]:
+        """What is known of each rank of other agents."""
+        return self._records
+
+    @property
+    def own(self) -> messages.AgentLocation:
+        """Where this agent is."""
+        return self._own
+
+    @property
+    def own_rank(self) -> int:
+        """The rank whose agent this is."""
+        return self._own_rank
+
+    @property
+    def own_addresses(self) -> list[str]:
+        """The addresses of this host to which other agents are connected."""
+        return sorted(self._own_addresses)
 
     def look_at_paths(self, own_host: str) -> Paths | None:
         """What the hosts' agents find of each other now, within 8 s; None where no other host has one."""
@@ -452,6 +467,10 @@ class RemoteRanks:
                 record.settings = message.settings
             case messages.SentSegments():
                 record.sent = message.peers
+            case messages.OwnAddresses():
+                record.host_addresses = message.addresses
+            case messages.SurveyRow():
+                record.survey = message
             case messages.Ended():
                 record.ended, record.unkillable = True, message.unkillable
             case messages.Dumps():

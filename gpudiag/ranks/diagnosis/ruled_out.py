@@ -86,6 +86,7 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.NARROWED: (),
         IncidentKind.OUTAGE: (),
         IncidentKind.MISNAMED: (),
+        IncidentKind.FILTERED: (),
         IncidentKind.LOSSY: (),
         IncidentKind.START_FAILED: (),
         IncidentKind.LATE: (),

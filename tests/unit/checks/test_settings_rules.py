@@ -3,9 +3,10 @@
 import pytest
 
 from gpudiag.checks.host.network import spans_machines
-from gpudiag.checks.software.settings import names_interface, nccl_settings, parse_allocator_options
+from gpudiag.checks.software.settings import nccl_settings, parse_allocator_options
 from gpudiag.checks.software.torch_build import compiles_for, runs_natively
 from gpudiag.model.host_state import Settings, parse_processor_list
+from gpudiag.model.published import names_interface
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,17 @@ TWENTY = (
         "RuntimeError: Gloo connectFullMesh failed with [/gloo/pair.cc:144] no error",
     ),
     (
+        10,
+        "network.address_not_reached",
+        "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:277] ss1.ss_family == ss2.ss_family. 2 vs 10.",
+    ),
+    (
+        10,
+        "network.address_not_reached",
+        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: "
+        "Connection refused, remote=[127.0.1.1]:41356$2",
+    ),
+    (
         11,
         "nccl.duplicate_gpu",
         "init.cc:709 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000",

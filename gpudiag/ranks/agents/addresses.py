@@ -1,0 +1,79 @@
+"""The addresses of this host, and those that its ranks will give to the others: read before they do."""
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+
+from gpudiag.interfaces import list_addresses
+from gpudiag.model.published import (
+    GLOO_VARIABLE,
+    HostAddresses,
+    OwnInterface,
+    gloo_addresses,
+    nccl_addresses,
+)
+
+# A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
+_LOOK_UP_SECONDS = 5.0
+
+
+def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddresses | None:
+    """What this host has and publishes with these variables; None where the kernel or the resolver does not say."""
+    try:
+        interfaces = read_interfaces()
+    except OSError:
+        return None
+    host = socket.gethostname()
+    decided = len(variables.get(GLOO_VARIABLE, "")) > 1
+    own_name = () if decided else look_up(host)
+    if own_name is None:
+        return None
+    return HostAddresses(
+        interfaces,
+        gloo_addresses(variables, host, own_name, interfaces),
+        nccl_addresses(variables, interfaces),
+        own_name,
+    )
+
+
+def read_interfaces() -> tuple[OwnInterface, ...]:
+    """The interfaces of this host that have addresses, in the kernel's order.
+
+    Raises:
+        OSError: the kernel does not list them here.
+    """
+    found: dict[tuple[int, str], list[str]] = {}
+    for one in list_addresses():
+        found.setdefault((one.index, one.interface), []).append(f"{one.address}/{one.prefix}")
+    loopback = {name for _, name in found if _is_loopback(name)}
+    return tuple(
+        OwnInterface(name, name in loopback, tuple(addresses))
+        for (_, name), addresses in sorted(found.items())
+    )
+
+
+def look_up(name: str) -> tuple[str, ...] | None:
+    """The addresses of that name, in the resolver's order; empty for none, None where it takes too long."""
+    found: list[tuple[str, ...]] = []
+
+    def ask() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except OSError:
+            found.append(())
+        else:
+            found.append(tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    thread = threading.Thread(target=ask, daemon=True)  # a resolver may hang, and is left behind then
+    thread.start()
+    thread.join(_LOOK_UP_SECONDS)
+    return found[0] if found else None
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        with open(f"/sys/class/net/{name}/flags") as file:
+            return bool(int(file.read(), 16) & 0x8)  # IFF_LOOPBACK of linux/if.h
+    except (OSError, ValueError):
+        return name == "lo"
