@@ -297,7 +297,9 @@ class Agent:
         """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
         waiting = certain or self._suspected or self._find_standstill()
         if self.meeting_faults is not None:
-            kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
+            kept_apart: tuple[Incident, ...] = ()
+            if self._are_meeting(certain):
+                kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
             if kept_apart:
                 return kept_apart
             certain = self.meeting_faults.explain_absent(certain)
@@ -313,6 +315,14 @@ class Agent:
             paths = self._remote.look_at_paths(self._host)
             return certain if paths is None else explain(certain, paths) or certain
         return self._judge_paths(self._remote, certain, waiting)
+
+    def _are_meeting(self, certain: Sequence[Incident]) -> bool:
+        """Whether ranks wait before a second collective: addresses and ports that were good for one still are."""
+        if all(view.entered > 1 for view in self._views):
+            return False
+        return bool(certain or self._suspected) or any(
+            view.stage in (RENDEZVOUS, INIT) for view in self._views
+        )
 
     def _judge_paths(
         self, remote: RemoteRanks, certain: tuple[Incident, ...], waiting: tuple[Incident, ...]
