@@ -1,6 +1,6 @@
 """What `gpudiag nccl-test` reports of faulty and healthy networks between four machines, and after how long.
 
-    python -m benchmarks.network_matrix [--only WORD] [--times 3] [--launcher tcp|env|torchrun] [--healthy]
+    python -m benchmarks.network_matrix [--only WORD] [--times 3] [--launcher tcp|env|torchrun|srun|mpirun] [--healthy]
 
 The machines are network namespaces, as in tests/ranks. A row is right where one report has the cause, the host and
 nobody else, and no other process has another report; a healthy one where all ranks end with status 0. The time runs from
@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.network_cases import CASES
 from benchmarks.network_cases.case import PORT, Case, Start
+from benchmarks.network_launchers import launch_all
 from tests.ranks.machines import Machine, four_machines
 
 LIMIT_SECONDS = 180.0
@@ -62,6 +63,8 @@ class Outcome:
 
 def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) -> Outcome:
     """Run one rank on each machine, and judge what they reported."""
+    if launcher in ("srun", "mpirun"):
+        return judge(case, _run_launched(case, machines, folder, launcher))
     ended: dict[int, Ended] = {}
     began = [0.0]
     last = max((case.starts.get(rank, Start()).delay_seconds for rank in range(case.ranks)), default=0.0)
@@ -72,7 +75,15 @@ def run(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) ->
         time.sleep(start.delay_seconds)
         if start.delay_seconds == last:
             began[0] = time.monotonic()
-        process = _start(case, start, machines[rank], rank, folder, launcher, events)
+        variables, command = _command(case, start, machines[rank], rank, folder, launcher, events)
+        process = subprocess.Popen(
+            machines[rank].command(*command),
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             output, error = process.communicate(timeout=LIMIT_SECONDS)
             status: int | None = process.returncode
@@ -152,6 +163,22 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
     return Outcome(not problems, "; ".join(problems), reports, seconds, first)
 
 
+def _run_launched(case: Case, machines: Sequence[Machine], folder: Path, launcher: str) -> dict[int, Ended]:
+    """What the ranks left that srun or mpirun started, one on each machine."""
+    commands = [
+        _command(case, case.starts.get(rank, Start()), machine, rank, folder, launcher, folder / "events")
+        for rank, machine in enumerate(machines)
+    ]
+    with case.arrange(machines):
+        texts = launch_all(launcher, machines, commands, folder, LIMIT_SECONDS)
+    return {
+        rank: Ended(
+            one.status, json.loads(one.output) if one.output.strip() else None, one.error, one.seconds
+        )
+        for rank, one in texts.items()
+    }
+
+
 def _hosts_of(finding: Any) -> set[str]:
     subject = finding["subject"]
     if subject.get("kind") == "link":
@@ -159,9 +186,10 @@ def _hosts_of(finding: Any) -> set[str]:
     return {subject["host"]} if subject.get("host") else set()
 
 
-def _start(
+def _command(
     case: Case, start: Start, machine: Machine, rank: int, folder: Path, launcher: str, events: Path
-) -> "subprocess.Popen[str]":
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables of one rank's process, and its command on its machine."""
     own = folder / machine.name
     own.mkdir(exist_ok=True)
     variables: dict[str, str] = {
@@ -173,46 +201,40 @@ def _start(
     }
     before: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
+    told = rank if start.rank is None else start.rank
+    meets = start.meets or f"machine1:{PORT}"
+    name, _, port = meets.rpartition(":")
     if launcher == "torchrun":
         nodes = ("--nnodes", str(case.ranks), "--node-rank", str(rank), "--nproc-per-node", "1")
-        meeting = ("--master-addr", "machine1", "--master-port", str(PORT))
+        meeting = ("--master-addr", name, "--master-port", port)
         before = ("-m", "torch.distributed.run", *nodes, *meeting)
-    elif launcher == "env":
-        variables |= {"RANK": str(rank), "WORLD_SIZE": str(case.ranks), "LOCAL_RANK": "0"}
-        variables |= {"MASTER_ADDR": "machine1", "MASTER_PORT": str(PORT)}
-    else:
+    elif launcher == "tcp":
         place = (
             "--rank",
-            str(rank),
+            str(told),
             "--world-size",
-            str(case.ranks),
+            str(start.world_size or case.ranks),
             "--init-method",
-            f"tcp://machine1:{PORT}",
+            f"tcp://{meets}",
         )
+    else:  # srun and mpirun number their processes, and nobody says where rank 0 is in namespaces
+        variables |= {"MASTER_ADDR": name, "MASTER_PORT": port}
+        if launcher == "env":
+            variables |= {
+                "RANK": str(told),
+                "WORLD_SIZE": str(start.world_size or case.ranks),
+                "LOCAL_RANK": "0",
+            }
     for name, value in start.variables.items():
         if value is None:
             variables.pop(name, None)
         else:
             variables[name] = value
+    given = [flag.replace("{folder}", str(folder)) for flag in (*case.flags, *start.flags)]
     listed = ("--events", str(events)) if case.then is not None and rank == 0 else ()
     long = LONG if case.then is not None else ()
-    flags = (
-        *(AUTOMATIC if case.automatic else SIZES),
-        *long,
-        "--json",
-        *place,
-        *listed,
-        *case.flags,
-        *start.flags,
-    )
-    return subprocess.Popen(
-        machine.command(*start.wrapper, sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags),
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    flags = (*(AUTOMATIC if case.automatic else SIZES), *long, "--json", *place, *listed, *given)
+    return variables, (*start.wrapper, sys.executable, *before, "-m", "gpudiag", "nccl-test", *flags)
 
 
 def main() -> int:
@@ -220,7 +242,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="cases whose name holds this word")
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--launcher", choices=("tcp", "env", "torchrun"), default="tcp")
+    parser.add_argument("--launcher", choices=("tcp", "env", "torchrun", "srun", "mpirun"), default="tcp")
     parser.add_argument("--healthy", action="store_true", help="only the healthy networks")
     parser.add_argument("--keep", type=Path, help="keep what the ranks printed in this folder")
     options = parser.parse_args()
@@ -237,7 +259,7 @@ def main() -> int:
             ):
                 folder = Path(temporary) if options.keep is None else options.keep / f"{case.name}-{turn}"
                 folder.mkdir(parents=True, exist_ok=True)
-                outcomes.append(run(case, machines, folder, options.launcher))
+                outcomes.append(run(case, machines, folder, case.launcher or options.launcher))
         runs += len(outcomes)
         right += sum(one.right for one in outcomes)
         times = [one.seconds for one in outcomes]

@@ -23,7 +23,11 @@ class Start:
     """How the rank of one machine is started where that differs from the others'."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
-    flags: Sequence[str] = ()  # after all others, so that they replace them
+    # After all others, so that they replace them; {folder} is one that all machines see.
+    flags: Sequence[str] = ()
+    meets: str | None = None  # where it is to look for rank 0, HOST:PORT
+    rank: int | None = None  # which it is told to be
+    world_size: int | None = None  # as it is told; None for that of the case
     delay_seconds: float = 0.0
     missing: bool = False  # never started
     wrapper: Sequence[str] = ()  # the command that starts it
@@ -41,6 +45,7 @@ class Case:
     words: Sequence[str] = ()
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
+    launcher: str | None = None  # the only one that the case is for
     # The findings only warn: every process ends with status 0.
     warning: bool = False
     # How many reports may differ: a host that is cut off for good cannot agree with the others.

@@ -1,9 +1,10 @@
 """The place of this process in a launch, by the flags and the environment, for all commands that run on ranks."""
 
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,9 +12,12 @@ import click
 from gpudiag.cli.completion import Word
 from gpudiag.cli.options import local_rank_option
 from gpudiag.cli.printing import warn
-from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.ranks.environment import RankEnvironment, read_environment, read_launch
+from gpudiag.errors import ExitStatus, GpudiagError, UsageError
+from gpudiag.ranks.agents.file_meeting import place_by_file
+from gpudiag.ranks.agents.refusal import require_open_files, share_refusal
+from gpudiag.ranks.environment import RankEnvironment, read_claim, read_environment, read_launch
 from gpudiag.ranks.launchers import outside_step
+from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
 
 if TYPE_CHECKING:
@@ -142,14 +146,16 @@ def read_place(options: Mapping[str, Any]) -> RankEnvironment | None:
     Raises:
         UsageError: flags or variables are incomplete, or contradict each other.
     """
-    environment = read_environment(
-        os.environ,
-        rank=options["rank"],
-        world_size=options["world_size"],
-        init_method=options["init_method"],
-    )
-    announce_place(environment)
-    return environment
+    with _shared_refusal(options):
+        environment = read_environment(
+            os.environ,
+            rank=options["rank"],
+            world_size=options["world_size"],
+            init_method=options["init_method"],
+        )
+        if environment is not None and environment.world_size > 1:
+            require_open_files()
+    return _announced(environment, options)
 
 
 def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
@@ -160,6 +166,31 @@ def read_machine_place(options: Mapping[str, Any]) -> RankEnvironment | None:
         world_size=options["world_size"],
         init_method=options["init_method"],
     )
+    return _announced(environment, options)
+
+
+@contextlib.contextmanager
+def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let the leader of the other ranks report it, if this process cannot take part; then it ends as they do.
+
+    Raises:
+        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it is looked for.
+    """
+    try:
+        yield
+    except GpudiagError as error:
+        flags = [options[name] is not None for name in ("rank", "world_size", "init_method")]
+        claim = read_claim(os.environ, rank=options["rank"], world_size=options["world_size"])
+        if claim is None or (any(flags) and not all(flags)):  # a command line that is not finished
+            raise
+        warn(f"{error.message}\n  {error.hint}" if error.hint else error.message)
+        shared = share_refusal(error, *claim)
+        raise SystemExit(ExitStatus.ERROR if shared else error.exit_status) from None
+
+
+def _announced(environment: RankEnvironment | None, options: Mapping[str, Any]) -> RankEnvironment | None:
+    patience = options.get("rendezvous_timeout_seconds") or DEFAULT_STAGE_SECONDS[RENDEZVOUS]
+    environment = place_by_file(environment, patience, warn)
     announce_place(environment)
     return environment
 

@@ -199,6 +199,9 @@ class IncidentKind(StrEnum):
     CORRUPTED = "corrupted"
     NOT_STARTED = "not_started"
     UNREACHED = "unreached"  # its machine does not reach rank 0's
+    SPLIT = (
+        "split"  # it looks for rank 0 at another address or port than the others, or is one of another number
+    )
     CUT_OFF = "cut_off"  # no other host reaches its host
     PARTED = "parted"  # its host and another one do not reach each other
     NARROWED = "narrowed"  # large packets between its host and others are lost, and small ones are not

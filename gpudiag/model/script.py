@@ -73,6 +73,8 @@ class ScriptFacts:
     epochs: int = 0  # in which a distributed sampler shuffled
     repeated_epochs: int = 0  # of these, those in an order that came before
     samples: tuple[int, ...] = ()  # numbers made from the first samples' bits
+    unsynchronized: int = 0  # steps whose last forward pass of a DDP model was inside no_sync()
+    settings: tuple[str, ...] = ()  # of the optimizers at their first step, such as `lr 0.1`
 
 
 def explanation(line: str) -> Evidence:

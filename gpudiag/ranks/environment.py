@@ -14,9 +14,11 @@ from gpudiag.ranks.launchers import (
     RAY_VARIABLE,
     LaunchedProcess,
     Launcher,
+    claimed_rank,
     find_launched,
     is_one_of_several,
     parse_number,
+    refuse_contradiction,
     refuse_several_per_pod,
 )
 
@@ -96,8 +98,26 @@ def read_environment(
         if launched is not None:
             return _read_launched(variables, launched)
     if any(name in variables for name in ("TORCHELASTIC_RUN_ID", *_RANK_VARIABLES)):
+        refuse_contradiction(variables)
         return _read_variables(variables)
     return None
+
+
+def read_claim(
+    variables: Mapping[str, str], *, rank: int | None = None, world_size: int | None = None
+) -> tuple[int, int] | None:
+    """Which rank of how many this process is by the flags, its launcher, or RANK and WORLD_SIZE; None if not of several.
+
+    For a process whose place is refused: it may still be known whom the others miss.
+    """
+    if rank is None or world_size is None:
+        names = ("RANK", "WORLD_SIZE")
+        given = [variables.get(name, "") for name in names]
+        claimed = claimed_rank(variables)
+        if claimed is None and not all(text.isdecimal() for text in given):
+            return None
+        rank, world_size = claimed or (int(given[0]), int(given[1]))
+    return (rank, world_size) if 0 <= rank < world_size and world_size > 1 else None
 
 
 def read_launch(

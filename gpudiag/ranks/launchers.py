@@ -10,6 +10,15 @@ from pathlib import Path
 from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
 
+# What names a job: the last of the names must be set.
+_JOB_NAMES = (
+    ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID"),
+    ("PMIX_NAMESPACE",),
+    ("LSB_JOBID",),
+    ("FLUX_JOB_ID",),
+    ("TORCHELASTIC_RUN_ID",),
+)
+
 # --- Slurm's notation
 
 _SCONTROL_SECONDS = 5.0
@@ -100,6 +109,25 @@ def _expand_one(part: str) -> Iterator[str]:
         for number in range(int(first), int(last if dash else first) + 1):
             for rest in _expand_one(tail):
                 yield f"{head}{number:0{len(first)}d}{rest}"
+
+
+def job_name(variables: Mapping[str, str]) -> str:
+    """What the scheduler or launcher calls this job, alike in all of its processes; empty where none gives it a name."""
+    for names in _JOB_NAMES:
+        values = [variables.get(name, "") for name in names]
+        if values[-1] and values[-1] != "none":  # torchrun's default
+            return ":".join(values)
+    return ""
+
+
+def job_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The machines of this job, where its scheduler or launcher lists them; empty where none does."""
+    nodes = expand_nodes(variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", ""))
+    listed = variables.get("LSB_HOSTS", "").split()
+    masters = [
+        variables.get(name, "") for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR")
+    ]
+    return tuple(dict.fromkeys(filter(None, (*nodes, *listed, *masters))))
 
 
 # --- all launchers
@@ -273,6 +301,48 @@ def find_launched(
 def is_one_of_several(variables: Mapping[str, str]) -> bool:
     """Whether such a launcher started this process as one of several, and nobody else says which rank it is."""
     return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
+
+
+# These number their processes themselves; the others count pods, which may have several ranks each.
+_NUMBERING = (Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, Launcher.FLUX)
+
+
+def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
+    """Which of how many processes this is by the launcher that started it, whatever RANK says; None where none shows."""
+    found = _numbered_by(variables)
+    if found is None or not variables[found.rank].isdecimal():
+        return None
+    return int(variables[found.rank]), int(variables[found.size])
+
+
+def refuse_contradiction(variables: Mapping[str, str]) -> None:
+    """Raise where RANK is another number than that of the launcher's own process: it was left in the shell.
+
+    A launcher inside of this one sets WORLD_SIZE to another number of ranks, or TORCHELASTIC_RUN_ID.
+
+    Raises:
+        UsageError: all processes of the launch would take themselves for the same rank.
+    """
+    found, rank = _numbered_by(variables), variables.get("RANK", "")
+    if (
+        found is None
+        or not rank.isdecimal()
+        or "TORCHELASTIC_RUN_ID" in variables
+        or RAY_VARIABLE in variables
+    ):
+        return
+    size, own = variables[found.size], variables[found.rank]
+    if variables.get("WORLD_SIZE", size) == size and own.isdecimal() and int(rank) != int(own):
+        raise UsageError(
+            f"RANK={rank} contradicts {found.launcher.value}, for which this is process {own} of {size} ({found.rank})",
+            hint="unset RANK WORLD_SIZE LOCAL_RANK in the shell that starts the job: the launcher numbers its processes itself",
+        )
+
+
+def _numbered_by(variables: Mapping[str, str]) -> ProcessLauncher | None:
+    return next(
+        (one for one in PROCESS_LAUNCHERS if one.launcher in _NUMBERING and _shows(one, variables)), None
+    )
 
 
 def refuse_several_per_pod(variables: Mapping[str, str]) -> None:

@@ -31,6 +31,7 @@ _ENDINGS = frozenset(
         IncidentKind.RAISED,
         IncidentKind.NOT_STARTED,
         IncidentKind.UNREACHED,
+        IncidentKind.SPLIT,
         IncidentKind.CUT_OFF,
         IncidentKind.PARTED,
         IncidentKind.NARROWED,

@@ -45,6 +45,7 @@ class ScriptLook:
     _samples: list[int] = field(default_factory=list)
     _since_backward: bool = False
     _backwards: int = 0
+    _unsynchronized: bool = False  # whether the last forward pass of DDP was inside no_sync()
 
     def begin(self) -> None:
         """Install the hooks."""
@@ -80,6 +81,7 @@ class ScriptLook:
     def _at_forward(self, model: Any, *_: Any, **__: Any) -> None:
         if model.training and self.torch.is_grad_enabled():
             self._note(forwards=self.facts.forwards + 1)
+            self._unsynchronized = not getattr(model, "require_backward_grad_sync", True)
 
     def _at_batch(self, batch: Any, iterator: Any, *_: Any, **__: Any) -> None:
         self._loader = (iterator, batch)
@@ -176,27 +178,43 @@ class ScriptLook:
         if left and all(left):
             self._note(summed=kind)
 
-    def _before_step(self, *_: Any, **__: Any) -> None:
+    def _before_step(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self._check_sums("gradients")
+        if id(optimizer) in self._steps:
+            return
+        from gpudiag.training.reference import SETTINGS
+
+        words = (
+            f"{name} {group[name]}" for group in optimizer.param_groups for name in SETTINGS if name in group
+        )
+        self._note(settings=(*self.facts.settings, *dict.fromkeys(words)))
+        self._steps[id(optimizer)] = 0
+        self._look_at_parameters(optimizer, 0)
 
     def _after_step(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self._since_backward = False
         step = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self._note(steps=max(self._steps.values()))
+        if self._unsynchronized:
+            self._note(unsynchronized=self.facts.unsynchronized + 1)
         if step not in _LOOKS:
             return
+        self._look_at_parameters(optimizer, step)
+        self.emit()
+
+    def _look_at_parameters(self, optimizer: Any, step: int) -> None:
+        """Note the digest of what an optimizer steps, after that step; before the first one, of step 0."""
         order = list(self._steps).index(id(optimizer))
         tensors = [one.detach() for group in optimizer.param_groups for one in group["params"]]
         if any(hasattr(one, "to_local") for one in tensors) or "deepspeed" in sys.modules:
             self._note(sharded=True)
-        else:
-            from gpudiag.training.tensors import digest
+            return
+        from gpudiag.training.tensors import digest
 
-            shapes = ",".join("x".join(map(str, one.shape)) for one in tensors)
-            bits = sha256(",".join(digest(one) for one in tensors).encode()).hexdigest()[:16]
-            looks = (*self.facts.parameters, (f"{order}.{step}", step, shapes, bits))
-            self._note(parameters=looks, crossed=self.facts.crossed + ("horovod.torch" in sys.modules))
-        self.emit()
+        shapes = ",".join("x".join(map(str, one.shape)) for one in tensors)
+        bits = sha256(",".join(digest(one) for one in tensors).encode()).hexdigest()[:16]
+        looks = (*self.facts.parameters, (f"{order}.{step}", step, shapes, bits))
+        self._note(parameters=looks, crossed=self.facts.crossed + ("horovod.torch" in sys.modules))
 
 
 def _adds_up(arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:

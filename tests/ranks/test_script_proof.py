@@ -10,6 +10,7 @@ from tests.ranks.train_command import train
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
 SCRIPT = """import sys
+from contextlib import nullcontext
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,7 +28,9 @@ bare = torch.nn.Linear(8, 1)
 by_hand = mistake in ('no ddp', 'gradients', 'parameters')
 model = bare if by_hand else DistributedDataParallel(bare)
 called = model.module if mistake == 'module' else model
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if mistake == 'loaded' and dist.get_rank() == 0:
+    bare.load_state_dict({'weight': torch.ones(1, 8), 'bias': torch.zeros(1)})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02 if mistake == 'rate' and dist.get_rank() else 0.01)
 if mistake == 'no sampler':
     torch.manual_seed(dist.get_rank())
 for epoch in range(2):
@@ -35,7 +38,8 @@ for epoch in range(2):
         sampler.set_epoch(epoch)
     for inputs, targets in loader:
         optimizer.zero_grad()
-        loss = (called(inputs) - targets).square().mean()
+        with model.no_sync() if mistake == 'no sync' else nullcontext():
+            loss = (called(inputs) - targets).square().mean()
         if mistake == 'not finite' and dist.get_rank() == 1 and epoch:
             loss = loss * float('nan')
         loss.backward()
@@ -76,6 +80,9 @@ def test_a_script_that_is_right_passes_and_what_was_seen_is_said(tmp_path: Path)
         ("no sampler", "train.same_samples", "the same samples"),
         ("no set_epoch", "train.order_repeats", "2 of 2 epochs"),
         ("not finite", "train.not_finite", "rank 1"),
+        ("no sync", "train.not_averaged", "inside no_sync()"),
+        ("loaded", "train.initial_parameters", "before the first step"),
+        ("rate", "train.ranks_differ", "lr 0.01 on rank 0; lr 0.02 on rank 1"),
     ],
 )
 def test_a_usual_mistake_of_a_script_is_named(tmp_path: Path, mistake: str, code: str, words: str) -> None:

@@ -34,6 +34,8 @@ NOT_STARTED = happened(IncidentKind.NOT_STARTED, "exit_status", "1", stage="impo
 UNRESOLVED = happened(IncidentKind.UNREACHED, "obstacle", "no_address", stage="rendezvous")
 NO_ANSWER = happened(IncidentKind.UNREACHED, "obstacle", "no_answer", stage="rendezvous")
 FOREIGN = happened(IncidentKind.UNREACHED, "obstacle", "foreign_server", stage="rendezvous")
+ALONE = happened(IncidentKind.UNREACHED, "obstacle", "refused", stage="rendezvous")
+SPLIT = happened(IncidentKind.SPLIT, "uses", "a3:29500", stage="rendezvous")
 TIMED_OUT = happened(
     IncidentKind.RAISED,
     "message",
@@ -86,6 +88,8 @@ _CASES = (
     ("rendezvous.wrong_address", UNRESOLVED, False, TIMED_OUT, False),
     ("rendezvous.unreachable", NO_ANSWER, False, TIMED_OUT, False),
     ("rendezvous.foreign_server", FOREIGN, False, TIMED_OUT, False),
+    ("rendezvous.alone", ALONE, False, TIMED_OUT, False),
+    ("rendezvous.split", SPLIT, False, TIMED_OUT, False),
     ("network.host_cut_off", CUT_OFF, False, PARTED, False),
     ("network.hosts_parted", PARTED, False, CUT_OFF, False),
     ("rank.versions_differ", VERSION, True, VARIABLE, True),

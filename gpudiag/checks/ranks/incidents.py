@@ -17,16 +17,16 @@ from gpudiag.checks.ranks.meeting import (
     kind_of,
 )
 from gpudiag.checks.ranks.network import (
-    MEETING_FOREIGN_SERVER,
-    MEETING_KINDS,
+    MEETING_SPLIT,
     MEETING_UNREACHABLE,
-    MEETING_WRONG_ADDRESS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_INTERRUPTED,
     NETWORK_LARGE_PACKETS_LOST,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
+    RENDEZVOUS_FINDINGS,
+    kind_of_meeting,
 )
 from gpudiag.checks.ranks.remedies import (
     PORT,
@@ -288,9 +288,7 @@ RANK_FINDINGS = (
     RANK_SILENT,
     RANK_ENDED_EARLY,
     RANK_NOT_STARTED,
-    MEETING_WRONG_ADDRESS,
-    MEETING_UNREACHABLE,
-    MEETING_FOREIGN_SERVER,
+    *RENDEZVOUS_FINDINGS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
     NETWORK_LARGE_PACKETS_LOST,
@@ -320,6 +318,7 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.SILENT: RANK_SILENT,
         IncidentKind.NOT_STARTED: RANK_NOT_STARTED,
         IncidentKind.UNREACHED: MEETING_UNREACHABLE,
+        IncidentKind.SPLIT: MEETING_SPLIT,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
         IncidentKind.NARROWED: NETWORK_LARGE_PACKETS_LOST,
@@ -373,7 +372,7 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
     if incident.kind in _ENDINGS and incident.stage == _TEARDOWN and complete:
         kind = RANK_TEARDOWN
     facts = incident.facts
-    kind = kind_of(incident) or MEETING_KINDS.get(str(facts.get("obstacle")), kind)
+    kind = kind_of(incident) or kind_of_meeting(incident, kind)
     if incident.kind is IncidentKind.SKEWED and "variable" in facts:
         kind = RANK_VARIABLES_DIFFER
     absent = _NO_INTERFACE.search(str(facts.get("message", "")))
@@ -502,6 +501,8 @@ def _skewed(incident: Incident) -> str:
 def _start_failed(incident: Incident) -> str:
     facts = incident.facts
     who = f"ranks {facts['ranks']}" if "ranks" in facts else f"rank {incident.rank}"
+    if "refused" in facts:
+        return f"{who} on {incident.host} could not be started: {facts['refused']}"
     module = facts.get("importing", "torch")
     if "exception" in facts:
         first_line = str(facts.get("message", "")).partition("\n")[0]

@@ -57,6 +57,33 @@ MEETING_FOREIGN_SERVER = FindingKind(
     remedy="Give the job another MASTER_PORT; `ss -ltnp` on rank 0's machine shows the program that has this one.",
     basis=_MEETING_BASIS,
 )
+_SPLIT_BASIS = Basis(
+    reads="The rank, host, address, port and WORLD_SIZE that each process announces to its own networks while it misses"
+    " others, and what it finds on connecting to that address.",
+    limit="1 s after the last of the missing ranks was found elsewhere, 5 s where others are still missing.",
+    look_also=("env | grep MASTER_", "getent hosts MASTER_ADDR", "rank.not_started"),
+)
+MEETING_SPLIT = FindingKind(
+    code="rendezvous.split",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="A part of the ranks looks for rank 0 at another address or port than the others, or was started with another WORLD_SIZE.",
+    remedy="Give all processes of the job the same MASTER_ADDR, which leads to rank 0's machine, MASTER_PORT and WORLD_SIZE;"
+    " two jobs need two ports.",
+    basis=_SPLIT_BASIS,
+)
+MEETING_ALONE = FindingKind(
+    code="rendezvous.alone",
+    outcome=Outcome.ERROR,
+    severity=Severity.CONFIG,
+    category=Category.SW_CONFIG,
+    owner=Owner.JOB,
+    meaning="This process has met no other of its job: where it looks for rank 0 nobody listens.",
+    remedy="Compare MASTER_ADDR and MASTER_PORT with those of the other processes, and check whether rank 0 runs on that machine.",
+    basis=_SPLIT_BASIS,
+)
 _PATHS_BASIS = Basis(
     reads="Whether each host's agent connects to those of the other hosts, at a port that the kernel chose, and"
     " whether these reply.",
@@ -134,14 +161,30 @@ NETWORK_PATH_LOSSY = FindingKind(
         look_also=("ss -ti", "ip -s link", "ethtool -S", "rank.late"),
     ),
 )
+RENDEZVOUS_FINDINGS = (
+    MEETING_WRONG_ADDRESS,
+    MEETING_UNREACHABLE,
+    MEETING_FOREIGN_SERVER,
+    MEETING_SPLIT,
+    MEETING_ALONE,
+)
+
 # By the obstacle that was found, where it is not the network's.
 MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
     {
         "no_address": MEETING_WRONG_ADDRESS,
         "own_address": MEETING_WRONG_ADDRESS,
         "foreign_server": MEETING_FOREIGN_SERVER,
+        "refused": MEETING_ALONE,
+        "not_found": MEETING_ALONE,
     }
 )
+
+
+def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
+    """What was found where rank 0 is looked for, if that says more than the incident's own `kind`."""
+    found = MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
+    return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
 
 def _unreached(incident: Incident) -> str:
@@ -149,6 +192,27 @@ def _unreached(incident: Incident) -> str:
     if incident.rank == 0:
         return f"rank 0 cannot open the rendezvous: {found}"
     return f"rank {incident.rank} cannot reach rank 0: {found}"
+
+
+def _split(incident: Incident) -> str:
+    facts = incident.facts
+    if "started_twice" in facts:
+        place = facts.get("uses", "the same place")
+        return f"two jobs meet at {place}, or processes of one were started twice: {facts['started_twice']}"
+    ranks, hosts = str(facts.get("ranks", incident.rank)), facts.get("hosts", incident.host)
+    alone = ranks.isdecimal()
+    who = f"rank {ranks} on {hosts}" if alone else f"ranks {ranks} on {hosts}"
+    if "world_size" in facts:
+        others = facts.get("others_world_size", "another one")
+        were = "was" if alone else "were"
+        return f"{who} {were} started with WORLD_SIZE {facts['world_size']}, the others with {others}"
+    found = f": {facts['found']}" if "found" in facts else ""
+    if "rank_0_host" in facts:
+        return (
+            f"rank 0 runs on {facts['rank_0_host']}, and all ranks look for it at {facts.get('uses')}{found}"
+        )
+    use = "uses" if alone else "use"
+    return f"{who} {use} {facts.get('uses', 'another address')}, the others {facts.get('others_use', 'another')}{found}"
 
 
 def _cut_off(incident: Incident) -> str:
@@ -200,6 +264,7 @@ def _lossy(incident: Incident) -> str:
 NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProxyType(
     {
         IncidentKind.UNREACHED: _unreached,
+        IncidentKind.SPLIT: _split,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
         IncidentKind.NARROWED: _narrowed,

@@ -26,13 +26,16 @@ def own_remedy(incident: Incident) -> str | None:
         return _DEBUG_REMEDY
     if _is_killed_by_nobody_known(incident):
         return _KILLED_REMEDY
+    if "hint" in facts:
+        return f"{str(facts['hint'])[:1].upper()}{str(facts['hint'])[1:]}."
     if "try_port" in facts:
         return closed_remedy(incident)
     if incident.kind is IncidentKind.MISNAMED:
         return address_remedy(incident)
     if incident.kind is IncidentKind.RAISED and PORT_TAKEN.search(str(facts.get("message", ""))):
         return _PORT_REMEDY
-    return _TWICE_REMEDY if "started_twice" in facts else None
+    twice = "started_twice" in facts and incident.kind is IncidentKind.NOT_STARTED
+    return _TWICE_REMEDY if twice else None
 
 
 def _is_killed_by_nobody_known(incident: Incident) -> bool:

@@ -5,6 +5,7 @@ from itertools import combinations
 
 from gpudiag.checks.training.kinds import (
     GRADIENTS_LEFT_SUMMED,
+    INITIAL_PARAMETERS,
     NOT_AVERAGED,
     NOT_FINITE,
     NOTHING_CROSSED,
@@ -27,6 +28,7 @@ _BITS = "bit for bit, over ranks"
 _SHARED_BY_CHANCE = 2
 _SHARED_ON_PURPOSE = 0.5
 _DISTINCT = 0.9
+_MOST_SETTINGS = 4
 _SAME_PART_REMEDY = (
     "Give the DistributedSampler this rank: num_replicas=dist.get_world_size(), rank=dist.get_rank(), and create it after "
     "init_process_group."
@@ -94,7 +96,8 @@ def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
         Evidence("step", step, source=_SOURCE),
         Evidence("digests", len({_look_at(one, step) for one in facts.values()}), limit=1, source=_BITS),
     )
-    apart = f"the ranks hold different parameters after step {step} of their optimizer"
+    when = f"after step {step}" if step else "before the first step"
+    apart = f"the ranks hold different parameters {when} of their optimizer"
     if all(one.wrapped and not one.forwards for one in facts.values()):
         message = f"{apart}: a model was wrapped in DDP, and the wrapped one was never called"
         yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
@@ -102,9 +105,41 @@ def _judge_parameters(facts: Facts, host: str) -> Iterator[Finding]:
         message = f"{apart}: no gradient was averaged over the process group: each rank trains by itself"
         yield NOT_AVERAGED.finding(HostSubject(host), message, *evidence)
     elif all(one.forwards for one in facts.values()):
-        yield RANKS_DIFFER.finding(
-            HostSubject(host), f"{apart}, though DDP averages the gradients", *evidence
-        )
+        yield _judge_wrapped(facts, host, apart, step, evidence)
+
+
+_LOADED_REMEDY = (
+    "Load a checkpoint on every rank, and before DDP wraps the model: DDP broadcasts rank 0's parameters when it wraps, and never "
+    "again."
+)
+_SYNC_REMEDY = "Let the last forward and backward pass before each step be outside of no_sync()."
+
+
+def _judge_wrapped(facts: Facts, host: str, apart: str, step: int, evidence: tuple[Evidence, ...]) -> Finding:
+    """The finding for ranks that hold different parameters though DDP's model is called: by what was seen beside it."""
+    subject = HostSubject(host)
+    if all(one.steps and one.unsynchronized >= one.steps for one in facts.values()):
+        message = f"{apart}: the last pass before every step is inside no_sync(), and its gradients are not averaged"
+        return NOT_AVERAGED.finding(subject, message, *evidence, remedy=_SYNC_REMEDY)
+    if step == 0:
+        message = f"{apart}: they were changed on some ranks after DDP had wrapped the model, as by a checkpoint that one rank loads"
+        return INITIAL_PARAMETERS.finding(subject, message, *evidence, remedy=_LOADED_REMEDY)
+    others = _other_settings(facts)
+    why = f", and their optimizers differ: {others}" if others else ""
+    return RANKS_DIFFER.finding(subject, f"{apart}, though DDP averages the gradients{why}", *evidence)
+
+
+def _other_settings(facts: Facts) -> str:
+    """The optimizers' settings that not all ranks have, with the ranks that have each."""
+    shared = set.intersection(*(set(one.settings) for one in facts.values()))
+    holders: dict[str, list[int]] = {}
+    for rank, one in sorted(facts.items()):
+        for setting in one.settings:
+            if setting not in shared:
+                holders.setdefault(setting, []).append(rank)
+    return "; ".join(
+        f"{setting} on {name_ranks(ranks)}" for setting, ranks in [*holders.items()][:_MOST_SETTINGS]
+    )
 
 
 def _first_difference(facts: Facts) -> int | None:
@@ -189,7 +224,7 @@ def _list(facts: Facts, codes: set[str]) -> Iterator[Verification]:
     crosses = all(_crosses(one) for one in facts.values())
     yield Verification("gradients_crossed", crosses)
     differ = _first_difference(facts) is not None
-    wrong = bool({NOT_AVERAGED.code, RANKS_DIFFER.code} & codes)
+    wrong = bool({NOT_AVERAGED.code, RANKS_DIFFER.code, INITIAL_PARAMETERS.code} & codes)
     same: Reading[bool] = not wrong
     if any(one.sharded for one in facts.values()):
         same = _not_seen("every rank keeps its part of them")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
 from gpudiag.model.number_ranges import name_ranks, number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -25,6 +26,7 @@ from gpudiag.ranks.diagnosis.loss import find_lossy_paths
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS, Outages
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
+from gpudiag.ranks.diagnosis.split import find_kept_away, find_split
 from gpudiag.ranks.diagnosis.start_clock import StartClock
 from gpudiag.ranks.diagnosis.start_error import FailedStart, start_error, start_incident
 from gpudiag.ranks.diagnosis.stragglers import find_stragglers
@@ -46,6 +48,9 @@ _GATHER_SECONDS = 2.0
 _GATHER_HERE_SECONDS = 0.5
 # A leader that went silent is not missed by all at the same moment (membership.py): each first asks it.
 _GATHER_AFTER_SILENCE_SECONDS = 3.5
+
+# All processes of a second job have come by then.
+_TWINS_SECONDS = 3.0
 
 # Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
 _STUCK_SECONDS = 2.0
@@ -128,7 +133,9 @@ class Agent:
         while not over and not self._interrupts.is_due():
             self._wait()
             self._look()
-            if self._remote is not None and self._remote.interrupted:
+            if self._remote is not None and (
+                self._remote.interrupted or self._remote.strays.yields_to is not None
+            ):
                 return False
             over = self._is_over() or self._is_given_up_by_launcher()
         self._ended_at = time.monotonic()
@@ -260,6 +267,9 @@ class Agent:
         if self._remote is not None and (self._timed_out or self._are_all_accounted_for(now)):
             absent_after = min(now, absent_after)
         suspected = watchdog.find_incidents(self._views, budgets, now, absent_after)
+        split = self._find_split(suspected, now) or self._find_kept_away(now)
+        if split:
+            return split
         certain = suspected
         if may_heal(suspected) and not self._timed_out:
             patience = self._budgets.patience
@@ -267,6 +277,38 @@ class Agent:
         self._suspicions.add(suspected, now)
         self._suspected = suspected
         return tuple(map(self._add_twins, certain))
+
+    def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
+        """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere; or two jobs at one place."""
+        jobs = self._find_two_jobs(now)
+        if jobs:
+            return jobs
+        strays = () if self._remote is None else self._remote.strays.lookers()
+        if self._remote is None or not strays:
+            return ()
+        if any(one.kind is not IncidentKind.NOT_STARTED for one in suspected):
+            return ()
+        split = find_split(self._remote.strays.met(), strays, now, over=bool(suspected))
+        elsewhere = {one.rank for one in strays}
+        return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
+
+    def _find_kept_away(self, now: float) -> tuple[Incident, ...]:
+        """Which ranks stand still in the rendezvous, as another server answers at an address of rank 0's name."""
+        return () if self._remote is None else find_kept_away(self._remote.kept_away(), now)
+
+    def _find_two_jobs(self, now: float) -> tuple[Incident, ...]:
+        """That all ranks are here, and others that are the same ranks, too."""
+        absent = any(view.life is Life.NOT_STARTED for view in self._views)
+        if self._remote is None or not self._remote.strays.twins or absent:
+            return ()
+        if time.monotonic() - self._remote.strays.twins_since < _TWINS_SECONDS:
+            return ()
+        (rank, host), *_ = sorted(self._remote.strays.twins)
+        twins = tuple(words for _, words in sorted(self._remote.strays.twins.items()))
+        place = Evidence(
+            "uses", self._remote.strays.place, source="the launcher's variables or --init-method"
+        )
+        return (Incident(IncidentKind.SPLIT, rank, host, RENDEZVOUS, now, (evidence.of_twins(twins), place)),)
 
     @property
     def _absent_after(self) -> float:
@@ -279,7 +321,7 @@ class Agent:
 
     def _add_twins(self, incident: Incident) -> Incident:
         """The absence of a rank with those that were started twice: one of these may be it, with a wrong number."""
-        twins = () if self._remote is None else tuple(self._remote.twins.values())
+        twins = () if self._remote is None else tuple(self._remote.strays.twins.values())
         if incident.kind is not IncidentKind.NOT_STARTED or not twins:
             return incident
         return replace(incident, evidence=(*incident.evidence, evidence.of_twins(twins)))
@@ -288,7 +330,7 @@ class Agent:
         """Whether as many ranks were started twice as are absent: nobody is left who could still come."""
         own = {record.local.rank for record in self._local.records}
         absent = sum(view.life is Life.NOT_STARTED and view.rank not in own for view in self._views)
-        if self._remote is None or not absent or len(self._remote.twins) < absent:
+        if self._remote is None or not absent or len(self._remote.strays.twins) < absent:
             return False
         self._accounted_after = self._accounted_after or now + _GATHER_SECONDS / 2
         return now >= self._accounted_after

@@ -74,11 +74,17 @@ class Discovery:
         self._master = master
         self.rank = rank
         self.port: int | None = None  # where this agent listens for other machines
+        self.is_announced = False  # whether other machines may learn of this agent beside the rendezvous
+        self._turn = 0
 
     @property
     def key(self) -> str:
         """The key that agents exchange to check that they belong to the same run."""
         return self._digest
+
+    def adopt(self, key: str) -> None:
+        """Belong to the run with that key: it is this one, under another name of rank 0's machine."""
+        self._digest = key
 
     @property
     def label(self) -> str:
@@ -102,7 +108,7 @@ class Discovery:
         with _short_path(directory) as path:
             listener.bind(f"{path}/{_SOCKET_NAME}")
         listeners = [listener]
-        if self._master is not None:
+        if self._master is not None or (self.is_announced and self.rank == 0):
             tcp = self._listen_for_machines()
             self.port = tcp.getsockname()[1]
             listeners.append(tcp)
@@ -117,12 +123,11 @@ class Discovery:
         `addresses` is where agents on other machines are known to listen.
         """
         link = self._connect_here(rank)
-        if link is not None or self._master is None:
-            return link
-        candidates = [addresses[rank]] if rank in addresses else []
-        if rank == 0:
-            candidates += [(self._master, port) for port in self.candidate_ports()]
-        return next(filter(None, (self._connect_there(address) for address in candidates)), None)
+        if link is None and rank in addresses:
+            link = connect_agent(addresses[rank], self.key)
+        if link is None and rank == 0 and self._master is not None:
+            link = self._connect_to_master(self._master)
+        return link
 
     def find_twin(self) -> bool:
         """Whether another process on this machine is already the agent of this rank in this run."""
@@ -147,17 +152,20 @@ class Discovery:
                 return Link(connection)
         return None
 
-    def _connect_there(self, address: Address) -> Link | None:
-        """A link to the agent of this run that listens at `address`; None if none does."""
-        try:
-            link = Link(connect_small(address, _CONNECT_SECONDS))
-        except OSError:
-            return None
-        link.send(RunKey(self.key))
-        if link.await_message(RunKey, _CONNECT_SECONDS) != RunKey(self.key):
-            link.close()
-            return None
-        return link
+    def _connect_to_master(self, master: str) -> Link | None:
+        """A link to rank 0's agent on that machine; a port that does not answer ends the turn: others need not either."""
+        ports = self.candidate_ports()
+        for _ in ports:
+            port = ports[self._turn % len(ports)]
+            try:
+                link = _connect_there((master, port), self.key)
+            except TimeoutError:
+                self._turn += 1
+                return None
+            if link is not None:
+                return link
+            self._turn += 1
+        return None
 
     def _listen_for_machines(self) -> socket.socket:
         """A bound TCP socket: rank 0's on one of the run's ports, the others' on any."""
@@ -173,6 +181,33 @@ class Discovery:
         """The ports at which rank 0's agent listens for other machines: the first of them that is free."""
         start = int(self._digest[:8], 16)
         return [AGENT_PORTS[(start + 997 * turn) % len(AGENT_PORTS)] for turn in range(_CANDIDATES)]
+
+
+def connect_agent(address: Address, key: str) -> Link | None:
+    """A link to the agent of the run with that key that listens at `address`; None if none does."""
+    try:
+        return _connect_there(address, key)
+    except TimeoutError:
+        return None
+
+
+def _connect_there(address: Address, key: str) -> Link | None:
+    """A link to the agent of that run that listens at `address`; None if none does.
+
+    Raises:
+        TimeoutError: nothing comes back from there.
+    """
+    try:
+        link = Link(connect_small(address, _CONNECT_SECONDS))
+    except TimeoutError:
+        raise
+    except OSError:
+        return None
+    link.send(RunKey(key))
+    if link.await_message(RunKey, _CONNECT_SECONDS) != RunKey(key):
+        link.close()
+        return None
+    return link
 
 
 @contextlib.contextmanager

@@ -13,12 +13,15 @@ from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.ranks.agents.addresses import look_up
 from gpudiag.ranks.agents.agent import Agent, Assignment
+from gpudiag.ranks.agents.announce import Announcer, own_addresses
 from gpudiag.ranks.agents.discovery import Discovery, Siblings
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.interrupts import Interrupts, TerminatedError, noted_interrupts
 from gpudiag.ranks.agents.local import LocalRanks
 from gpudiag.ranks.agents.membership import Membership
+from gpudiag.ranks.agents.messages import Card
 from gpudiag.ranks.agents.network import (
     NoAddressError,
     loopback_interface,
@@ -26,12 +29,13 @@ from gpudiag.ranks.agents.network import (
     require_address,
 )
 from gpudiag.ranks.agents.reach import Meeting, MeetingWatch, Obstacle, Reach
+from gpudiag.ranks.agents.refusal import shared_search
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
-from gpudiag.ranks.launchers import Launcher
+from gpudiag.ranks.launchers import Launcher, job_hosts, job_name
 from gpudiag.ranks.rank.job import Job, LocalRank
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import RENDEZVOUS, Budgets
@@ -97,12 +101,15 @@ def run_ranks(
     budgets = budgets or Budgets()
     if environment is not None and environment.master is not None:
         began = time.monotonic()
+        place = f"{environment.master}:{environment.master_port}"
         longest = budgets.seconds_for(RENDEZVOUS)
         patience = longest if names_are_late() else min(longest, _NAME_SECONDS)
-        try:
-            require_address(environment.master, patience, notice=notice)
-        except NoAddressError as error:
-            return _nameless_run(environment, error.words, time.monotonic() - began)
+        with shared_search(environment.rank, environment.world_size, place) as search:
+            try:
+                require_address(environment.master, patience, notice=notice, meanwhile=search)
+            except NoAddressError as error:
+                search.await_report()
+                return _nameless_run(environment, error.words, time.monotonic() - began)
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),
@@ -127,7 +134,7 @@ def run_ranks(
         siblings = _siblings(environment)
         assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice)
         try:
-            with _membership(environment, discovery, directory, notice) as membership:
+            with _membership(environment, discovery, directory, notice, run_id) as membership:
                 given = {**_rank_variables(environment), **(variables or {})}
                 _start(assignment.local, python, given, server)
                 run = _run_alone(assignment) if membership is None else membership.run(assignment)
@@ -173,14 +180,15 @@ def _membership(
     discovery: Discovery | None,
     directory: RunDirectory,
     notice: Callable[[str], None] | None,
+    run_id: str,
 ) -> Iterator[Membership | None]:
     """This agent's membership of its launch, findable by the others; None if it is the only agent."""
     if environment is None or discovery is None:
         yield None
         return
-    membership = Membership(
-        environment.launcher, discovery, directory.path, _watch(environment, discovery, notice)
-    )
+    announcer = _announcer(environment, discovery, run_id)
+    watch = _watch(environment, discovery, notice)
+    membership = Membership(environment.launcher, discovery, directory.path, watch, announcer)
     try:
         yield membership
     finally:
@@ -195,21 +203,48 @@ def _watch(
     Who gives a loopback address means this machine, and may be wrong.
     """
     port = environment.master_port
-    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
-    if environment.master is None or port is None or environment.rank == 0:
-        return None
-    if environment.on_one_machine and not by_hand:
+    if (
+        environment.master is None
+        or port is None
+        or environment.rank == 0
+        or not _may_be_elsewhere(environment)
+    ):
         return None
     meeting = Meeting(
         environment.master,
         port,
         tuple(discovery.candidate_ports()),
         elsewhere=environment.rank > environment.local_rank,
-        by_launcher=not by_hand,
+        by_launcher=environment.launcher not in (Launcher.EXPLICIT, Launcher.VARIABLES),
         names_are_late=names_are_late(),
         key=discovery.key,
     )
     return MeetingWatch(meeting, environment.rank, notice)
+
+
+def _may_be_elsewhere(environment: RankEnvironment) -> bool:
+    """Whether ranks may be on other machines: also where each process was given a loopback address by hand."""
+    by_hand = environment.launcher in (Launcher.EXPLICIT, Launcher.VARIABLES)
+    return environment.world_size > 1 and (by_hand or not environment.on_one_machine)
+
+
+def _announcer(environment: RankEnvironment, discovery: Discovery, run_id: str) -> Announcer | None:
+    """What finds other agents of the job that do not find this one; None where all ranks are on this machine."""
+    if environment.master is None or environment.master_port is None or not _may_be_elsewhere(environment):
+        return None
+    discovery.is_announced = True
+    name = f"[{environment.master}]" if ":" in environment.master else environment.master
+    card = Card(
+        discovery.key,
+        run_id,
+        job_name(os.environ),
+        os.getuid(),
+        environment.rank,
+        environment.world_size,
+        socket.gethostname(),
+        f"{name}:{environment.master_port}",
+    )
+    return Announcer(card, job_hosts(os.environ))
 
 
 @contextlib.contextmanager
@@ -271,9 +306,19 @@ def _rank_variables(environment: RankEnvironment | None) -> dict[str, str]:
     address, which a bad /etc/hosts breaks; on one machine the loopback interface needs no lookup.
     """
     defaults = {"OMP_NUM_THREADS": "1"}
-    if environment is None or environment.on_one_machine:
+    if environment is None or (environment.on_one_machine and not _is_found_by_name(environment)):
         defaults["GLOO_SOCKET_IFNAME"] = loopback_interface()
     return {name: value for name, value in defaults.items() if value and name not in os.environ}
+
+
+def _is_found_by_name(environment: RankEnvironment) -> bool:
+    """Whether gloo finds an address by itself that other machines reach, too, where ranks may be on several.
+
+    Who gives rank 0 alone a loopback address has others elsewhere.
+    """
+    if not _may_be_elsewhere(environment):
+        return False
+    return bool(set(look_up(socket.gethostname()) or ()) & set(own_addresses()))
 
 
 def _refuse_absent_modules(preload: Sequence[str]) -> None:

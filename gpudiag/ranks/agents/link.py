@@ -14,6 +14,7 @@ from gpudiag.ranks.agents.messages import (
     MachineCaller,
     Message,
     RunKey,
+    Stray,
     decode_message,
     encode_message,
 )
@@ -238,7 +239,7 @@ class Caller:
     """A process that has identified itself, its link, and the messages it sent after that."""
 
     link: Link
-    hello: Hello | MachineCaller
+    hello: Hello | MachineCaller | Stray
     messages: list[Message]
 
 
@@ -282,7 +283,7 @@ class Handshake:
         for place, message in enumerate(messages):
             if message == RunKey(self._key):
                 link.send(message)
-            elif isinstance(message, Hello | MachineCaller):
+            elif isinstance(message, Hello | MachineCaller | Stray):
                 self._unknown.remove(link)
                 return Caller(link, message, messages[place + 1 :])
         return None

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.discovery import Discovery, Peers
+from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.astray import Astray
+from gpudiag.ranks.agents.discovery import Address, Discovery, Peers
 from gpudiag.ranks.agents.host_surveys import HostSurveys
 from gpudiag.ranks.agents.link import Link, LinkLostError, wait_readable
 from gpudiag.ranks.agents.meeting_faults import MeetingFaults, meeting_point
 from gpudiag.ranks.agents.path_watch import PathWatch
-from gpudiag.ranks.agents.reach import MeetingWatch, explain_absence
+from gpudiag.ranks.agents.reach import MeetingWatch, Reach, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.agents.store_notes import StoreNotes, StoreWatch
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
@@ -79,6 +81,7 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self.notes: list[messages.Stray] = []  # what the leader is to get of what was found on the way
         self.addresses: HostAddresses | None = None  # of this host, for the leader
         self._paths = paths
         self._tcp = assignment.tcp
@@ -119,6 +122,8 @@ class Follower:
                 return Verdict(interrupted=True)
             for message in self._receive():  # first: clock questions must be answered at once
                 self._answer(message)
+            while self.notes:
+                self._link.send(self.notes.pop())
             new = self._local.poll()
             self._log.add(new)
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
@@ -185,7 +190,7 @@ class Follower:
             case messages.ClockQuestion():
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
-                raise started_twice(message.rank)
+                raise started_twice(message.rank, message.why)
             case messages.SurveyRequest():
                 if self._paths is not None:
                     self._paths.surveyor.start(message)
@@ -219,9 +224,16 @@ class Membership:
     """This process's agent among those of its launch, for one run: it follows, or leads."""
 
     def __init__(
-        self, launcher: str, discovery: Discovery, directory: Path, watch: MeetingWatch | None = None
+        self,
+        launcher: str,
+        discovery: Discovery,
+        directory: Path,
+        watch: MeetingWatch | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         """Make this agent findable, in its run directory; `watch` is for rank 0 on another machine.
+
+        The `announcer` finds agents of the job that do not meet it where it should be.
 
         Raises:
             UsageError: another process in this run has the same rank.
@@ -238,6 +250,13 @@ class Membership:
         self._location = messages.AgentLocation(os.getpid(), read_machine())
         self._peers = Peers()
         self._is_kept_out = False  # for sure from rank 0's machine, so that nobody there need be waited for
+        self._announcer = announcer
+        self._astray: Astray | None = None
+        self._last_word: messages.Message | None = None
+        self._twin: Heard | None = None
+        if announcer is not None:
+            announcer.introduce(replace(announcer.card, port=discovery.port))
+            self._astray = Astray(announcer, discovery, watch)
 
     def run(self, assignment: Assignment) -> RankRun | None:
         """The run that all agents agreed on, after its ranks have ended; None if it is given up.
@@ -254,13 +273,19 @@ class Membership:
                 self._watch.stop()
             if assignment.interrupts.is_due():
                 return None
+            if self._last_word is not None:
+                return self._obey_word(self._last_word)
+            if self._astray is not None:
+                self._astray.found_rank_0()
             if found is None:
                 log = EventLog(assignment.started, assignment.on_event)
                 log.add(own.raw)
-                return self._lead(assignment, log)
+                run = self._lead(assignment, log)
+                return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
             follower.addresses = self._addresses
+            self._look_on(follower)
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
             except LinkLostError:
@@ -279,6 +304,10 @@ class Membership:
             listener.close()
         if self._paths is not None:
             self._paths.close()
+        if self._astray is not None:
+            self._astray.close()
+        if self._announcer is not None:
+            self._announcer.close()
 
     def _keep_answering(self, run: RankRun | None) -> None:
         """Where the network is cut, answer those behind the cut for a while longer."""
@@ -295,13 +324,19 @@ class Membership:
         first_contact = assignment.budgets.seconds_for(RENDEZVOUS)
         if self._watch is not None and not self._peers.met:
             self._watch.start()
+        if self._astray is not None and not self._peers.met and self._discovery.rank > 0:
+            self._astray.start()
         again = _AFTER_SILENCE_SECONDS if self._peers.leaders_silent else _NEXT_LEADER_SECONDS
         patience = _Patience(again if self._peers.met else first_contact)
         for rank in range(self._discovery.rank):
             if rank not in self._peers.gone:
+                if rank > 0 and patience.over and rank in self._others_addresses():
+                    patience = _Patience(_NEXT_LEADER_SECONDS)  # it gives rank 0 up at about the same time
                 link = self._await_agent(rank, assignment, own, patience)
                 if link is not None:
                     return rank, link
+                if self._last_word is not None:
+                    return None
                 self._peers.unreachable.add(rank)
         return None
 
@@ -319,14 +354,74 @@ class Membership:
                 patience.shorten(_FAILED_START_SECONDS)
             if self._watch is not None and self._watch.shut_out is not None and not self._peers.met:
                 return None
-            link = self._discovery.connect(rank, self._peers.addresses)
+            link = self._discovery.connect(rank, {**self._others_addresses(), **self._peers.addresses})
             if link is not None or patience.over:
                 return link
-            if self._watch is not None and not self._peers.met and self._watch.certain is not None:
+            if self._astray is not None and not self._peers.met:
+                leader = self._astray.leader()
+                if leader is not None and leader > rank:
+                    return None  # others of this run have given that rank up
+                self._last_word = self._astray.poll()
+                if self._last_word is not None:
+                    return None
+            is_certain = self._watch is not None and self._watch.certain is not None
+            if is_certain and not self._peers.met and not self._may_be_reported():
                 self._is_kept_out = True
                 patience.shorten(0.0)
             time.sleep(_RETRY_SECONDS)
         return None
+
+    def _look_on(self, follower: Follower) -> None:
+        """Let the leader know of another server that the ranks meet before rank 0."""
+        watch, announcer = self._watch, self._announcer
+        if watch is None or announcer is None or self._peers.met:
+            return
+
+        def tell(found: Reach) -> None:
+            card = replace(announcer.card, obstacle=found.obstacle.value, found=found.words)
+            follower.notes.append(messages.Stray(card))
+
+        watch.look_on(tell)
+
+    def _may_be_reported(self) -> bool:
+        """Whether a leader of others of this job may still report that this one does not get to rank 0's machine."""
+        return self._astray is not None and self._astray.may_be_reported
+
+    def _others_addresses(self) -> dict[int, Address]:
+        """Where agents that have not met this one listen, as they announce it."""
+        return {} if self._astray is None else self._astray.addresses()
+
+    def _follow_twin(self, leader: Heard, assignment: Assignment) -> RankRun | None:
+        """The verdict of the agent of the same rank at the address where all look.
+
+        Raises:
+            UsageError: it refuses this one, or is gone.
+        """
+        if self._astray is None or not self._astray.join(leader):
+            raise started_twice(self._discovery.rank)
+        while not assignment.interrupts.is_due(LAUNCHER_PATIENCE_SECONDS) and self._astray.is_joined:
+            assignment.local.poll()
+            word = self._astray.poll()
+            if word is not None:
+                return self._obey_word(word)
+            time.sleep(_RETRY_SECONDS)
+        raise started_twice(self._discovery.rank)
+
+    def _obey_word(self, word: messages.Message) -> RankRun | None:
+        """The run as the leader of others of this job tells it, who reports it; None where that one was interrupted.
+
+        Raises:
+            UsageError: that leader refuses this process.
+            SystemExit: that leader ended with an error.
+        """
+        if isinstance(word, messages.RefusedRank):
+            raise started_twice(word.rank, word.why)
+        link = None if self._astray is None else self._astray.release()
+        if link is not None:
+            _lines_to_leader.append(link)
+        if isinstance(word, messages.FailedRun):
+            raise SystemExit(word.exit_status)
+        return run_of_message(word.run) if isinstance(word, messages.FinishedRun) else None
 
     def _lead(self, assignment: Assignment, log: EventLog) -> RankRun | None:
         discovery = self._discovery
@@ -337,8 +432,17 @@ class Membership:
         # Unless the run may span machines, all ranks are here; if it may, a rank's host is not known yet.
         elsewhere = UNKNOWN_HOST if discovery.spans_machines else assignment.host
         remote = RemoteRanks(
-            self._listeners, discovery.key, world_size, discovery.rank, own, elsewhere, self._paths
+            self._listeners,
+            discovery.key,
+            world_size,
+            discovery.rank,
+            own,
+            elsewhere,
+            self._paths,
+            self._announcer,
         )
+        if self._announcer is not None:
+            self._announcer.introduce(replace(self._announcer.card, leads=True))
         remote.remember(self._peers)
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
@@ -348,7 +452,9 @@ class Membership:
         agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:
             if not agent.watch():
-                remote.send(messages.Interrupted())
+                self._twin = remote.strays.yields_to
+                if self._twin is None:
+                    remote.send(messages.Interrupted())
                 return None
             remote.send(messages.EndRequest())
             unkillable = assignment.local.end()
@@ -359,7 +465,8 @@ class Membership:
                 told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
                 run = replace(run, incidents=told)
             self._keep_answering(run)
-            remote.send(messages.FinishedRun(message_of_run(run)))
+            remote.send_verdict(messages.FinishedRun(message_of_run(run)))
+            remote.strays.announce_end(int(ExitStatus.ERROR))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:

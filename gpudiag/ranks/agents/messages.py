@@ -46,10 +46,43 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """Who an agent is and where it looks for rank 0: what it announces beside the rendezvous."""
+
+    key: str  # of its run; empty where it does not know it
+    entry: str  # what is run; empty where nothing is yet
+    job: str  # what its launcher calls the job; empty where it gives no name
+    user: int
+    rank: int
+    world_size: int
+    host: str
+    place: str  # where it looks for rank 0, as it was given: HOST:PORT
+    addresses: tuple[str, ...] = ()  # those of HOST, as its own machine looks them up
+    machine: tuple[str, ...] = ()  # the addresses of its own machine, without loopback
+    port: int | None = None  # where it listens for agents of other machines
+    leads: bool = False
+    obstacle: str = ""  # what is in the way to rank 0
+    found: str = ""  # the same in words
+    trouble: str = ""  # why it cannot start its rank
+    hint: str = ""  # what to do about that
+    ended: int | None = (
+        None  # from a leader that has reported it: the exit status of all, whom no link reaches
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """To the leader of others of its job, from an agent that does not find rank 0: who it is, and what it found."""
+
+    card: Card
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedRank:
-    """To a follower: another process has its rank."""
+    """To a follower: it cannot take part, and why; without `why`, another process has its rank."""
 
     rank: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +284,8 @@ class SharedStatus:
 Message = (
     RunKey
     | Hello
+    | Card
+    | Stray
     | RefusedRank
     | RankState
     | RankSettings

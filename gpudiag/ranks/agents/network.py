@@ -22,6 +22,7 @@ _LOOPBACK_FLAG = 0x8  # IFF_LOOPBACK of linux/if.h
 # A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
+_MEANWHILE_SECONDS = 0.2
 # Docker's own resolver, which knows a container's name once that is up.
 _DOCKER_RESOLVER = "nameserver 127.0.0.11"
 _LISTENING = "0A"  # a socket's state in /proc/net/tcp
@@ -45,11 +46,12 @@ def require_address(
     patience_seconds: float,
     look_up_seconds: float = _LOOK_UP_SECONDS,
     notice: Callable[[str], None] | None = None,
+    meanwhile: Callable[[str], None] | None = None,
 ) -> None:
     """Return once the name where ranks are to meet has an address.
 
     It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
-    `notice` is told after 5 s what is waited for.
+    `notice` is told after 5 s what is waited for; `meanwhile` is called several times a second with what the resolver says.
 
     Raises:
         NoAddressError: the name still did not resolve after `patience_seconds`.
@@ -62,7 +64,11 @@ def require_address(
             notice = None
         if time.monotonic() >= deadline:
             raise NoAddressError(name, said)
-        time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+        again = min(time.monotonic() + _RETRY_SECONDS, deadline)
+        while (left := again - time.monotonic()) > 0:
+            if meanwhile is not None:
+                meanwhile(said)
+            time.sleep(min(_MEANWHILE_SECONDS, left))
 
 
 def names_are_late() -> bool:

@@ -3,7 +3,6 @@
 torch says the same of all of them, "client socket has timed out", and only after its whole timeout.
 """
 
-import contextlib
 import errno
 import os
 import socket
@@ -31,6 +30,7 @@ _LOOK_AFTER_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
+_LOOK_ON_SECONDS = 4.0
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
 _LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
@@ -53,12 +53,14 @@ class Obstacle(StrEnum):
     REFUSED = "refused"  # the machine is up, and nobody listens there
     FOREIGN = "foreign_server"
     OTHER_PORTS = "other_ports"  # the ranks' own port answers, and no other
+    NOT_FOUND = "not_found"  # nothing is in the way, and rank 0 of this run is not there
 
 
+_PASSED_OVER = (Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.REFUSED)
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
 _NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
 # Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
-_HOPES = (Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
+_HOPES = (Obstacle.NOT_FOUND, Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,30 @@ def look_at(meeting: Meeting) -> Reach | None:
     if not found:  # the resolver takes its time
         return None
     if meeting.elsewhere and all(is_own_address(address) for address in found):
-        words = f"{meeting.name} is {', '.join(found)} on this machine, which is this machine itself"
+        named = "" if meeting.name in found else f" {', '.join(found)} on this machine, which is"
+        words = f"{meeting.name} is{named} this machine itself"
         return Reach(Obstacle.OWN_ADDRESS, words, place)
     seen = [_look_at_address(address, meeting, place) for address in found[:_MOST_ADDRESSES]]
     # A first address that is dead and a second one that works are healthy.
     if None in seen:
         return None
     return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
+
+
+def look_for_other_server(meeting: Meeting) -> Reach | None:
+    """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
+
+    torch stays with the first address that takes a connection, whoever listens there; agents try on.
+    """
+    found = _look_up(meeting.name)
+    if isinstance(found, str) or len(found) < 2:
+        return None
+    place = f"{meeting.name}:{meeting.port}"
+    for address in found[:_MOST_ADDRESSES]:
+        reach = _look_at_address(address, meeting, place)
+        if reach is None or reach.obstacle not in _PASSED_OVER:
+            return reach if reach is not None and reach.obstacle is Obstacle.FOREIGN else None
+    return None
 
 
 class Certainty:
@@ -165,6 +184,16 @@ class MeetingWatch:
             self._thread.start()
 
     @property
+    def has_looked(self) -> bool:
+        """Whether there was a look yet."""
+        return bool(self._found)
+
+    @property
+    def latest(self) -> Reach | None:
+        """What the latest look found in the way; None where it found nothing, or there was none yet."""
+        return self._found[-1] if self._found else None
+
+    @property
     def certain(self) -> Reach | None:
         """What is in the way for sure, so that rank 0 need not be waited for; None where there may be nothing."""
         return self._certainty.reach
@@ -172,6 +201,17 @@ class MeetingWatch:
     def stop(self) -> None:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
+
+    def look_on(self, told: Callable[[Reach], None]) -> None:
+        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server."""
+
+        def look() -> None:
+            time.sleep(_LOOK_ON_SECONDS)
+            found = look_for_other_server(self._meeting)
+            if found is not None:
+                told(found)
+
+        threading.Thread(target=look, daemon=True).start()
 
     @property
     def shut_out(self) -> OnlyOpenPort | None:
@@ -185,8 +225,8 @@ class MeetingWatch:
         found = self._found[places[-1]]
         return None if found is None else found.only_open
 
-    def conclude(self) -> Reach | None:
-        """What was in the way; None where nothing was to be seen.
+    def conclude(self) -> Reach:
+        """What was in the way, or that rank 0 is not there.
 
         Rank 0 may have given up by now. So a port that somebody else had, or that alone was open, counts for
         more than that nobody listens there any more.
@@ -194,7 +234,13 @@ class MeetingWatch:
         lasting = [one for one in self._found if one is not None and one.obstacle in _LASTING]
         if lasting:
             return lasting[-1]
-        return self._found[-1] if self._found else look_at(self._meeting)
+        latest = self._found[-1] if self._found else look_at(self._meeting)
+        if latest is not None:
+            return latest
+        place = f"{self._meeting.name}:{self._meeting.port}"
+        return Reach(
+            Obstacle.NOT_FOUND, f"{place} was tried, and no rank 0 of this run was found there", place
+        )
 
     def _leave_note(self, found: Reach | None) -> None:
         """Let rank 0's agent know that this one reaches the store, and not it."""
@@ -231,23 +277,23 @@ class MeetingWatch:
 
 
 def explain_absence(
-    incidents: tuple[Incident, ...], reach: Reach | None, rank: int, host: str
+    incidents: tuple[Incident, ...], reach: Reach, rank: int, host: str
 ) -> tuple[Incident, ...]:
     """The incidents of a rank that has not met rank 0: who never came, or that this host does not get there.
 
-    Of the others nothing can be known here: only rank 0's machine could have told of them.
+    Where all others are here, and nobody listens on rank 0's machine, it is rank 0 that is missing. Else this rank may
+    be the one that looks at a wrong place: it says where it looked, and what is there.
     """
-    absent = next((one for one in incidents if one.kind is IncidentKind.NOT_STARTED and one.rank == 0), None)
+    missing = [one for one in incidents if one.kind is IncidentKind.NOT_STARTED]
+    absent = next((one for one in missing if one.rank == 0), None)
     if absent is None:
         return incidents
     rest = tuple(one for one in incidents if one.kind is not IncidentKind.NOT_STARTED)
-    if reach is None:
-        return (absent, *rest)
     if reach.only_open is not None:
         return (reach.only_open.incident(absent.at_seconds), *rest)
     evidence = (*absent.evidence, *reach.evidence())
-    if reach.obstacle is Obstacle.REFUSED:
-        return (replace(absent, host=reach.host or host, evidence=evidence), *rest)
+    if missing == [absent] and reach.obstacle in (Obstacle.REFUSED, Obstacle.NOT_FOUND):
+        return (replace(absent, host=reach.host or absent.host, evidence=evidence), *rest)
     unreached = Incident(IncidentKind.UNREACHED, rank, host, RENDEZVOUS, absent.at_seconds, evidence)
     return (unreached, *rest)
 
@@ -261,6 +307,9 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
     if said in _NO_ROUTE:
         words = f"there is no route from this machine to {named}: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
+    if said == errno.ECONNRESET:  # before the server could be greeted
+        words = f"another server has port {meeting.port} of {named}; it resets connections"
+        return Reach(Obstacle.FOREIGN, words, place)
     if said == errno.ECONNREFUSED:
         if None in _try_agents(address, meeting):
             return None  # its agent, or somebody else's: the agents find out
@@ -275,18 +324,12 @@ def _identify(
     connection: socket.socket, named: str, address: str, meeting: Meeting, place: str
 ) -> Reach | None:
     """Who listens where the ranks are to meet."""
-    reply = b""
-    connection.settimeout(_REPLY_SECONDS)
-    for greeting in (_STORE_GREETING, _END_OF_LINES):
-        if not reply:
-            with contextlib.suppress(OSError):  # it says nothing, or hangs up
-                connection.sendall(greeting)
-                reply = connection.recv(256)
+    reply, ended = _greet(connection)
+    other = f"another server has port {meeting.port} of {named}"
     text = reply.decode("ascii", errors="replace").partition("\n")[0]
     first = "".join(letter for letter in text if letter.isprintable())[:60]
     if first.isascii() and len(first) >= 4:
-        words = f"another server has port {meeting.port} of {named}; it answers {first!r}"
-        return Reach(Obstacle.FOREIGN, words, place)
+        return Reach(Obstacle.FOREIGN, f"{other}; it {_protocol(first)}answers {first!r}", place)
     tried = _try_agents(address, meeting)
     shut_out = _find_shut_out(reply, address, meeting, tried)
     if shut_out is not None:
@@ -294,13 +337,53 @@ def _identify(
         return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
     if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
         return None
-    if reply[:4] == _STORE_ANSWER and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
+    is_store = reply[:4] == _STORE_ANSWER
+    if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place)
-    if not reply and all(one == errno.ECONNREFUSED for one in tried):
-        words = f"another server has port {meeting.port} of {named}; it accepts connections and sends nothing"
-        return Reach(Obstacle.FOREIGN, words, place)
-    return None
+    if any(one != errno.ECONNREFUSED for one in tried):
+        return None
+    if is_store:  # another job's, or torchrun's own, which is there before rank 0
+        words = (
+            f"a rendezvous of torch has port {meeting.port} of {named}, and rank 0 of this run is not there"
+        )
+        return Reach(Obstacle.NOT_FOUND, words, place)
+    if reply:
+        what = f"it answers {reply[:8].hex(' ')}, which is no rendezvous of torch's"
+    else:
+        what = {
+            "reset": "it resets connections",
+            "closed": "it closes connections and sends nothing",
+        }.get(ended, "it accepts connections and sends nothing")
+    return Reach(Obstacle.FOREIGN, f"{other}; {what}", place)
+
+
+def _protocol(first_line: str) -> str:
+    """What the server speaks, where its first line shows that; a web server may leave out its status line."""
+    line = first_line.lower()
+    spoken = (
+        "HTTP"
+        if line.startswith(("http/", "<!doctype html", "<html"))
+        else "SSH"
+        if line.startswith("ssh-")
+        else ""
+    )
+    return f"speaks {spoken} and " if spoken else ""
+
+
+def _greet(connection: socket.socket) -> tuple[bytes, str]:
+    """What the server says to torch's greeting, or to the end of a line; and how the connection ended, if it did."""
+    connection.settimeout(_REPLY_SECONDS)
+    for greeting in (_STORE_GREETING, _END_OF_LINES):
+        try:
+            connection.sendall(greeting)
+            reply = connection.recv(256)
+        except TimeoutError:
+            continue
+        except OSError:
+            return b"", "reset"
+        return reply, "" if reply else "closed"
+    return b"", ""
 
 
 def _find_shut_out(

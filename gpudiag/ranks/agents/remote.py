@@ -6,24 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpudiag.errors import ExitStatus
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
 from gpudiag.ranks.agents.path_watch import HostAgent, Look, PathWatch
+from gpudiag.ranks.agents.strays import Strays
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
 from gpudiag.ranks.diagnosis import evidence
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import PathSegments
 from gpudiag.ranks.diagnosis.paths import Paths
-from gpudiag.ranks.diagnosis.start_error import FailedStart, sizes_differ
+from gpudiag.ranks.diagnosis.split import Looker
+from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
 from gpudiag.ranks.process import Machine
+from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.
 _UNHEARD_FLOOR_SECONDS = 0.5
@@ -69,6 +72,7 @@ class RemoteRecord:
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     sent: tuple[PeerSegments, ...] = ()
+    way: messages.Card | None = None  # with another server that its rank meets before rank 0
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     host_addresses: HostAddresses | None = None  # None: not told, or its kernel does not list them
@@ -172,18 +176,22 @@ class RemoteRanks:
         own: messages.AgentLocation,
         host: str,
         path_watch: PathWatch | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
         `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
-        at the network to them.
+        at the network to them; the `announcer` finds agents that do not find this one.
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
-        self.twins: dict[tuple[int, str], str] = {}  # ranks that were started twice, with their hosts
         self.interrupted = False  # one of the agents was told to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
+        self._own_host = socket.gethostname()
+        self.strays = Strays(
+            key, own_rank, world_size, announcer, self._hosts, self._addresses, lambda: self._is_under_way
+        )
         self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
@@ -216,6 +224,7 @@ class RemoteRanks:
         for record in self._records.values():
             if record.link is not None:
                 events += self._receive(record, record.link)
+        self.strays.poll()
         return events
 
     def views(self) -> tuple[RankView, ...]:
@@ -333,6 +342,9 @@ class RemoteRanks:
 
     def send_views(self, views: tuple[RankView, ...]) -> None:
         """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
+        self.strays.announce(
+            any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views)
+        )
         now = time.monotonic()
         due = now - self._asked_at >= _TELL_SECONDS
         question = line_of(messages.ClockQuestion(now))
@@ -341,6 +353,8 @@ class RemoteRanks:
                 record.link.send_line(question)
         if due:
             self._asked_at = now
+            for link in self.strays.links():
+                link.send_line(question)  # which it leaves unanswered: it shows that this one runs
         if now - self._told_at >= max(_TELL_SECONDS, self._world_size / _VIEWS_PER_SECOND):
             self._told_at = now
             states = line_of(messages.AllStates(views, self._locations()))
@@ -389,6 +403,7 @@ class RemoteRanks:
         links = self._links()
         for record in self._records.values():
             record.link = None
+        self.strays.release()
         return links
 
     def close(self) -> None:
@@ -398,8 +413,9 @@ class RemoteRanks:
             link.close()
 
     def _links(self) -> list[Link]:
-        """The links to the agents that are connected."""
-        return [record.link for record in self._records.values() if record.link is not None]
+        """The links to the agents that are connected, strays last."""
+        members = [record.link for record in self._records.values() if record.link is not None]
+        return [*members, *self.strays.links()]
 
     def _locations(self) -> tuple[tuple[int, messages.AgentLocation], ...]:
         """The location of each agent that has connected, and this one's."""
@@ -417,19 +433,19 @@ class RemoteRanks:
     def _welcome(self, caller: Caller) -> list[RawEvent]:
         """Accept the agent for its rank; return the events that came with its greeting."""
         link, hello = caller.link, caller.hello
+        if isinstance(hello, messages.Stray):
+            self.strays.welcome(link, hello.card)
+            return []
         if not isinstance(hello, messages.Hello):  # not an agent
             link.close()
             return []
         rank = hello.rank
-        if hello.world_size != self._world_size:
-            link.send(messages.FailedRun(int(ExitStatus.USAGE)))
-            raise sizes_differ(self._own_rank, self._world_size, rank, hello.world_size)
         record = self._records.get(rank)
-        if record is None or record.link is not None:
-            first = "this host" if record is None else record.view.host
-            self.twins[rank, hello.host] = f"rank {rank} on {first} and on {hello.host}"
-            link.send(messages.RefusedRank(rank))
-            link.close()
+        if record is not None and record.link is not None and _is_same_process(record, hello):
+            record.link.close()  # its connection was lost, and that has not been noticed here
+            record.link = None
+        if hello.world_size != self._world_size or record is None or record.link is not None:
+            self.strays.welcome(link, self.strays.card_of(hello))
             return []
         record.link, record.lost = link, False
         record.view = replace(record.view, host=hello.host, agent_came=True)
@@ -443,6 +459,35 @@ class RemoteRanks:
         )
         self._told_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
+
+    def _hosts(self) -> dict[int, str]:
+        """The host of each rank whose agent is connected, and of this one."""
+        linked = {rank: record.view.host for rank, record in self._records.items() if record.link is not None}
+        return {self._own_rank: self._own_host, **linked}
+
+    def _addresses(self) -> frozenset[str]:
+        """The addresses of the other hosts, as their connections show them."""
+        return frozenset(one for record in self._records.values() for one in record.addresses)
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether all ranks are here, and some have begun to measure: who comes now is of another run."""
+        stages = (record.view.stage for record in self._records.values())
+        complete = all(record.link is not None for record in self._records.values())
+        return complete and any(stage not in (IMPORT, RENDEZVOUS, INIT) for stage in stages)
+
+    def kept_away(self) -> tuple[Looker, ...]:
+        """The ranks that another server keeps in the rendezvous, as far as can be seen."""
+        return tuple(
+            self.strays.looker(record.way, record.view.still_seconds, joined=False)
+            for record in self._records.values()
+            if record.way is not None and record.view.stage == RENDEZVOUS
+        )
+
+    def send_verdict(self, run: messages.FinishedRun) -> None:
+        """Send all agents the run that they report; not those of other jobs, whose rank 0 may still come."""
+        self.strays.leave_others()
+        self.send(run)
 
     def _address_of(self, link: Link, port: int | None) -> Address | None:
         """Where other machines reach the agent at the other end, as far as the link shows it; else None."""
@@ -465,6 +510,8 @@ class RemoteRanks:
                 return record.compare_clocks(message)
             case messages.RankSettings():
                 record.settings = message.settings
+            case messages.Stray():
+                record.way = message.card
             case messages.SentSegments():
                 record.sent = message.peers
             case messages.OwnAddresses():
@@ -483,6 +530,12 @@ class RemoteRanks:
                 failed = FailedStart((record.rank,), message.host, message.failure, message.stderr)
                 self._start_failures[record.rank] = failed
         return []
+
+
+def _is_same_process(record: RemoteRecord, hello: messages.Hello) -> bool:
+    """Whether the agent that greets is the one that is connected already."""
+    known, new = record.location, hello.location
+    return known is not None and (known.pid, known.machine) == (new.pid, new.machine)
 
 
 def _is_ending(record: RemoteRecord) -> bool:

@@ -81,6 +81,7 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.ENDED: (_earlier_failure, _different_collectives),
         IncidentKind.NOT_STARTED: (),
         IncidentKind.UNREACHED: (),
+        IncidentKind.SPLIT: (),
         IncidentKind.CUT_OFF: (),
         IncidentKind.PARTED: (),
         IncidentKind.NARROWED: (),

@@ -99,12 +99,9 @@ def absent_module(name: str, python: str | None = None) -> UsageError:
     return UsageError(f"{name} is not installed, and ranks need it", hint=hint)
 
 
-def sizes_differ(rank: int, world_size: int, other_rank: int, other_size: int) -> UsageError:
-    """The exception for two processes of one run with different world sizes."""
-    return UsageError(
-        f"WORLD_SIZE differs: rank {rank} was started with {world_size}, rank {other_rank} with {other_size}",
-        hint="start every process of the run with the same WORLD_SIZE",
-    )
+def describe_twins(rank: int, host: str, other_host: str) -> str:
+    """Two processes that have the same rank, in words."""
+    return f"rank {rank} on {host} and on {other_host}"
 
 
 def verdict_lost() -> LaunchError:
@@ -115,11 +112,11 @@ def verdict_lost() -> LaunchError:
     )
 
 
-def started_twice(rank: int) -> UsageError:
-    """The exception for two processes with the same rank in one run."""
+def started_twice(rank: int, why: str = "") -> UsageError:
+    """The exception for two processes with the same rank in one run; `why` is what its leader says."""
     return UsageError(
-        f"rank {rank} was started twice in this run",
-        hint="give every process its own RANK, or let the launcher do so",
+        why or f"rank {rank} was started twice in this run",
+        hint="give every process its own RANK, or let the launcher do so; two jobs need two MASTER_PORTs",
     )
 
 

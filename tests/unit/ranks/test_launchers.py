@@ -9,8 +9,16 @@ from collections.abc import Mapping
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.launchers import LaunchedProcess, Launcher, find_launched, is_one_of_several, outside_step
+from gpudiag.ranks.environment import RankEnvironment, read_claim, read_environment
+from gpudiag.ranks.launchers import (
+    LaunchedProcess,
+    Launcher,
+    find_launched,
+    is_one_of_several,
+    job_hosts,
+    job_name,
+    outside_step,
+)
 
 SRUN = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "gpudiag", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",
@@ -191,3 +199,61 @@ def test_the_line_names_the_launcher_its_variables_and_where_rank_0_is() -> None
     assert (
         line == "started by srun (SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS): 4 ranks, rank 0 on n01"
     )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {**SRUN, "RANK": "0"},
+        {**SRUN, "RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "n01", "MASTER_PORT": "29500"},
+        {**MPIRUN, "RANK": "0", "WORLD_SIZE": "4"},
+    ],
+)
+def test_a_rank_that_was_left_in_the_shell_is_refused_at_once(variables: dict[str, str]) -> None:
+    with pytest.raises(
+        UsageError, match=r"RANK=0 contradicts (srun|mpirun), for which this is process \d of 4"
+    ):
+        read_environment(variables)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "3", "WORLD_SIZE": "4"},  # a script that hands Slurm's own number on
+        {"RANK": "0", "WORLD_SIZE": "32", "LOCAL_RANK": "0"},  # a launcher that runs in each task
+        {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "7"},
+        {"RANK": "0", "WORLD_SIZE": "4", "RAY_JOB_ID": "01000000"},
+    ],
+)
+def test_a_rank_that_a_launcher_within_gives_is_no_contradiction(variables: dict[str, str]) -> None:
+    meeting = {"MASTER_ADDR": "n01", "MASTER_PORT": "29500"}
+    environment = read_environment({**SRUN, **meeting, **variables})
+    assert environment is not None
+    assert environment.rank == int(variables["RANK"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "claim"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
+        ({**SRUN, "RANK": "0", "WORLD_SIZE": "4"}, (3, 4)),  # Slurm knows better
+        ({"RANK": "x", "WORLD_SIZE": "4"}, None),
+        ({"RANK": "0"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_who_a_process_is_that_cannot_start_is_known_if_anybody_says_so(
+    variables: dict[str, str], claim: tuple[int, int] | None
+) -> None:
+    assert read_claim(variables) == claim
+    assert read_claim({}, rank=1, world_size=3) == (1, 3)
+
+
+def test_a_job_s_name_and_hosts_are_its_scheduler_s() -> None:
+    assert job_name(SRUN) == "gpudiag:7"
+    assert job_name({"TORCHELASTIC_RUN_ID": "none"}) == ""
+    assert job_name({"TORCHELASTIC_RUN_ID": "job-1"}) == "job-1"
+    assert job_hosts({**SRUN, "MASTER_ADDR": "n09"}) == ("n01", "n02", "n09")
+    assert job_hosts({"LSB_HOSTS": "h1 h1 h2"}) == ("h1", "h2")
+    assert job_hosts({}) == ()

@@ -1,6 +1,7 @@
 """What is found on the way to rank 0's machine, here played by servers of this one."""
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,19 @@ def silent(connection: socket.socket) -> None:
         pass
 
 
+def tls(connection: socket.socket) -> None:
+    connection.recv(64)
+    connection.sendall(bytes((21, 3, 1, 0, 2, 2, 70)))
+
+
+def closing(connection: socket.socket) -> None:
+    connection.recv(64)
+
+
+def resetting(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 def store(connection: socket.socket) -> None:
     connection.recv(64)
     connection.sendall(reach._STORE_ANSWER)
@@ -76,7 +90,14 @@ def look(
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(web, "'HTTP/1.0 400 Bad request'"), (ssh, "'SSH-2.0-OpenSSH_9.2'"), (silent, "sends nothing")],
+    [
+        (web, "'HTTP/1.0 400 Bad request'"),
+        (ssh, "'SSH-2.0-OpenSSH_9.2'"),
+        (silent, "accepts connections and sends nothing"),
+        (tls, "answers 15 03 01 00 02 02 46, which is no rendezvous of torch's"),
+        (closing, "closes connections and sends nothing"),
+        (resetting, "resets connections"),
+    ],
 )
 def test_another_server_is_told_by_what_it_answers(
     answer: Callable[[socket.socket], None], words: str
@@ -90,7 +111,7 @@ def test_another_server_is_told_by_what_it_answers(
 
 def test_the_ranks_own_store_is_no_obstacle_and_neither_is_an_agent() -> None:
     with server(store) as port, server(silent) as agent:
-        assert look(port, tuple(free_ports(1))) is None
+        assert look(port, (agent,)) is None
         assert look(free_ports(1)[0], (agent,)) is None
 
 
@@ -98,7 +119,9 @@ def test_the_store_of_torch_itself_answers_as_it_is_asked() -> None:
     distributed = pytest.importorskip("torch.distributed")
     for libuv in (True, False):
         there = distributed.TCPStore(HERE, 0, is_master=True, wait_for_workers=False, use_libuv=libuv)
-        assert look(there.port, tuple(free_ports(1))) is None
+        found = look(there.port, tuple(free_ports(1)))
+        assert found is not None
+        assert found.obstacle is Obstacle.NOT_FOUND  # no agent is beside it: rank 0 may still come
         there.set("a", "b")
         assert there.get("a") == b"b"
 
@@ -134,9 +157,9 @@ def test_a_first_address_that_is_dead_and_a_second_that_works_is_healthy(
         addresses = ("127.0.0.9", HERE) if name == "a1" else (name,)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port or 0)) for one in addresses]
 
-    with server(store) as port:
+    with server(store) as port, server(silent) as agent:
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
-        assert look(port, (1,), name="a1") is None
+        assert look(port, (agent,), name="a1") is None
 
 
 def test_the_notice_comes_once_and_not_after_rank_0_was_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +194,24 @@ ABSENT = tuple(
 )
 
 
-def test_of_the_others_nothing_is_said_where_rank_0_was_not_met() -> None:
-    assert explain_absence(ABSENT, None, 2, "a2") == ABSENT[:1]
-    (refused,) = explain_absence(ABSENT, Reach(Obstacle.REFUSED, "a0 is up", "a0:29500", "a0"), 2, "a2")
+def test_where_others_are_missing_too_this_rank_says_where_it_looked_and_not_that_rank_0_is_missing() -> None:
+    for obstacle in (Obstacle.REFUSED, Obstacle.NO_ANSWER, Obstacle.FOREIGN, Obstacle.NOT_FOUND):
+        (told,) = explain_absence(ABSENT, Reach(obstacle, "a0 was tried", "a0:29500", "a0"), 2, "a2")
+        assert (told.kind, told.rank, told.host, told.stage) == (
+            IncidentKind.UNREACHED,
+            2,
+            "a2",
+            "rendezvous",
+        )
+        assert told.facts["found"] == "a0 was tried"
+
+
+def test_where_all_others_are_here_rank_0_is_missing_unless_the_way_there_is_blocked() -> None:
+    alone = ABSENT[:1]
+    (refused,) = explain_absence(alone, Reach(Obstacle.REFUSED, "a0 is up", "a0:29500", "a0"), 2, "a2")
     assert (refused.kind, refused.rank, refused.host) == (IncidentKind.NOT_STARTED, 0, "a0")
-    (cut,) = explain_absence(ABSENT, Reach(Obstacle.NO_ANSWER, "a0 does not answer", "a0:29500"), 2, "a2")
-    assert (cut.kind, cut.rank, cut.host, cut.stage) == (IncidentKind.UNREACHED, 2, "a2", "rendezvous")
+    (cut,) = explain_absence(alone, Reach(Obstacle.NO_ANSWER, "a0 does not answer", "a0:29500"), 2, "a2")
+    assert (cut.kind, cut.rank, cut.host) == (IncidentKind.UNREACHED, 2, "a2")
 
 
 def test_another_incident_is_left_as_it_is() -> None:

@@ -71,6 +71,30 @@ def test_each_mistake_has_its_code(change: Any, code: str, disproved: str | None
     assert disproved is None or seen[disproved] is False
 
 
+BEFORE = ("0.0", 0, "2x2", "start")
+
+
+@pytest.mark.parametrize(("change", "code", "words"), [
+    # modelscope/FunASR/pull/3472 (the last micro-batch is the one without), karpathy/build-nanogpt/pull/30
+    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 20}, "train.not_averaged", "inside no_sync()"),
+    (lambda rank: {"parameters": looks(f"r{rank}"), "unsynchronized": 3}, "train.ranks_differ", "though DDP averages"),
+    # vllm-project/speculators/pull/926, Hzfinfdu/Diffusion-BERT/issues/30: rank 0 alone loads the checkpoint
+    (lambda rank: {"parameters": (("0.0", 0, "2x2", f"r{rank}"), *looks("b"))}, "train.initial_parameters", "before the first step"),
+    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")), "settings": ("lr 0.1", f"weight_decay {rank // 2}")}, "train.ranks_differ", "weight_decay 0 on ranks 0 and 1; weight_decay 1 on rank 2"),
+    (lambda rank: {"parameters": (BEFORE, *looks(f"r{rank}")), "settings": ("lr 0.1",)}, "train.ranks_differ", "averages the gradients"),
+])  # fmt: skip
+def test_why_ranks_under_ddp_differ_is_said(change: Any, code: str, words: str) -> None:
+    facts = {rank: rank_facts(rank, **change(rank)) for rank in range(RANKS)}
+    (finding,), verifications = judge_proof(facts, SCRIPT, "a1", ended_well=True)
+    assert finding.code == code
+    assert words in finding.message
+    assert next(one for one in verifications if one.name == "parameters_alike").passed is False
+
+
+def test_a_look_before_the_first_step_accuses_nobody_whose_parameters_are_alike() -> None:
+    assert judge(lambda rank: {"parameters": (BEFORE, *looks("b")), "unsynchronized": 0})[0] == []
+
+
 def test_other_parameters_on_every_rank_are_model_parallelism_where_gradients_cross_in_another_way() -> None:
     codes, seen = judge(
         lambda rank: {"parameters": looks(f"r{rank}"), "forwards": 0, "wrapped": 0, "crossed": 40, "samples": tuple(range(10)), "share": None, "sampler": "whole"}

@@ -1,0 +1,251 @@
+"""How agents that miss others find them beside the rendezvous: by datagrams to their own networks and to known hosts.
+
+Nobody announces while all goes well. An agent that has missed somebody for a moment says who it is and where it looks
+for rank 0; the leader of others of its job replies. What they do then is in `astray` and `diagnosis.split`.
+"""
+
+import contextlib
+import ipaddress
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpudiag.interfaces import list_addresses
+from gpudiag.model.untrusted_text import escape_controls
+from gpudiag.ranks.agents.link import wait_readable
+from gpudiag.ranks.agents.messages import Card, decode_message, encode_message
+from gpudiag.ranks.agents.network import AGENT_PORTS
+
+ANNOUNCE_PORTS = AGENT_PORTS[:16]  # of UDP: as many agents of one machine can be heard
+_PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may not be of this job
+
+# Ranks that are started together meet sooner.
+ANNOUNCE_AFTER_SECONDS = 1.5
+_PAUSES_SECONDS = (0.5, 0.5, 1.0, 1.0, 2.0, 4.0, 8.0)  # the last one again and again
+_TIMES_OF_END, _PAUSE_OF_END_SECONDS = 3, 0.05
+_FRESH_SECONDS = 2.5 * _PAUSES_SECONDS[-1]
+_MOST_BYTES = 4096
+_MOST_CARDS = 1024
+_MOST_KNOWN = 64
+_MOST_TEXT = 255
+_MOST_ADDRESSES = 32
+_COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's hardware address
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A card, the address that it came from, and when: the last and the first time, by this machine's CLOCK_MONOTONIC."""
+
+    card: Card
+    address: str
+    at: float
+    first_at: float
+
+
+class Announcer:
+    """Announces one agent's card while it misses others, and keeps what others announce; idle until `start`."""
+
+    def __init__(self, card: Card, hosts: Sequence[str] = ()) -> None:
+        """`hosts` are names or addresses of machines that may have agents of this job."""
+        self._card = card
+        self._addresses, self._machine = card.addresses, card.machine
+        self._hosts = tuple(hosts)[:_MOST_KNOWN]
+        self._known: tuple[str, ...] | None = None
+        self._heard: dict[tuple[str, int, str, str], Heard] = {}
+        self._misses = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def card(self) -> Card:
+        """What is announced, with the addresses that this machine looks up."""
+        return replace(self._card, addresses=self._addresses, machine=self._machine)
+
+    def start(self) -> None:
+        """Announce from 1.5 s from now on, unless `pause` is called before; again and again, ever more seldom."""
+        self._misses = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    def pause(self) -> None:
+        """Announce nothing until the next `start`: nobody is missed."""
+        self._misses = False
+
+    def close(self) -> None:
+        """Stop for good; a second call does nothing."""
+        self._misses, self._closed = False, True
+
+    def introduce(self, card: Card) -> None:
+        """Announce this card from now on."""
+        self._card = card
+
+    def announce_end(self, exit_status: int) -> None:
+        """Announce some times that all are to end with that status, where agents were heard that no link reaches."""
+        opened = self._socket
+        if opened is None or self._closed:
+            return
+        self._card = replace(self._card, ended=exit_status)
+        for _ in range(_TIMES_OF_END):
+            with contextlib.suppress(OSError):
+                self._send_to_all(opened)
+            time.sleep(_PAUSE_OF_END_SECONDS)
+
+    def heard(self) -> tuple[Heard, ...]:
+        """What other agents have announced lately."""
+        oldest = time.monotonic() - _FRESH_SECONDS
+        return tuple(one for one in tuple(self._heard.values()) if one.at >= oldest)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < ANNOUNCE_AFTER_SECONDS:
+            if self._closed or not self._misses:
+                self._thread = None  # all came in time: not even a socket was made
+                return
+            time.sleep(0.05)
+        with contextlib.suppress(OSError), _open_socket() as self._socket:
+            self._announce(self._socket)
+
+    def _announce(self, opened: socket.socket) -> None:
+        turn, due = 0, 0.0
+        name = self.card.place.rpartition(":")[0].strip("[]")
+        self._machine = own_addresses()
+        self._addresses = look_up_addresses(name) if name else ()
+        sent = None
+        while not self._closed:
+            card = self.card
+            if self._misses and (time.monotonic() >= due or sent != card):
+                self._send_to_all(opened)
+                due = time.monotonic() + _PAUSES_SECONDS[min(turn, len(_PAUSES_SECONDS) - 1)]
+                turn, sent = turn + 1, card
+            wait_readable((opened.fileno(),), 0.1)
+            while (received := _receive(opened)) is not None:
+                self._note(opened, *received)
+
+    def _note(self, opened: socket.socket, card: Card, address: tuple[str, int]) -> None:
+        own = self.card
+        if (card.key, card.rank, card.host, card.entry) == (own.key, own.rank, own.host, own.entry):
+            return
+        place = (card.key, card.rank, card.host, card.place)
+        if place in self._heard or len(self._heard) < _MOST_CARDS:
+            now = time.monotonic()
+            first = self._heard[place].first_at if place in self._heard else now
+            self._heard[place] = Heard(card, address[0], now, first)
+        if own.leads and not card.leads:
+            _send(opened, _datagram(own), address)
+
+    def _send_to_all(self, opened: socket.socket) -> None:
+        data = _datagram(self.card)
+        for address in _networks():
+            for port in ANNOUNCE_PORTS:
+                _send(opened, data, (address, port))
+        if self._known is None:
+            self._known = ()
+            threading.Thread(target=self._look_up_hosts, daemon=True).start()  # a resolver may hang
+        for address in dict.fromkeys((*self._known, *read_neighbours())):
+            for port in _PORTS_OF_ONE_HOST:
+                _send(opened, data, (address, port))
+
+    def _look_up_hosts(self) -> None:
+        for name in self._hosts:
+            with contextlib.suppress(OSError):
+                entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_DGRAM)
+                self._known = (*(self._known or ()), *(str(entry[4][0]) for entry in entries))
+
+
+def look_up_addresses(name: str) -> tuple[str, ...]:
+    """The addresses of that name on this machine; empty where it has none. May take as long as the resolver does."""
+    try:
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
+
+
+def own_addresses() -> tuple[str, ...]:
+    """The addresses of this machine's interfaces, without loopback; empty where the kernel does not list them."""
+    try:
+        texts = [one.address.partition("%")[0] for one in list_addresses()]
+    except OSError:
+        return ()
+    return tuple(text for text in texts if not ipaddress.ip_address(text).is_loopback)[:_MOST_ADDRESSES]
+
+
+def read_neighbours(path: str = "/proc/net/arp") -> tuple[str, ...]:
+    """The IPv4 addresses of the hosts that this machine's kernel has lately exchanged packets with (proc_net_arp(5))."""
+    try:
+        lines = Path(path).read_text().splitlines()[1:]
+    except OSError:
+        return ()
+    rows = [line.split() for line in lines]
+    return tuple(row[0] for row in rows if len(row) > 2 and int(row[2], 16) & _COMPLETE)[:_MOST_KNOWN]
+
+
+def _networks() -> Iterator[str]:
+    """Loopback, where agents of this machine hear it, and the broadcast address of each network of this machine."""
+    yield "127.0.0.1"
+    with contextlib.suppress(OSError):
+        for one in list_addresses():
+            if ":" in one.address or one.prefix > 30 or one.address.startswith("127."):
+                continue
+            network = ipaddress.ip_interface(f"{one.address}/{one.prefix}").network
+            yield str(network.broadcast_address)
+
+
+def _open_socket() -> socket.socket:
+    """A socket that hears announcements; where all ports are taken, one that hears replies alone."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        opened.setblocking(False)
+        for port in (*ANNOUNCE_PORTS, 0):
+            with contextlib.suppress(OSError):
+                opened.bind(("", port))
+                break
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _datagram(card: Card) -> bytes:
+    return json.dumps(encode_message(card)).encode()
+
+
+def _send(opened: socket.socket, data: bytes, address: tuple[str, int]) -> None:
+    with contextlib.suppress(OSError):  # no such network any more, a filter, or nobody there
+        opened.sendto(data, address)
+
+
+def _receive(opened: socket.socket) -> tuple[Card, tuple[str, int]] | None:
+    """The next card and where it came from; None where none waits. What is no card is dropped."""
+    while True:
+        try:
+            data, address = opened.recvfrom(_MOST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:  # that a host refused what was sent to it comes back as an error of the socket
+            continue
+        try:
+            card = decode_message(json.loads(data))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(card, Card):
+            return _plain(card), address
+
+
+def _plain(card: Card) -> Card:
+    """The card with texts that can stand in a report."""
+    host, place = _plain_text(card.host), _plain_text(card.place)
+    return replace(
+        card, host=host, place=place, trouble=_plain_text(card.trouble), hint=_plain_text(card.hint)
+    )
+
+
+def _plain_text(text: str) -> str:
+    return escape_controls(text[:_MOST_TEXT])

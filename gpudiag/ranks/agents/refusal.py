@@ -1,0 +1,158 @@
+"""A process that cannot take part in its job, and knows why: the leader of the others is told, and reports it for all."""
+
+import contextlib
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpudiag.errors import ExitStatus, GpudiagError, RankStartError
+from gpudiag.ranks.agents.announce import Announcer
+from gpudiag.ranks.agents.astray import is_same_job
+from gpudiag.ranks.agents.discovery import connect_agent
+from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.agents.messages import Card, FailedRun, FinishedRun, Stray
+from gpudiag.ranks.agents.reach import Obstacle
+from gpudiag.ranks.launchers import job_hosts, job_name
+
+# The leader announces itself once it has missed somebody for 1.5 s, and may have been started a little later.
+_FIND_SECONDS = 8.0
+_VERDICT_SECONDS = 60.0
+_SEARCH_SECONDS = 20.0
+_LOOK_AGAIN_SECONDS = 0.1
+# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's own limit
+# is 256 or more.
+_OPEN_FILES = 64
+
+
+class Outsider:
+    """A process that is not of the run yet, and may never be: it looks for the leader, and waits for that one's verdict."""
+
+    def __init__(self, card: Card) -> None:
+        """Announce the card, and give it to the leader."""
+        self._announcer = Announcer(card, job_hosts(os.environ))
+        self._link: Link | None = None
+        self._announcer.start()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a leader has taken it."""
+        return self._link is not None
+
+    def poll(self) -> bool:
+        """Whether a leader has ended the run, and reports this process in it. Does not wait for that."""
+        card = self._announcer.card
+        if self._link is None:
+            for heard in self._announcer.heard():
+                one = heard.card
+                if one.leads and one.port is not None and is_same_job(card, one):
+                    self._link = connect_agent((heard.address, one.port), one.key)
+                    if self._link is not None:
+                        self._link.send(Stray(card))
+                        break
+            return False
+        try:
+            for message in self._link.receive():
+                if isinstance(message, FinishedRun):
+                    return any(
+                        card.rank == one.rank or card.host == one.host for one in message.run.incidents
+                    )
+                if isinstance(message, FailedRun):
+                    return True
+        except LinkLostError:
+            self.close_link()
+        return False
+
+    def close_link(self) -> None:
+        """Leave the leader, if there is one."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def close(self) -> None:
+        """Look no further; a second call does nothing."""
+        self.close_link()
+        self._announcer.close()
+
+
+def require_open_files() -> None:
+    """Raise where this process may open too few files for a rank: it would end somewhere in the middle.
+
+    Raises:
+        RankStartError: the limit is below 64.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < _OPEN_FILES:
+        raise RankStartError(
+            f"the limit of open files is {limit} on {socket.gethostname()}, and a rank needs at least {_OPEN_FILES}",
+            hint="raise it there, for example: ulimit -n 4096",
+        )
+
+
+def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
+    """Whether the leader of the other ranks took it over that this one cannot start, and has ended the run for that.
+
+    It is looked for on this machine's networks for 8 s.
+    """
+    outsider = Outsider(_card(rank, world_size, trouble=error.message, hint=error.hint))
+    began = time.monotonic()
+    with contextlib.closing(outsider):
+        while time.monotonic() - began < (_VERDICT_SECONDS if outsider.is_heard else _FIND_SECONDS):
+            if outsider.poll():
+                return True
+            time.sleep(_LOOK_AGAIN_SECONDS)
+    return False
+
+
+class Search:
+    """Looks for others of the job while the name of rank 0's machine has no address: they may know a better one."""
+
+    def __init__(self, card: Card) -> None:
+        """Announce the card from the first call on."""
+        self._card = card
+        self._outsider: Outsider | None = None
+        self._began = time.monotonic()
+
+    def __call__(self, said: str) -> None:
+        """Look on; `said` is what the resolver says.
+
+        Raises:
+            SystemExit: the leader of others has reported that.
+        """
+        if self._outsider is None:
+            words = f"{self._card.place.rpartition(':')[0]} has no address there: {said}"
+            self._outsider = Outsider(replace(self._card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
+        if self._outsider.poll():
+            raise SystemExit(int(ExitStatus.ERROR))
+
+    def await_report(self) -> None:
+        """Wait for a leader that has heard of it; return where none has.
+
+        Raises:
+            SystemExit: it has reported that.
+        """
+        until = self._began + _SEARCH_SECONDS
+        while self._outsider is not None and self._outsider.is_heard and time.monotonic() < until:
+            self("")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def close(self) -> None:
+        """Look no further."""
+        if self._outsider is not None:
+            self._outsider.close()
+
+
+@contextlib.contextmanager
+def shared_search(rank: int, world_size: int, place: str) -> Iterator[Search]:
+    """What to call while the name in `place` has no address."""
+    with contextlib.closing(Search(_card(rank, world_size, place=place))) as search:
+        yield search
+
+
+def _card(rank: int, world_size: int, place: str = "", trouble: str = "", hint: str = "") -> Card:
+    host = socket.gethostname()
+    return Card(
+        "", "", job_name(os.environ), os.getuid(), rank, world_size, host, place, trouble=trouble, hint=hint
+    )

@@ -1,0 +1,205 @@
+"""The agents that come to a leader beside the rendezvous: who they are, and whether they are of its run."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpudiag.ranks.agents import messages
+from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.astray import relation
+from gpudiag.ranks.agents.link import Link, LinkLostError
+from gpudiag.ranks.diagnosis.split import Looker, Met, Relation
+from gpudiag.ranks.diagnosis.start_error import describe_twins
+
+_Place = tuple[int, str]  # rank and host
+
+
+@dataclass(slots=True)
+class StrayRecord:
+    """An agent that looks for rank 0 elsewhere, or that counts other ranks, and waits for this one's verdict."""
+
+    card: messages.Card
+    link: Link
+    found_at: float = field(default_factory=time.monotonic)
+
+
+class Strays:
+    """What one leader knows of agents that do not follow it, and may be of its run."""
+
+    def __init__(
+        self,
+        key: str,
+        own_rank: int,
+        world_size: int,
+        announcer: Announcer | None,
+        hosts: Callable[[], dict[int, str]],
+        addresses: Callable[[], frozenset[str]],
+        is_under_way: Callable[[], bool],
+    ) -> None:
+        """Of the run with that `key`; the `announcer` finds agents that do not find this leader.
+
+        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` says whether they have begun to measure.
+        """
+        self._key = key
+        self._own_rank = own_rank
+        self._world_size = world_size
+        self._announcer = announcer
+        self._hosts = hosts
+        self._addresses = addresses
+        self._is_under_way = is_under_way
+        self._records: dict[_Place, StrayRecord] = {}
+        self._has_refused = False
+        self.twins: dict[_Place, str] = {}  # ranks that were started twice, with both hosts
+        self.twins_since = math.inf  # CLOCK_MONOTONIC, in seconds
+        self.yields_to: Heard | None = None  # another leader of the same rank, on rank 0's machine
+
+    @property
+    def place(self) -> str:
+        """Where the ranks look for rank 0, HOST:PORT; empty where they do so on this machine alone."""
+        return "" if self._card is None else self._card.place
+
+    def card_of(self, hello: messages.Hello) -> messages.Card:
+        """What an agent that counts other ranks, and looks at the same place, would announce."""
+        own = self._card
+        place, addresses = ("", ()) if own is None else (own.place, own.addresses)
+        return messages.Card(
+            self._key, "", "", 0, hello.rank, hello.world_size, hello.host, place, addresses, (), hello.port
+        )
+
+    def welcome(self, link: Link, card: messages.Card) -> None:
+        """Keep the link of an agent that needs this one's verdict; where all ranks are here, it is of another run."""
+        is_own = card.key == self._key
+        complete = len(self._hosts()) == self._world_size
+        if self._is_under_way() or (complete and not is_own):
+            if is_own:
+                self._has_refused = True
+                place = f" at {card.place}" if card.place else ""
+                why = f"another run meets{place}, and all of its ranks are there"
+                link.send(messages.RefusedRank(card.rank, why))
+            link.close()  # of another job: its own rank 0 may still come
+            return
+        if is_own and self._is_here(card):
+            self._note_twin(card.rank, card.host)
+        earlier = self._records.pop((card.rank, card.host), None)
+        if earlier is not None:
+            earlier.link.close()
+        self._records[card.rank, card.host] = StrayRecord(card, link)
+
+    def poll(self) -> None:
+        """Receive what strays say; forget those that are gone: they have found their own rank 0, or have ended."""
+        for place, record in tuple(self._records.items()):
+            try:
+                for message in record.link.receive():
+                    if isinstance(message, messages.Stray):
+                        record.card = message.card
+            except LinkLostError:
+                record.link.close()
+                del self._records[place]
+
+    def announce(self, incomplete: bool) -> None:
+        """Announce this leader while ranks are missing; and find out whether it is the one that the others look for."""
+        if self._announcer is None:
+            return
+        if not (incomplete or self.twins or self._has_refused):
+            self._announcer.pause()
+            return
+        self._announcer.start()
+        own = self._announcer.card
+        for heard in self._announcer.heard():
+            other = heard.card
+            if not other.leads or (other.key, other.rank) != (own.key, own.rank):
+                continue
+            if set(own.addresses) & set(own.machine):  # the others look here
+                if not self._is_under_way() and (own.rank, other.host) not in self.twins:
+                    self._note_twin(own.rank, other.host)
+            elif set(other.addresses) & set(other.machine) or other.host < own.host:
+                self.yields_to = heard
+
+    def lookers(self) -> tuple[Looker, ...]:
+        """The agents that have found this one, or that it hears, and whose ranks are missing here.
+
+        Those who look where a process looks that has a rank of this run, too, are of another job.
+        """
+        now = time.monotonic()
+        known = [(record.card, record.found_at, True) for record in self._records.values()]
+        known += [(heard.card, heard.first_at, False) for heard in self._unreached()]
+        of_others = {(one.key, one.place) for one, *_ in known if self._is_here(one) and one.key != self._key}
+        return tuple(
+            self.looker(one, now - found_at, joined=joined)
+            for one, found_at, joined in known
+            if not self._is_here(one) and (one.key, one.place) not in of_others
+        )
+
+    def looker(self, card: messages.Card, seconds: float, *, joined: bool) -> Looker:
+        """That agent, as `diagnosis.split` judges it."""
+        own = self._card
+        return Looker(
+            rank=card.rank,
+            host=card.host,
+            world_size=card.world_size,
+            place=card.place,
+            addresses=card.addresses,
+            obstacle=card.obstacle,
+            found=card.found,
+            trouble=card.trouble,
+            hint=card.hint,
+            relation=Relation.CERTAIN if own is None else relation(own, self._addresses(), card),
+            joined=joined,
+            seconds=seconds,
+        )
+
+    def met(self) -> Met:
+        """The ranks that have met this one."""
+        card, hosts = self._card, self._hosts()
+        place, addresses, machine = (
+            ("", (), ()) if card is None else (card.place, card.addresses, card.machine)
+        )
+        leader = Looker(self._own_rank, hosts[self._own_rank], self._world_size, place, addresses)
+        return Met(leader, frozenset(machine), hosts, frozenset(range(self._world_size)) - hosts.keys())
+
+    def links(self) -> list[Link]:
+        """The links to those that wait for the verdict."""
+        return [record.link for record in self._records.values()]
+
+    def release(self) -> None:
+        """Forget the links, which the caller of `links` closes."""
+        self._records.clear()
+
+    def leave_others(self) -> None:
+        """Close the links to those that the verdict is not about."""
+        reported = {(one.rank, one.host) for one in self.lookers()} | self.twins.keys()
+        for place in self._records.keys() - reported:
+            self._records.pop(place).link.close()
+
+    def announce_end(self, exit_status: int) -> None:
+        """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
+        if self._announcer is not None and self._unreached():
+            self._announcer.announce_end(exit_status)
+
+    @property
+    def _card(self) -> messages.Card | None:
+        return None if self._announcer is None else self._announcer.card
+
+    def _is_here(self, card: messages.Card) -> bool:
+        """Whether this run, with as many ranks, has a process with that rank."""
+        return card.world_size == self._world_size and card.rank in self._hosts()
+
+    def _note_twin(self, rank: int, host: str) -> None:
+        """Note a second process with that rank, and both hosts."""
+        self.twins[rank, host] = describe_twins(rank, self._hosts()[rank], host)
+        self.twins_since = min(self.twins_since, time.monotonic())
+
+    def _unreached(self) -> list[Heard]:
+        """The agents of this run that are heard, and that no link reaches."""
+        if self._announcer is None or self._own_rank != 0:  # the others look for rank 0, and still may come
+            return []
+        return [
+            heard
+            for heard in self._announcer.heard()
+            if heard.card.key == self._key
+            and not heard.card.leads
+            and heard.card.world_size == self._world_size
+            and (heard.card.rank, heard.card.host) not in self._records
+            and not self._is_here(heard.card)
+        ]
