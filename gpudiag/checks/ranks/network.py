@@ -23,7 +23,8 @@ from gpudiag.units import format_rate, format_seconds
 
 _MEETING_BASIS = Basis(
     reads="The addresses of rank 0's machine as this host looks them up, and what happens on connecting to them: to the rendezvous port, and to the ports of rank 0's agent.",
-    limit="1 s for each connection, 2 s for the name; after `--rendezvous-timeout`; reported on standard error after 5 s.",
+    limit="1 s for each connection, 2 s for the name. What lasts for 3 s and does not go away because another rank starts ends"
+    " the wait; else `--rendezvous-timeout` does, and standard error has it after 5 s.",
     look_also=("getent hosts MASTER_ADDR", "ss -ltnp", "ip route get ADDRESS", "rank.not_started"),
 )
 MEETING_WRONG_ADDRESS = FindingKind(
