@@ -140,7 +140,7 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
             said.close()
             return None
         if said == errno.ETIMEDOUT:
-            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not go on to its next address"
+            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not try its next address"
             return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
         if said not in _NO_ROUTE:
             return None
