@@ -232,9 +232,11 @@ def test_a_firewall_on_rank_0_s_machine_is_told_by_those_it_keeps_out(machines: 
 def test_a_firewall_that_opens_the_ranks_port_alone_is_told_as_such(machines: list[Machine]) -> None:
     with rules(machines[0], f"tcp dport != {PORT} ip saddr {machines[1].address} ct state new drop"):
         outcomes = run(machines, seconds=20, torch=True)  # rank 0 imports torch before it listens
-    finding = one_report(outcomes)
-    assert "machine2" in json.dumps(finding)
-    assert f"port {PORT}" in finding["message"]
+    assert {outcome.status for outcome in outcomes} == {1}
+    assert outcomes[0].finding == ("network.ports_closed", "machine1")
+    message = outcomes[0].document["findings"][0]["message"]
+    assert f"on the rendezvous port {PORT}, and on no other port" in message
+    assert not any(outcome.document["findings"] for outcome in outcomes[1:] if outcome.document)
 
 
 def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
