@@ -236,7 +236,8 @@ def test_a_firewall_that_opens_the_ranks_port_alone_is_told_as_such(machines: li
     assert outcomes[0].finding == ("network.ports_closed", "machine1")
     message = outcomes[0].document["findings"][0]["message"]
     assert f"on the rendezvous port {PORT}, and on no other port" in message
-    assert not any(outcome.document["findings"] for outcome in outcomes[1:] if outcome.document)
+    told = [outcome.finding for outcome in outcomes if outcome.document and outcome.document["findings"]]
+    assert set(told) == {("network.ports_closed", "machine1")}  # machine2 may have found out by itself
 
 
 def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
