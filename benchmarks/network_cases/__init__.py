@@ -1,6 +1,6 @@
-"""Faults and oddities of the network between four machines, each with what `gpudiag nccl-test` must report of it."""
+"""Faults and oddities of the network between machines, each with what `gpudiag nccl-test` must report of it."""
 
-from benchmarks.network_cases import addresses, firewalls, healthy, in_time, splits
+from benchmarks.network_cases import addresses, firewalls, healthy, in_time, running, slow, splits
 from benchmarks.network_cases.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -9,4 +9,6 @@ CASES: tuple[Case, ...] = (
     *in_time.CASES,
     *addresses.CASES,
     *firewalls.CASES,
+    *running.CASES,
+    *slow.CASES,
 )

@@ -27,7 +27,7 @@ class Start:
     flags: Sequence[str] = ()
     meets: str | None = None  # where it is to look for rank 0, HOST:PORT
     rank: int | None = None  # which it is told to be
-    world_size: int = 4
+    world_size: int | None = None  # as it is told; None for that of the case
     delay_seconds: float = 0.0
     missing: bool = False  # never started
     wrapper: Sequence[str] = ()  # the command that starts it
@@ -46,6 +46,14 @@ class Case:
     # Hosts that a finding must have as its subject, or as the ends of its link.
     hosts: Sequence[str] = ()
     launcher: str | None = None  # the only one that the case is for
+    # The findings only warn: every process ends with status 0.
+    warning: bool = False
+    # How many reports may differ: a host that is cut off for good cannot agree with the others.
+    reports: int = 1
+    # gpudiag chooses how often each size runs.
+    automatic: bool = False
+    # How many machines, each with one rank.
+    ranks: int = 4
     # How soon the first report must be there, from the start of its process's run on: Python has started by then.
     within_seconds: float = math.inf
     # Done to the machines once all ranks measure; None for a fault of the start.

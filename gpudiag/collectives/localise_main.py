@@ -43,6 +43,12 @@ _LARGE_SECONDS = 0.5  # no further one is begun after so long
 # a probability of 99 %.
 _SMALL_TIMES, _SMALL_BATCHES = 16, 4
 _SMALL_SECONDS = 0.3  # no further batch is begun after so long
+# Where one small exchange takes longer, the line is slow: fewer are made, and large ones hold what it carries in a
+# part of its time.
+_SLOW_SECONDS = 0.01
+_SLOW_SMALL_AT_LEAST, _SLOW_LARGE_SHARE = 3, 0.6
+_LINE_SECONDS = 0.8  # for both; less where many pairs of one machine take turns
+_TURNS_SECONDS = 8.0  # for all pairs that take turns
 _POLL_SECONDS = 0.0002
 _NOT_COUNTED = Missing(MissingReason.NOT_SUPPORTED, "the data did not go to another machine over TCP")
 
@@ -159,8 +165,8 @@ class NcclLine:
         return _Works([one() for one in ((send, receive) if self._is_first else (receive, send))])
 
 
-def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
-    """What one line reaches by itself; `before` is called in the time of each exchange.
+def measure_line(line: PairLine, before: Callable[[], None], seconds: float = _LINE_SECONDS) -> LineResult:
+    """What one line reaches by itself, in about so many seconds; `before` is called in the time of each exchange.
 
     Raises:
         RuntimeError: the other rank is gone, or an exchange took too long.
@@ -168,16 +174,22 @@ def measure_line(line: PairLine, before: Callable[[], None]) -> LineResult:
     exchange = _Exchanger((line,), before)
     exchange.run(_SMALL_BYTES)  # opens the connections
     sent = _Sent()
-    smalls: list[float] = []
-    for _ in range(_SMALL_BATCHES):
-        smalls += exchange.run(_SMALL_BYTES, _SMALL_TIMES)[0]
-        if sum(smalls) >= _SMALL_SECONDS:
-            break
+    share = seconds / _LINE_SECONDS
+    smalls = exchange.run(_SMALL_BYTES)[0]
+    if smalls[0] > _SLOW_SECONDS:
+        often = int(share * _SMALL_SECONDS / smalls[0])
+        smalls += exchange.run(_SMALL_BYTES, min(_SMALL_TIMES, max(_SLOW_SMALL_AT_LEAST, often)))[0]
+    else:
+        for _ in range(_SMALL_BATCHES):
+            smalls += exchange.run(_SMALL_BYTES, _SMALL_TIMES)[0]
+            if sum(smalls) >= share * _SMALL_SECONDS:
+                break
     typical = statistics.median(smalls)
     size, larges = line.large_bytes, list[float]()
-    if typical * size / _SMALL_BYTES > LIMIT_SECONDS / 2:
-        size, larges = _SMALL_BYTES, smalls  # they tell enough
-    while len(larges) < _LARGE_TIMES and sum(larges) < _LARGE_SECONDS:
+    fitting = int(_SLOW_LARGE_SHARE * share * _LARGE_SECONDS * _SMALL_BYTES / typical)
+    if fitting < size:  # a slow line shows its speed with less
+        size = max(_SMALL_BYTES, fitting - fitting % _SMALL_BYTES)
+    while len(larges) < _LARGE_TIMES and sum(larges) < share * _LARGE_SECONDS:
         larges += exchange.run(size)[0]
     worse_end = exchange.agree(sent.share_again())
     sent_again = _NOT_COUNTED if worse_end < 0 else worse_end
@@ -351,12 +363,12 @@ class _Member:
         """Take part in all rounds that rank 0 names."""
         number = 1
         while (told := self._board.get("round", number)) is not None:
-            self.take_part(decode(Round, told["round"]), in_turn=told["in_turn"])
+            self.take_part(decode(Round, told["round"]), told["in_turn"], told["seconds"])
             number += 1
         self._board.put("left", self._rank, True)
 
-    def take_part(self, current: Round, *, in_turn: bool) -> None:
-        """Exchange data with this rank's partners in that round, and tell the results."""
+    def take_part(self, current: Round, in_turn: bool, seconds: float) -> None:
+        """Exchange data with this rank's partners in that round, about so long with each, and tell the results."""
         self._progress.enter_stage(MEASURE)  # again: a round is progress, and idle ranks wait for theirs
         own = [
             (place, pair)
@@ -367,19 +379,23 @@ class _Member:
             return
         if in_turn and own[0][0]:
             self._board.get(_topic(current, current.pairs[own[0][0] - 1]), 0)
-        results = self._measure(current, [pair for _, pair in own])
+        results = self._measure(current, [pair for _, pair in own], seconds)
         for (_, pair), result in zip(own, results, strict=True):
             if self._node == pair[0]:
                 self._board.put(_topic(current, pair), self._rail, encode(result))
 
-    def _measure(self, current: Round, pairs: Sequence[Pair]) -> list[LineResult]:
+    def tell_round(self, number: int) -> None:
+        """Report to the agent that this round is over."""
+        self._progress.emit({"kind": "round", "round": number})
+
+    def _measure(self, current: Round, pairs: Sequence[Pair], seconds: float) -> list[LineResult]:
         partners = [self._partner(pair) for pair in pairs]
         before = partial(self._progress.before_exchange, partners)
         try:
             self._lines = [self._open(current, pair) for pair in pairs]
             if current.phase is ExchangePhase.LOAD:
                 return measure_lines(self._lines, before)
-            return [measure_line(self._lines[0], before)]
+            return [measure_line(self._lines[0], before, seconds)]
         except RuntimeError as error:
             words = _SOURCE_LINE.sub("", str(error).partition("\n")[0])
             return [failed_line(words)] * len(pairs)
@@ -408,6 +424,8 @@ class _Leader:
         # Ranks that share processors would measure these.
         self._in_turn = not on_gpus and len(set(boots)) < len(boots)
         hosts = {node.host for node in self._nodes}
+        pairs = len(self._nodes) * (len(self._nodes) - 1) // 2
+        self._line_seconds = min(_LINE_SECONDS, _TURNS_SECONDS / pairs) if self._in_turn else _LINE_SECONDS
         self._localiser = Localiser(
             len(self._nodes),
             seed=request.seed,
@@ -422,9 +440,11 @@ class _Leader:
         rounds = 0
         while (current := self._localiser.next_round()) is not None:
             rounds = current.number
-            self._board.put("round", rounds, {"round": encode(current), "in_turn": self._in_turn})
-            self._member.take_part(current, in_turn=self._in_turn)
+            told = {"round": encode(current), "in_turn": self._in_turn, "seconds": self._line_seconds}
+            self._board.put("round", rounds, told)
+            self._member.take_part(current, self._in_turn, self._line_seconds)
             self._localiser.add(self._collect(current))
+            self._member.tell_round(rounds)
         self._board.put("round", rounds + 1, None)
         for rank in range(1, self._world_size):  # else the store could be gone before they have read that
             self._board.get("left", rank)

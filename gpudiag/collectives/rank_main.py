@@ -25,7 +25,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
     group = join_process_group(context, sweep.backend)
     facts = encode(_read_facts(group.device))
     context.progress.emit({"kind": "facts", **facts})
-    SweepRunner(group, sweep).run()
+    SweepRunner(group, sweep, spans_hosts=context.local_world_size < context.world_size).run()
     group.barrier()  # a rank that leaves first takes with it what it has not sent yet
     return dict(facts)
 

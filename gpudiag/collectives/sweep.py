@@ -1,7 +1,9 @@
 """The sweep on one rank, case by case: fill, warm up, time, verify, emit."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 import torch
@@ -137,11 +139,15 @@ class Repeats:
     iterations: int
 
 
-def choose_repeats(operation_seconds: float) -> Repeats:
-    """The repeats that fit into 0.05 s of warm-up and 0.15 s of measuring: 1 to 5, and 5 to 100."""
+def choose_repeats(operation_seconds: float, *, in_bounds: bool = False) -> Repeats:
+    """The repeats that fit into 0.05 s of warm-up and 0.15 s of measuring: 1 to 5, and 5 to 100.
+
+    `in_bounds`: 2 where one operation takes long, for the sizes share the time.
+    """
+    few = _SLOW_ITERATIONS if in_bounds and operation_seconds > _SLOW_SECONDS else MIN_ITERATIONS
     return Repeats(
         warmup=_fit(_WARMUP_SECONDS, operation_seconds, MIN_WARMUP, MAX_WARMUP),
-        iterations=_fit(_MEASURE_SECONDS, operation_seconds, MIN_ITERATIONS, MAX_ITERATIONS),
+        iterations=_fit(_MEASURE_SECONDS, operation_seconds, few, MAX_ITERATIONS),
     )
 
 
@@ -149,6 +155,39 @@ def _fit(budget_seconds: float, operation_seconds: float, low: int, high: int) -
     if operation_seconds <= 0:
         return high
     return max(low, min(high, int(budget_seconds / operation_seconds)))
+
+
+# Where ranks of several hosts share a slow network, the sizes of one operation may take so long together; then fewer
+# sizes are measured, and each less often. Explicit iterations are run as they are asked for.
+SERIES_SECONDS = 8.0
+_SLOW_SECONDS = 0.05  # an operation that takes longer is run twice instead of five times
+_SLOW_ITERATIONS = 2
+_PER_CASE = 6  # about as many operations: two warm-ups, two iterations, a barrier and what ranks agree on
+_LARGEST_STEP = 256  # what a size so many times larger takes is not known
+_BANDWIDTH_BYTES = 64 * 1024  # above this, the time of an operation grows with its size
+
+
+def count_left_out(sizes_bytes: Sequence[int], now_bytes: int, seconds: float, left_seconds: float) -> int:
+    """How many of the next sizes to leave out, so that what is left of the time covers the whole range.
+
+    `seconds` is what one operation of `now_bytes` takes. All of them where not even the next one fits.
+    """
+
+    def cost(size_bytes: int) -> float:
+        grown = max(1.0, size_bytes / max(now_bytes, _BANDWIDTH_BYTES))
+        return _PER_CASE * seconds * grown
+
+    if sum(map(cost, sizes_bytes)) <= left_seconds:
+        return 0
+    near = [size for size in sizes_bytes if size <= _LARGEST_STEP * max(now_bytes, 8)]
+    fits = int(left_seconds / cost(sizes_bytes[0]))
+    if fits < 1:
+        return len(sizes_bytes)
+    wanted = -(-len(sizes_bytes) // fits) - 1
+    skipped = min(wanted, max(0, len(near) - 1))
+    while skipped and cost(sizes_bytes[skipped]) > left_seconds:
+        skipped -= 1
+    return skipped
 
 
 # --- case by case
@@ -164,12 +203,20 @@ _PROBES = 2
 _PREDICTION_SLACK = 2.0
 
 
+def _series_of(case: Case) -> tuple[str, str | None, str, bool]:
+    """What the sizes of one sweep have in common."""
+    return case.op, case.reduce, case.dtype, case.in_place
+
+
 class SweepRunner:
     """Runs every case of a sweep on this rank, in step with the other ranks."""
 
-    def __init__(self, group: ProcessGroup, sweep: Sweep) -> None:
-        """Allocate the memory that all cases share."""
+    def __init__(self, group: ProcessGroup, sweep: Sweep, *, spans_hosts: bool = False) -> None:
+        """Allocate the memory that all cases share; `spans_hosts`: a slow network may be between the ranks."""
         self._group = group
+        self._in_bounds = spans_hosts and sweep.iterations is None
+        self._series_began = 0.0
+        self._left_out = 0  # of the cases that follow
         self._sweep = sweep
         burst_bytes = _BURST_BYTES[group.device.type]
         self._area = BufferArea(sweep.cases, group.rank, group.world_size, group.device, burst_bytes)
@@ -181,7 +228,13 @@ class SweepRunner:
 
     def run(self) -> None:
         """Measure and verify every case, and emit each result at once."""
-        for index, case in enumerate(self._sweep.cases):
+        cases = self._sweep.cases
+        for index, case in enumerate(cases):
+            if index == 0 or _series_of(case) != _series_of(cases[index - 1]):
+                self._series_began = time.perf_counter()
+            if self._left_out:
+                self._left_out -= 1
+                continue
             self._run_case(index, case)
 
     def _run_case(self, index: int, case: Case) -> None:
@@ -227,7 +280,7 @@ class SweepRunner:
         seconds = [self._run_untimed(case, buffers) for _ in range(probes)]
         if sweep.warmup is not None and sweep.iterations is not None:
             return (_PREDICTION_SLACK * max(seconds) if seconds else None), sweep.iterations
-        repeats = self._agree_on_repeats(min(seconds))
+        repeats = self._agree_on_repeats(case, min(seconds))
         if sweep.warmup is None:
             seconds += [self._run_untimed(case, buffers) for _ in range(repeats.warmup - _PROBES)]
         iterations = repeats.iterations if sweep.iterations is None else sweep.iterations
@@ -238,11 +291,32 @@ class SweepRunner:
         self._fill(case, buffers, 0)
         return self._group.measure_seconds(self._call(case, buffers), self._announcement(case))
 
-    def _agree_on_repeats(self, operation_seconds: float) -> Repeats:
+    def _agree_on_repeats(self, case: Case, operation_seconds: float) -> Repeats:
         """The repeats that rank 0 chooses: ranks that chose their own would fall out of step and hang."""
-        chosen = choose_repeats(operation_seconds)
-        warmup, iterations = self._group.broadcast_integers([chosen.warmup, chosen.iterations])
+        chosen = choose_repeats(operation_seconds, in_bounds=self._in_bounds)
+        left_out = self._count_left_out(case, operation_seconds) if self._in_bounds else 0
+        warmup, iterations, self._left_out = self._group.broadcast_integers(
+            [chosen.warmup, chosen.iterations, left_out]
+        )
+        if self._left_out and self._group.rank == 0:
+            told = {"cases": self._left_out, "size_bytes": case.size_bytes, "seconds": operation_seconds}
+            self._group.progress.emit({"kind": "left_out", "op": case.op, **told})
         return Repeats(warmup, iterations)
+
+    def _count_left_out(self, case: Case, operation_seconds: float) -> int:
+        """How many of the cases that follow this one in its series are left out for want of time."""
+        after = self._sweep.cases.index(case) + 1
+        rest = takewhile(lambda one: _series_of(one) == _series_of(case), self._sweep.cases[after:])
+        sizes = [one.size_bytes for one in rest]
+        left_seconds = SERIES_SECONDS - (time.perf_counter() - self._series_began)
+        # This case itself is still to be timed.
+        return (
+            count_left_out(
+                sizes, case.size_bytes, operation_seconds, left_seconds - _PER_CASE / 2 * operation_seconds
+            )
+            if sizes
+            else 0
+        )
 
     # --- measuring
 

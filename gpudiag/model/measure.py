@@ -204,6 +204,8 @@ class IncidentKind(StrEnum):
     )
     CUT_OFF = "cut_off"  # no other host reaches its host
     PARTED = "parted"  # its host and another one do not reach each other
+    NARROWED = "narrowed"  # large packets between its host and others are lost, and small ones are not
+    OUTAGE = "outage"  # the network carried nothing to its host, or between it and another one, and then it did again
     LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
     MISNAMED = "misnamed"  # the address that its host gives to the others is none that these could connect to
     FILTERED = "filtered"  # ports of its host are closed to the others, or those of the others to it
@@ -268,6 +270,7 @@ class CollectiveMeasurement:
     ranks_share_gpu: bool = False  # several ranks on one GPU: functional, not a speed
     timed_out: bool = False  # the time for the whole run (`--timeout`) ran out
     localisation: Reading[Localisation] = NOT_ASKED
+    sizes_left_out: int = 0  # of those that were wanted: an operation between hosts took so long
     nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
 
 

@@ -212,6 +212,13 @@ def _measured_lines(measurement: CollectiveMeasurement, *, all_sizes: bool, styl
     lines += render_results(results, all_sizes=all_sizes, style=style)
     if len(results) < planned:
         lines.append(f"{len(results)} of {planned} planned results were measured before that.")
+    if measurement.sizes_left_out:
+        slowest = max(results, key=lambda result: result.time_p50_seconds)
+        lines += wrapped(
+            f"{measurement.sizes_left_out} of {planned + measurement.sizes_left_out} sizes were left out: {slowest.op} of "
+            f"{format_size(slowest.size_bytes)} takes {format_seconds(slowest.time_p50_seconds)} between these hosts."
+            " `--iterations 5` measures all of them."
+        )
     return lines
 
 

@@ -67,6 +67,7 @@ class CaseCollector:
         self._wrong: list[tuple[float, WrongBuffer]] = []
         self._passed: list[tuple[float, Case, EarlyExit]] = []
         self._facts: dict[int, RankFacts] = {}
+        self._left_out = 0
         self._measure_seconds = 0.0
         self._verify_seconds = 0.0
 
@@ -79,11 +80,23 @@ class CaseCollector:
             self._wrong.append((event.at_seconds, decode(WrongBuffer, event.data)))
         elif kind == "facts":
             self._add_facts(event)
+        elif kind == "left_out":
+            self._left_out += int(event.data["cases"])
 
     def emit(self, kind: EventKind, at_seconds: float, **what: Any) -> None:
         """Send the listener an event, with the progress so far."""
         if self._listener is not None:
-            self._listener(RunEvent(kind, at_seconds, len(self._results), len(self._cases), **what))
+            self._listener(RunEvent(kind, at_seconds, len(self._results), self.planned, **what))
+
+    @property
+    def left_out(self) -> int:
+        """How many of the cases are not measured, because the network between the ranks' hosts is slow."""
+        return self._left_out
+
+    @property
+    def planned(self) -> int:
+        """How many results a whole run has."""
+        return len(self._cases) - self._left_out
 
     @property
     def results(self) -> tuple[CollectiveResult, ...]:
@@ -258,7 +271,8 @@ def build_measurement(
         ranks=tuple(collector.with_device(report) for report in run.reports),
         incidents=(*run.incidents, *collector.incidents(hosts)),
         injected=run.injected,
-        sizes_planned=len(sweep.cases),
+        sizes_planned=collector.planned,
+        sizes_left_out=collector.left_out,
         seconds=run.seconds,
         verify_share=collector.verify_share,
         moved=watched.movements,

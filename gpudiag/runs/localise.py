@@ -1,5 +1,6 @@
 """The recipe of a localisation: when to look for the bad node or link, and on which nodes."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.runs.placement import Placement
 
@@ -33,11 +34,14 @@ _ENDINGS = frozenset(
         IncidentKind.SPLIT,
         IncidentKind.CUT_OFF,
         IncidentKind.PARTED,
+        IncidentKind.NARROWED,
         IncidentKind.MISNAMED,
         IncidentKind.FILTERED,
         IncidentKind.START_FAILED,
     }
 )
+# Of a slow network progress is printed so often.
+PROGRESS_SECONDS = 5.0
 _SEED = 37  # the same rounds each time: two runs can be compared
 
 
@@ -64,8 +68,12 @@ def why_not_localised(run: RankRun) -> str | None:
     )
 
 
-def is_localisation_due(run: RankRun, backend: str, judge: Callable[[], Sequence[Finding]]) -> bool:
+def is_localisation_due(
+    run: RankRun, backend: str, judge: Callable[[], Sequence[Finding]], *, slow: bool = False
+) -> bool:
     """Whether to localise unasked: what `judge` finds leaves open which node or link it is.
+
+    `slow`: sizes were left out because an operation between the hosts took so long.
 
     Not among ranks on the processors of one machine, which have no network of their own.
     """
@@ -74,7 +82,7 @@ def is_localisation_due(run: RankRun, backend: str, judge: Callable[[], Sequence
         return False
     wrong = [one for one in judge() if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
     codes = {kind.code for kind in _LEAVE_OPEN}
-    return bool(wrong) and all(finding.code in codes for finding in wrong)
+    return (bool(wrong) or slow) and all(finding.code in codes for finding in wrong)
 
 
 def localise(
@@ -98,6 +106,16 @@ def localise(
         LaunchError: the ranks could not be started.
     """
     request = LocaliseRequest(placement.backend, _SEED, nodes_of(run))
+    began = time.monotonic()
+    told_at = began
+
+    def tell_round(event: RankEvent) -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if event.data.get("kind") == "round" and notice is not None and now - told_at >= PROGRESS_SECONDS:
+            told_at = now
+            notice(f"pairs of nodes exchange data: {event.data['round']} rounds after {now - began:.0f} s")
+
     again = run_ranks(
         _ENTRY,
         run_id="localise",
@@ -106,6 +124,7 @@ def localise(
         environment=environment,
         budgets=Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: rendezvous_seconds}),
         faults=tuple(fault for fault in faults if fault.kind is FaultKind.SLOW),
+        on_event=tell_round,
         notice=notice,
         variables=placement.variables,
         python=python,

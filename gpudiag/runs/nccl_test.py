@@ -21,16 +21,23 @@ from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.ranks.run import RankRun
+from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
 from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.interpreters import require_torch
-from gpudiag.runs.localise import add_localisation, is_localisation_due, localise, why_not_localised
+from gpudiag.runs.localise import (
+    PROGRESS_SECONDS,
+    add_localisation,
+    is_localisation_due,
+    localise,
+    why_not_localised,
+)
 from gpudiag.runs.placement import Placement, place_ranks, why_unmet
 from gpudiag.runs.rank_report import Watched, finish_watch, start_watch
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, machine_key
 from gpudiag.store.state_folder import default_store
+from gpudiag.units import format_seconds, format_size
 
 # --- earlier results
 
@@ -253,7 +260,9 @@ def _is_to_be_localised(setup: _Setup, past: EarlierResults, run: RankRun) -> bo
     """Whether all processes of the launch are to look for the bad node or link now; asked of the leader's only."""
     if setup.plan.localise:
         return why_not_localised(run) is None
-    return is_localisation_due(run, setup.placement.backend, partial(_judge_run, setup, past, run))
+    slow = any(event.data.get("kind") == "left_out" for event in run.events)
+    judge = partial(_judge_run, setup, past, run)
+    return is_localisation_due(run, setup.placement.backend, judge, slow=slow)
 
 
 def _judge_run(setup: _Setup, past: EarlierResults, run: RankRun) -> tuple[Finding, ...]:
@@ -274,7 +283,8 @@ def _localise(
         return run, NOT_ASKED if why is None else Missing(MissingReason.NOT_SUPPORTED, why)
     if notice is not None and run.reporter and not setup.plan.localise:
         # The verdict itself waits for them, which may be a minute where a GPU hangs.
-        found_so_far = _judge_run(setup, past, run)[0].message
+        so_far = _judge_run(setup, past, run)
+        found_so_far = so_far[0].message if so_far else "operations between these hosts take long"
         notice(f"{found_so_far}; now pairs of nodes exchange data, to find the node or link")
     found, again = localise(
         run,
@@ -296,6 +306,21 @@ def _run(
     goes_on: Callable[[RankRun], bool] | None = None,
 ) -> RankRun:
     plan, placement = setup.plan, setup.placement
+    began = told_at = monotonic()
+
+    def add(event: RankEvent) -> None:
+        nonlocal told_at
+        before = len(collector.results)
+        collector.add(event)
+        now = monotonic()
+        if len(collector.results) > before and notice is not None and now - told_at >= PROGRESS_SECONDS:
+            told_at = now
+            last = collector.results[-1]
+            notice(
+                f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s: {last.op} of"
+                f" {format_size(last.size_bytes)} takes {format_seconds(last.time_p50_seconds)}"
+            )
+
     return run_ranks(
         _ENTRY,
         run_id="nccl-test",
@@ -308,7 +333,7 @@ def _run(
             patience=USUAL if plan.timeout_seconds is None else ENDLESS,
         ),
         faults=setup.faults,
-        on_event=collector.add,
+        on_event=collector.add if setup.one_clock else add,
         goes_on=goes_on,
         notice=notice,
         variables=placement.variables,

@@ -31,11 +31,27 @@ class Machine:
         return ("ip", "netns", "exec", self.namespace, *apart, "sh", "-c", rename, "sh", *words)
 
 
+def switch_of(machine: Machine) -> str:
+    """The namespace of the switch that the machine is connected to."""
+    return f"{machine.namespace.rpartition('m')[0]}sw"
+
+
+def bridge_port(machine: Machine) -> str:
+    """The name of the machine's port there."""
+    return f"p{machine.name[-1]}"
+
+
+def enter(machine: Machine) -> tuple[str, ...]:
+    """The words before a command that changes the machine's network."""
+    return ("ip", "netns", "exec", machine.namespace)
+
+
 @contextmanager
-def four_machines() -> Iterator[list[Machine]]:
-    """machine1 to machine4; skips, or fails in CI, where namespaces cannot be made."""
+def four_machines(count: int = 4) -> Iterator[list[Machine]]:
+    """machine1 to machine4, or as many as `count`; skips, or fails in CI, where namespaces cannot be made."""
     machines = [
-        Machine(f"machine{number}", f"{_NETWORK}.{number}", f"{_PREFIX}m{number}") for number in range(1, 5)
+        Machine(f"machine{number}", f"{_NETWORK}.{number}", f"{_PREFIX}m{number}")
+        for number in range(1, count + 1)
     ]
     switch = f"{_PREFIX}sw"
     try:
@@ -146,7 +162,7 @@ def _connect(machine: Machine, switch: str, machines: list[Machine]) -> None:
     names = [f"{one.address} {one.name}" for one in machines]
     (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
     _ip("netns", "add", machine.namespace)
-    port = f"p{machine.name[-1]}"
+    port = bridge_port(machine)
     _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
     _ip("-n", switch, "link", "set", port, "master", "br0", "up")
     _ip("-n", machine.namespace, "addr", "add", f"{machine.address}/24", "dev", "eth0")

@@ -330,6 +330,35 @@ def test_a_host_whose_own_name_leads_nowhere_is_the_one_that_is_told(
     assert len(outcomes[0].document["findings"]) == 1
 
 
+def test_an_interface_that_does_not_exist_is_told_before_any_rank_needs_it(machines: list[Machine]) -> None:
+    processes = [
+        start(machine, rank, "machine1", interface="ib9" if rank == 2 else "eth0", torch=False)
+        for rank, machine in enumerate(machines)
+    ]
+    outcomes = end(processes)
+    assert [outcome.status for outcome in outcomes] == [1] * 4
+    assert outcomes[0].finding == ("network.wrong_interface", "machine3")
+    (finding,) = outcomes[0].document["findings"]
+    assert finding["message"].endswith("right is eth0, 198.18.77.3, as on the others")
+
+
+def test_where_the_rendezvous_port_alone_is_open_both_sides_say_the_same(machines: list[Machine]) -> None:
+    """The agents cannot connect: those of other hosts, and rank 0's, find out by the ranks' store."""
+    with rules(machines[0], f"iifname eth0 tcp flags & (syn|ack) == syn tcp dport != {PORT} drop"):
+        outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
+    assert [outcome.status for outcome in outcomes] == [1] * 4
+    assert {outcome.finding for outcome in outcomes} == {("network.ports_closed", "machine1")}
+    assert len({outcome.document["findings"][0]["message"] for outcome in outcomes}) == 1
+
+
+def test_a_rendezvous_port_that_is_prohibited_is_told_with_its_host(machines: list[Machine]) -> None:
+    with rules(machines[0], f"iifname eth0 tcp dport {PORT} reject with icmpx admin-prohibited"):
+        outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
+    assert outcomes[0].finding == ("network.ports_closed", "machine1")
+    assert "prohibited" in outcomes[0].document["findings"][0]["message"]
+    assert [outcome.document for outcome in outcomes[1:]] == [None] * 3
+
+
 def test_a_rank_that_two_hosts_have_is_told_at_once_with_both(machines: list[Machine]) -> None:
     outcomes = end(
         [start(machine, min(rank, 2), "machine1", torch=False) for rank, machine in enumerate(machines)]

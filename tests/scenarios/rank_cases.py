@@ -51,6 +51,8 @@ NO_GPU_MEMORY = happened(
 NO_THREAD = happened(IncidentKind.RAISED, "message", "can't start new thread", stage="import")
 CUT_OFF = happened(IncidentKind.CUT_OFF, "not_reached_by", "a1, a3")
 PARTED = happened(IncidentKind.PARTED, "one_side", "a1")
+NARROWED = happened(IncidentKind.NARROWED, "largest_packet", 1000)
+OUTAGE = happened(IncidentKind.OUTAGE, "lasted", 3.0)
 LOSSY = happened(IncidentKind.LOSSY, "other_side", "a3")
 MISNAMED = happened(IncidentKind.MISNAMED, "own_address", "127.0.1.1", stage="init")
 MISADDRESSED = happened(IncidentKind.MISNAMED, "own_address", "10.9.0.3", stage="init")
@@ -71,6 +73,8 @@ _CASES = (
     ("network.wrong_interface", NO_SUCH_INTERFACE, False, NO_LOOPBACK, False),
     ("network.loopback_down", NO_LOOPBACK, False, NO_SUCH_INTERFACE, False),
     ("network.name_is_loopback", MISNAMED, False, NO_SUCH_INTERFACE, False),
+    ("network.large_packets_lost", NARROWED, False, PARTED, False),
+    ("network.interrupted", OUTAGE, True, CUT_OFF, False),
     ("network.address_not_reached", MISADDRESSED, False, MISNAMED, False),
     ("network.ports_closed", FILTERED, False, CUT_OFF, False),
     ("network.path_lossy", LOSSY, True, LATE, True),

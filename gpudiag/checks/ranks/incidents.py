@@ -21,6 +21,8 @@ from gpudiag.checks.ranks.network import (
     MEETING_UNREACHABLE,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
+    NETWORK_INTERRUPTED,
+    NETWORK_LARGE_PACKETS_LOST,
     NETWORK_MESSAGES,
     NETWORK_PATH_LOSSY,
     RENDEZVOUS_FINDINGS,
@@ -289,6 +291,8 @@ RANK_FINDINGS = (
     *RENDEZVOUS_FINDINGS,
     NETWORK_HOST_CUT_OFF,
     NETWORK_HOSTS_PARTED,
+    NETWORK_LARGE_PACKETS_LOST,
+    NETWORK_INTERRUPTED,
     NETWORK_PATH_LOSSY,
     *MEETING_FINDINGS,
     RANK_VERSIONS_DIFFER,
@@ -317,6 +321,8 @@ _KINDS: Mapping[IncidentKind, FindingKind] = MappingProxyType(
         IncidentKind.SPLIT: MEETING_SPLIT,
         IncidentKind.CUT_OFF: NETWORK_HOST_CUT_OFF,
         IncidentKind.PARTED: NETWORK_HOSTS_PARTED,
+        IncidentKind.NARROWED: NETWORK_LARGE_PACKETS_LOST,
+        IncidentKind.OUTAGE: NETWORK_INTERRUPTED,
         IncidentKind.MISNAMED: ADDRESS_NOT_REACHED,
         IncidentKind.FILTERED: PORTS_CLOSED,
         IncidentKind.LOSSY: NETWORK_PATH_LOSSY,
@@ -337,17 +343,17 @@ _NO_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)|Bootstrap
 _TEARDOWN = "teardown"
 _HELD_BACK = "the processor quota of its control group throttles it"
 # Incidents for which no single rank is to blame, but the host.
+_STALLS = (IncidentKind.STALLED, IncidentKind.INTERRUPTED)
 _OF_THE_HOST = (
-    IncidentKind.STALLED,
-    IncidentKind.INTERRUPTED,
+    *_STALLS,
     IncidentKind.UNREACHED,
     IncidentKind.CUT_OFF,
     IncidentKind.MISNAMED,
     IncidentKind.FILTERED,
 )
-
-# Incidents of what is between two hosts.
+# Incidents of what is between two hosts; and of one host, or of what is between two where there is another side.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
+_OF_A_LINK = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
 
 
 def judge_incidents(incidents: tuple[Incident, ...], *, complete: bool) -> tuple[Finding, ...]:
@@ -375,10 +381,12 @@ def _judge_incident(incident: Incident, *, complete: bool) -> Finding:
             HostSubject(incident.host), _no_interface(incident, absent["name"]), *incident.evidence
         )
     subject: Subject
-    if incident.kind in _OF_A_PATH:
+    if incident.kind in _OF_A_PATH or (incident.kind in _OF_A_LINK and "one_side" in facts):
         ends = (str(facts.get("one_side", "the others")), str(facts.get("other_side", incident.host)))
         subject = LinkSubject(ends, incident.host)
-    elif incident.kind in _OF_THE_HOST or (incident.kind is IncidentKind.START_FAILED and "ranks" in facts):
+    elif incident.kind in (*_OF_THE_HOST, *_OF_A_LINK) or (
+        incident.kind is IncidentKind.START_FAILED and "ranks" in facts
+    ):
         subject = HostSubject(incident.host)
     else:
         subject = RankSubject(incident.rank, incident.host)

@@ -87,8 +87,8 @@ MEETING_ALONE = FindingKind(
 _PATHS_BASIS = Basis(
     reads="Whether each host's agent connects to those of the other hosts, at a port that the kernel chose, and"
     " whether these reply.",
-    limit="1.5 s for a connection, 2 s for the reply; where ranks hang, and once more after 1.5 s before that"
-    " counts as a hang.",
+    limit="1.5 s for a connection, 2 s for the reply; again and again while ranks wait. While they meet, two looks in a"
+    " row; after that 10 s, so that a link that comes back is a warning: network.interrupted.",
     look_also=("ip -s link", "ip route get ADDRESS", "nft list ruleset", "collective.stalled"),
 )
 NETWORK_HOST_CUT_OFF = FindingKind(
@@ -112,6 +112,38 @@ NETWORK_HOSTS_PARTED = FindingKind(
     remedy="Look at what is between them: routes, firewall and security group on both (NCCL and gloo take any port), "
     "the switches on the way. `ip route get` and the other's address shows the way.",
     basis=_PATHS_BASIS,
+)
+NETWORK_LARGE_PACKETS_LOST = FindingKind(
+    code="network.large_packets_lost",
+    outcome=Outcome.FAIL,
+    severity=Severity.ISOLATE,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="Small packets pass between hosts, and large ones are lost each time (an MTU hole): ranks connect, and then hang at the first large message.",
+    remedy="Give every interface and switch on the way the same MTU, and let ICMP `fragmentation needed` pass: `ip link` on"
+    " both ends, `tracepath` and the other host's address; `ip link set dev IFACE mtu 1400` until then.",
+    basis=Basis(
+        reads="Whether each host's agent gets a message back that fills one packet; where it does not, whether small ones"
+        " come back, and the largest that does.",
+        limit="1.6 s, in which TCP sends a lost packet four times; in two looks in a row.",
+        look_also=("ip link", "tracepath ADDRESS", "ping -M do -s 1472 ADDRESS", "collective.stalled"),
+    ),
+)
+NETWORK_INTERRUPTED = FindingKind(
+    code="network.interrupted",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    category=Category.HW_OTHER,
+    owner=Owner.HOST,
+    meaning="For some seconds the network carried nothing to a host, or between two hosts. Then it carried data again, and the ranks continued.",
+    remedy="Look for a link that went down and up at that time: `dmesg -T | grep -i link`, `ip -s link`, the switch's log; the "
+    "cable, the transceiver, spanning tree.",
+    basis=Basis(
+        reads="Whether each host's agent connects to those of the other hosts while ranks wait, and since when nothing came"
+        " from them.",
+        limit="1 s to 10 s; what lasts longer is network.host_cut_off or network.hosts_parted.",
+        look_also=("dmesg -T", "ip -s link", "collective.interrupted", "network.path_lossy"),
+    ),
 )
 NETWORK_PATH_LOSSY = FindingKind(
     code="network.path_lossy",
@@ -157,9 +189,11 @@ def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
 
 def _unreached(incident: Incident) -> str:
     found = incident.facts.get("found", "its machine does not answer")
+    others = incident.facts.get("others")
+    too = "" if others is None else f"; ranks that cannot either: {others}"
     if incident.rank == 0:
-        return f"rank 0 cannot open the rendezvous: {found}"
-    return f"rank {incident.rank} cannot reach rank 0: {found}"
+        return f"rank 0 cannot open the rendezvous: {found}{too}"
+    return f"rank {incident.rank} cannot reach rank 0: {found}{too}"
 
 
 def _split(incident: Incident) -> str:
@@ -202,6 +236,26 @@ def _parted(incident: Incident) -> str:
     return f"the network between {one} and {other} is cut{both}"
 
 
+def _narrowed(incident: Incident) -> str:
+    facts = incident.facts
+    size = f"packets over {facts['largest_packet']} bytes" if "largest_packet" in facts else "large packets"
+    if "one_side" in facts:
+        return f"{size} are lost between {facts['one_side']} and {facts['other_side']}, and smaller ones pass"
+    return f"{incident.host}'s path loses {size}, and smaller ones pass: to and from all other hosts"
+
+
+def _outage(incident: Incident) -> str:
+    facts = incident.facts
+    lasted = format_seconds(float(facts.get("lasted", 0.0)))
+    times = int(facts.get("times", 1))
+    often = f" at most, {times} times" if times > 1 else ""
+    if "one_side" in facts:
+        who = f"the network between {facts['one_side']} and {facts['other_side']}"
+    else:
+        who = f"{incident.host}'s link"
+    return f"{who} stood still for {lasted}{often}, and then carried data again"
+
+
 def _lossy(incident: Incident) -> str:
     facts = incident.facts
     one, other = facts.get("one_side", incident.host), facts.get("other_side", "another host")
@@ -215,6 +269,8 @@ NETWORK_MESSAGES: Mapping[IncidentKind, Callable[[Incident], str]] = MappingProx
         IncidentKind.SPLIT: _split,
         IncidentKind.CUT_OFF: _cut_off,
         IncidentKind.PARTED: _parted,
+        IncidentKind.NARROWED: _narrowed,
+        IncidentKind.OUTAGE: _outage,
         IncidentKind.MISNAMED: describe_address,
         IncidentKind.FILTERED: describe_closed,
         IncidentKind.LOSSY: _lossy,
@@ -269,6 +325,21 @@ LINK_SLOW = _slow(
     "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
     "Look at what only their traffic uses: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
 )
+ALL_SLOW = FindingKind(
+    code="network.all_slow",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.PERF_THRESHOLD,
+    owner=Owner.HOST,
+    meaning="No two hosts exchange data faster than Fast Ethernet carries: every link, the switch, or the interface that was chosen is slow.",
+    remedy="Check which interface carries the data, and its speed (`ip route get ADDRESS`, `ethtool IFACE | grep Speed`); name the"
+    " fast one with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+    basis=Basis(
+        reads="How fast pairs of hosts exchange data, each rank with the rank of the same rail in the other host.",
+        limit="20 MB/s as the median of the hosts' best; Fast Ethernet carries 12.5 MB/s, gigabit Ethernet 125 MB/s.",
+        look_also=("ethtool IFACE", "ip route get ADDRESS", "network.node_slow", "network.wrong_interface"),
+    ),
+)
 NODE_LOSSY = FindingKind(
     code="network.node_lossy",
     outcome=Outcome.WARN,
@@ -318,6 +389,7 @@ LOCALISATION_FINDINGS = (
     NODE_SLOW,
     RAIL_SLOW,
     LINK_SLOW,
+    ALL_SLOW,
     NODE_LOSSY,
     LINK_LOSSY,
     EXCHANGE_HANGS,
@@ -325,6 +397,8 @@ LOCALISATION_FINDINGS = (
 )
 
 _SOURCE = "exchanges between pairs of nodes"
+# Fast Ethernet carries 12.5 MB/s: IEEE 802.3u.
+_SLOWEST_BYTES_PER_SECOND = 20e6
 _TOLD_RANKS = 16  # two nodes of eight
 
 
@@ -341,7 +415,7 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
         said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
         return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
-    return [
+    suspects = [
         _kind_of(suspect).finding(
             _subject(suspect, found, measurement),
             _message(suspect, found),
@@ -350,6 +424,18 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         )
         for suspect in found.suspects
     ]
+    if _is_acted(found) or found.usual_bytes_per_second >= _SLOWEST_BYTES_PER_SECOND:
+        return suspects
+    words = f"all {len(found.nodes)} hosts exchange data slowly: {format_rate(found.usual_bytes_per_second)} is usual"
+    usual = Evidence(
+        "usual_speed",
+        found.usual_bytes_per_second,
+        unit="B/s",
+        limit=_SLOWEST_BYTES_PER_SECOND,
+        source=_SOURCE,
+    )
+    ends = LinkSubject(("each host", "all other hosts"), measurement.host)
+    return [*suspects, ALL_SLOW.finding(ends, words, usual)]
 
 
 def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:

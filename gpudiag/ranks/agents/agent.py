@@ -23,6 +23,7 @@ from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.loss import find_lossy_paths
+from gpudiag.ranks.diagnosis.outage import CUT_SECONDS, Outages
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
 from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.split import find_kept_away, find_split
@@ -53,10 +54,10 @@ _TWINS_SECONDS = 3.0
 
 # Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
 _STUCK_SECONDS = 2.0
-# How often to look again whether an agent that is not heard replies.
-_EXCUSE_SECONDS = 1.0
+# After that, where nobody knows how long they may take: only a fault of the network that is seen counts.
+_STANDSTILL_SECONDS = 1.5
 
-_CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
+_CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED, IncidentKind.NARROWED)
 
 # Incidents found while processes are still alive, so that these can be asked where they hang.
 _HANGS = frozenset({IncidentKind.SILENT, IncidentKind.STALLED, IncidentKind.MISMATCHED, IncidentKind.ENDED})
@@ -95,13 +96,14 @@ class Agent:
         self._incidents: tuple[Incident, ...] = ()
         self._suspicions = Suspicions()
         self._suspected: tuple[Incident, ...] = ()
-        self._excused_until = 0.0
+        self._outages = Outages()
         self._looked_at = 0.0  # when the views were taken
         self._views: tuple[RankView, ...] = ()
         self._dumps: dict[int, RankDump] = {}
         self._siblings = assignment.siblings
         self._tcp = assignment.tcp
         self._notice = assignment.notice
+        self._tell = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
         self._goes_on = assignment.goes_on
@@ -174,7 +176,7 @@ class Agent:
         known = {incident.rank for incident in throttled}
         late = (incident for incident in self._find_stragglers() if incident.rank not in known)
         # If an incident ended the run, those that healed before it would only hide the cause.
-        healed = () if self._incidents else self._suspicions.healed(throttled)
+        healed = () if self._incidents else (*self._outages.healed(), *self._suspicions.healed(throttled))
         return (*self._incidents, *throttled, *healed, *late, *self._find_loss(), *self._find_skew())
 
     def _find_loss(self) -> tuple[Incident, ...]:
@@ -182,7 +184,8 @@ class Agent:
         if self._remote is None or any(one.kind in _CUTS for one in self._incidents):
             return ()
         sent = self._remote.sent_segments(self._host, self._tcp.totals())
-        return find_lossy_paths(sent, self._looked_at)
+        away = [ends for ends in sent if any(map(self._outages.has_end, ends))]
+        return find_lossy_paths({ends: sent[ends] for ends in sent if ends not in away}, self._looked_at)
 
     def _find_skew(self) -> tuple[Incident, ...]:
         """What the ranks of several agents do not have alike."""
@@ -334,37 +337,66 @@ class Agent:
 
     def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
         """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
-        waiting = certain or self._suspected or self._find_stuck_start()
+        waiting = certain or self._suspected or self._find_standstill()
         if self.meeting_faults is not None:
-            kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
+            kept_apart: tuple[Incident, ...] = ()
+            if self._are_meeting(certain):
+                kept_apart = self.meeting_faults.find(waiting, self._views, certain=bool(certain))
             if kept_apart:
                 return kept_apart
             certain = self.meeting_faults.explain_absent(certain)
         if self._remote is None or not all(map(may_be_the_network, waiting)):
             return certain
-        if not waiting:
+        self._outages.observe(self._views, self._looked_at)
+        unheard = any(view.unheard_seconds for view in self._views)
+        if not waiting and not unheard and not self._remote.is_looking:
             self._remote.forget_paths()
+            self._outages.close(self._looked_at)
             return ()
-        if self._looked_at < self._excused_until:
-            return ()
-        paths = (
-            self._remote.look_at_paths(self._host) if certain else self._remote.look_on_at_paths(self._host)
-        )
-        explained = None if paths is None else explain(waiting, paths)
-        if explained is None:
-            return certain
-        if not explained:
-            self._excused_until = self._looked_at + _EXCUSE_SECONDS
-        return explained
+        if certain and not may_heal(certain):
+            paths = self._remote.look_at_paths(self._host)
+            return certain if paths is None else explain(certain, paths) or certain
+        return self._judge_paths(self._remote, certain, waiting)
 
-    def _find_stuck_start(self) -> tuple[Incident, ...]:
-        """That all ranks are up, and none of those that are still meeting has moved for a while."""
+    def _are_meeting(self, certain: Sequence[Incident]) -> bool:
+        """Whether ranks wait before a second collective: addresses and ports that were good for one still are."""
+        if all(view.entered > 1 for view in self._views):
+            return False
+        return bool(certain or self._suspected) or any(
+            view.stage in (RENDEZVOUS, INIT) for view in self._views
+        )
+
+    def _judge_paths(
+        self, remote: RemoteRanks, certain: tuple[Incident, ...], waiting: tuple[Incident, ...]
+    ) -> tuple[Incident, ...]:
+        """The incidents that are certain, given what looks at the network have found since ranks began to wait."""
+        urgent = bool(certain or self._suspected) or any(view.unheard_seconds for view in self._views)
+        found = remote.look_on_at_paths(self._host, urgent=urgent)
+        if found is None:
+            return certain
+        looks = [(look.began - self._log.started, look.paths) for look in found]
+        if self._timed_out and not looks and (paths := remote.look_at_paths(self._host)) is not None:
+            looks = [(self._looked_at, paths)]
+        before = self._outages.names
+        judged = self._outages.judge(
+            looks, certain, waiting, self._views, self._looked_at, at_the_end=self._timed_out
+        )
+        cut = self._outages.names
+        if cut is not None and before is None and self._tell is not None and not judged:
+            self._tell(f"{cut}; waiting up to {CUT_SECONDS:.0f} s for the network to come back")
+        if self._outages.is_excused(self._looked_at):
+            self._suspicions.forget()
+        return judged
+
+    def _find_standstill(self) -> tuple[Incident, ...]:
+        """That all ranks are up, and none of those that still meet, or none at all, has moved for a while."""
+        if not self._views or any(view.life is not Life.ALIVE for view in self._views):
+            return ()
         meeting = [view for view in self._views if view.stage in (RENDEZVOUS, INIT)]
-        if not meeting or any(view.life is not Life.ALIVE for view in self._views):
+        limit = _STUCK_SECONDS if meeting else _STANDSTILL_SECONDS
+        if any(view.still_seconds < limit for view in meeting or self._views):
             return ()
-        if any(view.still_seconds < _STUCK_SECONDS for view in meeting):
-            return ()
-        first = meeting[0]
+        first = (meeting or self._views)[0]
         at_seconds = max(0.0, first.seen_at - first.still_seconds)
         return (Incident(IncidentKind.STALLED, first.rank, first.host, first.stage, at_seconds, ()),)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
-from gpudiag.ranks.agents.link import Link
+from gpudiag.ranks.agents.link import Link, connect_small
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
 from gpudiag.ranks.agents.network import AGENT_PORTS
 from gpudiag.ranks.diagnosis.view import RankView
@@ -198,7 +198,7 @@ def _connect_there(address: Address, key: str) -> Link | None:
         TimeoutError: nothing comes back from there.
     """
     try:
-        link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
+        link = Link(connect_small(address, _CONNECT_SECONDS))
     except TimeoutError:
         raise
     except OSError:

@@ -1,5 +1,6 @@
 """Links between agents: typed messages over a socket, the handshake with agents that connect, the wait for both."""
 
+import contextlib
 import json
 import select
 import socket
@@ -56,6 +57,35 @@ def line_of(message: Message) -> bytes:
     return json.dumps(encode_message(message)).encode() + b"\n"
 
 
+# A network that loses large packets still carries those of 576 bytes, which every IPv4 host takes (RFC 791): so agents
+# can still agree on what they report.
+_SMALL_SEGMENT_BYTES = 500
+# The kernel hands several segments to an interface as one; where a virtual one drops that by its size, each of them must
+# be sent by itself. More than this is sent as it comes: then there are too many ranks for that.
+_APART_BYTES = 16_384
+
+
+def connect_small(address: tuple[str, int], seconds: float) -> socket.socket:
+    """A connection to that address on which both ends send small segments only.
+
+    Raises:
+        OSError: nobody was reached there; a name with several addresses gets that many `seconds` for each.
+    """
+    error: OSError = TimeoutError("no address")
+    for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SMALL_SEGMENT_BYTES)
+            connection.settimeout(seconds)
+            connection.connect(place)
+        except OSError as caught:
+            connection.close()
+            error = caught
+        else:
+            return connection
+    raise error
+
+
 class LinkLostError(Exception):
     """The other end is gone, or no longer reads."""
 
@@ -66,6 +96,10 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         """Use `connection`, which this object closes."""
         self._connection = connection
+        self._by_network = connection.family != socket.AF_UNIX
+        if self._by_network:
+            with contextlib.suppress(OSError):  # it is gone already
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
         self._waiting: list[Message] = []  # received, and not yet returned
         self._unsendable = False
@@ -94,12 +128,22 @@ class Link:
         address: str = self._connection.getsockname()[0]
         return address
 
+    @property
+    def segment_bytes(self) -> int:
+        """The bytes that TCP puts into one packet to the other end."""
+        return self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+
     def send(self, message: Message) -> None:
         """Send one message; if the other end is gone it is dropped, and `receive` raises LinkLostError.
 
         `receive` first returns the other end's last messages, which may explain why it ended.
         """
         self.send_line(line_of(message), wait=True)
+
+    def send_whole(self, message: Message) -> None:
+        """Send one message in as few packets as it takes, and wait up to a second for that."""
+        self._unsent += line_of(message)
+        self._flush(_SEND_SECONDS, apart=False)
 
     def send_line(self, line: bytes, *, wait: bool = False) -> None:
         """Send what `line_of` made of a message; with `wait`, wait up to a second for an end that does not read."""
@@ -141,6 +185,11 @@ class Link:
 
         Messages after it are kept for `receive`.
         """
+        first = self.await_next(seconds)
+        return first if isinstance(first, kind) else None
+
+    def await_next(self, seconds: float) -> Message | None:
+        """The next message of any type; None if none comes within `seconds`, or the other end is gone."""
         deadline = time.monotonic() + seconds
         while (remaining := deadline - time.monotonic()) > 0:
             wait_readable((self._connection.fileno(),), remaining)
@@ -150,20 +199,22 @@ class Link:
                 return None
             if messages:
                 first, *self._waiting = messages
-                return first if isinstance(first, kind) else None
+                return first
         return None
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
         self._connection.close()
 
-    def _flush(self, seconds: float) -> None:
-        """Send what is buffered, waiting at most `seconds` for the other end to read."""
+    def _flush(self, seconds: float, *, apart: bool = True) -> None:
+        """Send what is buffered, `apart` in small packets, waiting at most `seconds` for the other end to read."""
         deadline = time.monotonic() + seconds
         self._connection.setblocking(False)
         while self._unsent and not self._unsendable:
             try:
-                self._unsent = self._unsent[self._connection.send(self._unsent) :]
+                small = apart and self._by_network and len(self._unsent) <= _APART_BYTES
+                piece = self._unsent[:_SMALL_SEGMENT_BYTES] if small else self._unsent
+                self._unsent = self._unsent[self._connection.send(piece) :]
             except BlockingIOError:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:

@@ -23,7 +23,8 @@ from gpudiag.ranks.agents.path_watch import PathWatch
 from gpudiag.ranks.agents.reach import MeetingWatch, Reach, explain_absence
 from gpudiag.ranks.agents.remote import UNKNOWN_HOST, RemoteRanks
 from gpudiag.ranks.agents.store_notes import StoreNotes, StoreWatch
-from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, Contact
+from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
+from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.process import read_machine
@@ -158,7 +159,10 @@ class Follower:
         if time.monotonic() - self._asked_at < _ASK_LEADER_SECONDS:
             return True
         self._asked_at = time.monotonic()
-        return self._paths.contact(location.paths_address) is Contact.REPLIES
+        contact = self._paths.contact(location.paths_address)
+        if contact in UNANSWERED:  # the network may come back, and TCP with it
+            return self._link.unheard_seconds <= CUT_SECONDS
+        return contact is Contact.REPLIES
 
     def _wait(self) -> None:
         awaited = (*self._local.filenos(), self._link.fileno(), self._interrupts.fileno())
@@ -443,7 +447,7 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
-        if self._is_kept_out:
+        if self._is_kept_out and not self._peers.met:
             agent.expect_nobody()
         agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:

@@ -233,6 +233,14 @@ class PathFound:
 
     rank: int
     contact: Contact
+    passed_bytes: int | None = None  # of the largest packet that came through, where large ones are lost
+
+
+@dataclass(frozen=True, slots=True)
+class PathProbe:
+    """Both ways: a message of exactly the size that is tried."""
+
+    fill: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +307,7 @@ Message = (
     | SharedStatus
     | PathRequest
     | PathRow
+    | PathProbe
     | SentSegments
     | OwnAddresses
     | SurveyRequest

@@ -2,6 +2,9 @@
 
 The port is one that the kernel gives (an ephemeral one), as those of NCCL and gloo are: a firewall that opens the
 rendezvous port alone is found. A thread answers, so that an agent that is busy still does; a stopped one does not.
+
+Agents agree by small packets, so that they still can where large ones are lost. Whether a packet of full size passes is
+tried on a connection of its own; where none does, the largest that passes is looked for.
 """
 
 import contextlib
@@ -11,9 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gpudiag.ranks.agents.link import Link
-from gpudiag.ranks.agents.messages import PathFound, PathRequest, PathRow, PathTarget, RunKey
+from gpudiag.ranks.agents.link import Link, connect_small, line_of
+from gpudiag.ranks.agents.messages import PathFound, PathProbe, PathRequest, PathRow, PathTarget, RunKey
 from gpudiag.ranks.agents.survey import Surveyor
 from gpudiag.ranks.diagnosis.paths import Contact, Paths
 
@@ -21,10 +25,17 @@ from gpudiag.ranks.diagnosis.paths import Contact, Paths
 _CONNECT_SECONDS = 1.5
 # A process that gets so little of the processor that it does not reply within this is as good as stopped.
 _REPLY_SECONDS = 2.0
+# TCP sends a lost packet again after 0.2, 0.6 and 1.4 s.
+_FULL_SECONDS = 1.6
+# Sizes are tried several at once, in two rounds, so that the largest one that passes is known to some ten bytes.
+_SIZE_SECONDS, _SIZES_AT_ONCE, _SIZE_ROUNDS = 0.8, 12, 2
 # The other agent first looks by itself, all its targets at once.
-_ROW_SECONDS = _CONNECT_SECONDS + _REPLY_SECONDS + 0.5
-# A cut is certain if a second look, so much later, finds it again: TCP mends an outage of a second by then.
-_LOOK_AGAIN_SECONDS = 1.5
+_ROW_SECONDS = _CONNECT_SECONDS + _REPLY_SECONDS + _FULL_SECONDS + _SIZE_ROUNDS * _SIZE_SECONDS + 0.5
+# A further look starts so long after the last one; later where that found nothing, and where nothing is suspected.
+_LOOK_AGAIN_SECONDS, _WHOLE_AGAIN_SECONDS, _IDLE_AGAIN_SECONDS = 1.0, 2.0, 10.0
+# Of IPv4 and TCP, with its time stamps.
+_HEADER_BYTES = 52
+_SMALLEST_BYTES = 100  # of a message that is tried
 # An agent asks so many others at most; with more hosts each look covers others.
 _MOST_TARGETS = 128
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL)
@@ -36,6 +47,15 @@ class HostAgent:
 
     target: PathTarget
     host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the network, and when it began and ended by CLOCK_MONOTONIC."""
+
+    began: float
+    ended: float
+    paths: Paths
 
 
 class PathWatch:
@@ -55,8 +75,9 @@ class PathWatch:
         self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=128)
         self.port: int = self._server.getsockname()[1]
         self._looking: threading.Thread | None = None
-        self._looks: list[Paths] = []
+        self._looks: list[Look] = []  # the last two since `forget`
         self._looked_at = 0.0
+        self._passed_bytes: dict[tuple[str, int], int] = {}
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
@@ -66,7 +87,7 @@ class PathWatch:
         self._server.close()
 
     def contact(self, address: tuple[str, int]) -> Contact:
-        """What connecting to the agent at that address brings, within 3.5 s."""
+        """What connecting to the agent at that address brings, within 3.5 s; small packets only."""
         opened = self._open(address)
         if isinstance(opened, Contact):
             return opened
@@ -74,53 +95,120 @@ class PathWatch:
         return Contact.REPLIES
 
     def look(self, others: Sequence[HostAgent], own_host: str) -> Paths:
-        """What this agent and every other that it reaches find of each other, within 8 s."""
+        """What this agent and every other that it reaches find of each other, within 13 s; within 6 s unless packets are lost."""
         some = others[:_MOST_TARGETS]
         targets = tuple(one.target for one in some)
         rows: dict[int, Mapping[int, Contact]] = {}
         own: dict[int, Contact] = {}
+        passed: dict[tuple[int, int], int] = {}
+
+        def add(rank: int, found: PathFound) -> Contact:
+            if found.passed_bytes is not None:
+                passed[rank, found.rank] = found.passed_bytes
+            return found.contact
 
         def ask(target: PathTarget) -> None:
             opened = self._open(target.address)
-            own[target.rank] = opened if isinstance(opened, Contact) else Contact.REPLIES
             if isinstance(opened, Contact):
+                own[target.rank] = opened
                 return
             with contextlib.closing(opened) as link:
                 link.send(PathRequest(tuple(one for one in targets if one.rank != target.rank)))
+                own[target.rank] = add(self._rank, self._try_sizes(target))
                 row = link.await_message(PathRow, _ROW_SECONDS)
                 if row is not None:
-                    rows[target.rank] = {one.rank: one.contact for one in row.found}
+                    rows[target.rank] = {one.rank: add(target.rank, one) for one in row.found}
 
         _for_each(ask, targets)
         hosts = {one.target.rank: one.host for one in some}
-        return Paths(self._rank, {**hosts, self._rank: own_host}, {**rows, self._rank: own})
+        return Paths(self._rank, {**hosts, self._rank: own_host}, {**rows, self._rank: own}, passed)
 
-    def look_on(self, others: Sequence[HostAgent], own_host: str) -> Paths | None:
-        """What is cut, once two looks in a row have found it; None until then. Looks in a thread of its own."""
-        running = self._looking is not None and self._looking.is_alive()
-        if running:
-            return None
-        if len(self._looks) == 2 and self._looks[1].lasting_cuts(self._looks[0]):
-            return self._looks[1]
-        if time.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
+    def look_on(self, others: Sequence[HostAgent], own_host: str, *, urgent: bool = True) -> tuple[Look, ...]:
+        """The last two looks since `forget`, the later one last. Does not wait: a thread looks again and again.
+
+        Where it is not `urgent`, and the last look found nothing, the next one is later.
+        """
+        last = self._looks[-1] if self._looks else None
+        pause = _WHOLE_AGAIN_SECONDS if urgent else _IDLE_AGAIN_SECONDS
+        if last is not None and not last.paths.is_whole:
+            pause = _LOOK_AGAIN_SECONDS
+        elif last is None and urgent:
+            pause = 0.0
+        if not self.is_looking and time.monotonic() - self._looked_at >= pause:
 
             def look() -> None:
-                self._looks = [*self._looks[-1:], self.look(others, own_host)]
+                began = time.monotonic()
+                paths = self.look(others, own_host)
                 self._looked_at = time.monotonic()
+                self._looks = [*self._looks[-1:], Look(began, self._looked_at, paths)]
 
             self._looking = threading.Thread(target=look, daemon=True)
             self._looking.start()
-        return None
+        return tuple(self._looks)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look of `look_on` has not ended."""
+        return self._looking is not None and self._looking.is_alive()
 
     def forget(self) -> None:
         """Start anew: what held the ranks up has healed."""
-        if self._looking is None or not self._looking.is_alive():
-            self._looks.clear()
+        if not self.is_looking:
+            self._looks = []
 
-    def _open(self, address: tuple[str, int]) -> Link | Contact:
-        """A link to the agent at that address, which has replied; else what was found."""
+    def _try_sizes(self, target: PathTarget) -> PathFound:
+        """That a packet of full size passes to that agent and back, or the largest one that does."""
+        address = target.address
+        size, passed = self._try_size(address, None, _FULL_SECONDS)
+        # Heavy loss is no such fault: small packets must pass where the large one did not.
+        if passed is not False or not self._try_size(address, _SMALLEST_BYTES, _FULL_SECONDS)[1]:
+            return PathFound(target.rank, Contact.REPLIES)
+        if address not in self._passed_bytes:
+            self._passed_bytes[address] = self._find_largest(address, size) + _HEADER_BYTES
+        return PathFound(target.rank, Contact.SMALL_ONLY, self._passed_bytes[address])
+
+    def _find_largest(self, address: tuple[str, int], full: int) -> int:
+        """About the most bytes in one segment that pass to that agent and back, below `full`."""
+        low, high = _SMALLEST_BYTES, full
+        for _ in range(_SIZE_ROUNDS):
+            sizes = [
+                low + (high - low) * step // (_SIZES_AT_ONCE + 1) for step in range(1, _SIZES_AT_ONCE + 1)
+            ]
+            passed: list[int] = []
+
+            def add_if_passed(size: int, passed: list[int] = passed) -> None:
+                if self._try_size(address, size, _SIZE_SECONDS)[1]:
+                    passed.append(size)
+
+            _for_each(add_if_passed, sizes)
+            low = max(passed, default=low)
+            high = min((size for size in (*sizes, high) if size > low), default=high)
+        return low
+
+    def _try_size(
+        self, address: tuple[str, int], size_bytes: int | None, seconds: float
+    ) -> tuple[int, bool | None]:
+        """The bytes of a message to that agent, and whether it came back; None for that where it was not sent.
+
+        One message is one packet, as long as it is not larger than a full one: None as its size.
+        """
         try:
             link = Link(socket.create_connection(address, timeout=_CONNECT_SECONDS))
+        except OSError:
+            return 0, None
+        with contextlib.closing(link):
+            link.send(RunKey(self._key))
+            if link.await_message(RunKey, seconds) != RunKey(self._key):
+                return 0, None
+            size = link.segment_bytes if size_bytes is None else min(size_bytes, link.segment_bytes)
+            probe = PathProbe("x" * (size - len(line_of(PathProbe("")))))
+            link.send_whole(probe)
+            return size, link.await_message(PathProbe, seconds) == probe
+
+    def _open(self, address: tuple[str, int]) -> Link | Contact:
+        """A link of small packets to the agent at that address, which has replied; else what was found."""
+        try:
+            link = Link(connect_small(address, _CONNECT_SECONDS))
         except ConnectionRefusedError:
             return Contact.REFUSED
         except OSError as error:
@@ -144,19 +232,27 @@ class PathWatch:
             if link.await_message(RunKey, _REPLY_SECONDS) != RunKey(self._key):
                 return
             link.send(RunKey(self._key))
-            request = link.await_message(PathRequest, _REPLY_SECONDS)
-            if request is None:
+            request = link.await_next(_REPLY_SECONDS)
+            if isinstance(request, PathProbe):
+                link.send_whole(request)
+                return
+            if not isinstance(request, PathRequest):
                 return
             found: list[PathFound] = []
 
             def probe(target: PathTarget) -> None:
-                found.append(PathFound(target.rank, self.contact(target.address)))
+                contact = self.contact(target.address)
+                replies = contact is Contact.REPLIES
+                found.append(self._try_sizes(target) if replies else PathFound(target.rank, contact))
 
             _for_each(probe, request.targets[:_MOST_TARGETS])
             link.send(PathRow(tuple(found)))
 
 
-def _for_each(act: Callable[[PathTarget], None], targets: Sequence[PathTarget]) -> None:
+_T = TypeVar("_T")
+
+
+def _for_each(act: Callable[[_T], None], targets: Sequence[_T]) -> None:
     """Do it for all targets at once, each in a thread: what does not answer takes its whole time."""
     threads = [threading.Thread(target=act, args=(target,), daemon=True) for target in targets]
     for thread in threads:

@@ -12,7 +12,7 @@ from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.discovery import Address, Peers
 from gpudiag.ranks.agents.link import Caller, Handshake, Link, LinkLostError, line_of
-from gpudiag.ranks.agents.path_watch import HostAgent, PathWatch
+from gpudiag.ranks.agents.path_watch import HostAgent, Look, PathWatch
 from gpudiag.ranks.agents.strays import Strays
 from gpudiag.ranks.agents.tcp_counters import PeerSegments, plain_address
 from gpudiag.ranks.clock import SAME_CLOCK, ClockComparison, ClockOffset
@@ -301,10 +301,17 @@ class RemoteRanks:
         others = self._host_agents()
         return self._path_watch.look(others, own_host) if self._path_watch is not None and others else None
 
-    def look_on_at_paths(self, own_host: str) -> Paths | None:
-        """What two looks at the network have found cut; None so far. Does not wait."""
+    def look_on_at_paths(self, own_host: str, *, urgent: bool) -> tuple[Look, ...] | None:
+        """The last two looks at the network; None where no other host has an agent. Does not wait."""
         others = self._host_agents()
-        return self._path_watch.look_on(others, own_host) if self._path_watch is not None and others else None
+        if self._path_watch is None or not others:
+            return None
+        return self._path_watch.look_on(others, own_host, urgent=urgent)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a look at the network has not ended."""
+        return self._path_watch is not None and self._path_watch.is_looking
 
     def forget_paths(self) -> None:
         """Start anew with the next look at the network."""

@@ -7,13 +7,14 @@ process that runs replies. So a dead process, a stopped one and a cut network ar
     connects, no reply          -> the host is up, and the process is stopped or gets no processor
     refused                     -> the host is up, and the process is gone
     no answer, or no route      -> nothing comes back: the host is off, or the network between is cut
+    small packets only          -> the process replies, and a packet of full size is lost each time
 
 Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers nobody is
 cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can tell which side is cut off.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from gpudiag.compat import StrEnum
@@ -37,15 +38,17 @@ class Contact(StrEnum):
     REFUSED = "refused"
     NO_ANSWER = "no_answer"
     NO_ROUTE = "no_route"
+    SMALL_ONLY = "small_only"  # it replies to small packets, and to none of full size
 
 
-_CUT = (Contact.NO_ANSWER, Contact.NO_ROUTE)
+UNANSWERED = (Contact.NO_ANSWER, Contact.NO_ROUTE)
 _WORDS = {
     Contact.REPLIES: "connects and replies",
     Contact.HUNG: "connects, and the process does not reply",
     Contact.REFUSED: "refused: its host is up",
     Contact.NO_ANSWER: "no answer",
     Contact.NO_ROUTE: "no route",
+    Contact.SMALL_ONLY: "small packets pass, those of full size do not",
 }
 
 
@@ -56,6 +59,8 @@ class Paths:
     own: int
     hosts: Mapping[int, str]
     rows: Mapping[int, Mapping[int, Contact]]
+    # Of pairs that lose large packets: the bytes of the largest IP packet that came through.
+    passed_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     def works(self, one: int, other: int) -> bool | None:
         """Whether something comes back between two hosts, both ways; None where neither could look."""
@@ -83,15 +88,32 @@ class Paths:
             if self.works(one, other) is False
         )
 
+    def narrow_pairs(self) -> tuple[tuple[int, int], ...]:
+        """The pairs between which packets of full size are lost, in one direction at least, and small ones are not."""
+        return tuple(
+            (one, other)
+            for one, other in combinations(sorted(self.hosts), 2)
+            if Contact.SMALL_ONLY in (self.rows.get(one, {}).get(other), self.rows.get(other, {}).get(one))
+        )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a host that was looked at is not reached, or a pair is cut."""
+        return len(self.reachable()) < len(self.hosts) or bool(self.cut_pairs())
+
     @property
     def is_whole(self) -> bool:
-        """Whether every host that was looked at is reached, and no pair is cut."""
-        return len(self.reachable()) == len(self.hosts) and not self.cut_pairs()
+        """Whether every host that was looked at is reached, and each pair exchanges packets of every size."""
+        return not self.is_cut and not self.narrow_pairs()
 
     def lasting_cuts(self, before: "Paths") -> bool:
         """Whether something that was cut in the look `before` still is."""
         lost = (self.hosts.keys() - self.reachable()) & (before.hosts.keys() - before.reachable())
         return bool(lost) or bool(set(self.cut_pairs()) & set(before.cut_pairs()))
+
+    def lasting_faults(self, before: "Paths") -> bool:
+        """Whether something that was cut, or lost large packets, in the look `before` still does."""
+        return self.lasting_cuts(before) or bool(set(self.narrow_pairs()) & set(before.narrow_pairs()))
 
     def name(self, ranks: Iterable[int]) -> str:
         """Those hosts, each with the rank that was asked."""
@@ -99,7 +121,7 @@ class Paths:
 
     def _is_cut(self, target: int, contact: Contact) -> bool:
         # Who refuses one host and answered another one lives: a firewall refuses in its name.
-        return contact in _CUT or (contact is Contact.REFUSED and target in self.rows)
+        return contact in UNANSWERED or (contact is Contact.REFUSED and target in self.rows)
 
 
 def may_be_the_network(incident: Incident) -> bool:
@@ -122,6 +144,8 @@ def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...]
         return _describe_lost(incidents[0], paths, sorted(lost))
     if pairs:
         return tuple(_describe_pair(incidents[0], paths, pair) for pair in pairs)
+    if paths.narrow_pairs():
+        return _describe_narrow(incidents[0], paths)
     if all(_is_excused(incident, paths) for incident in incidents):
         return ()
     return tuple(_with_contact(incident, paths) for incident in incidents)
@@ -171,6 +195,40 @@ def _describe_pair(first: Incident, paths: Paths, pair: tuple[int, int]) -> Inci
         *((Evidence("reached_both", paths.name(both), source=_SOURCE),) if both else ()),
     )
     return _incident(first, IncidentKind.PARTED, other, paths, facts)
+
+
+def _describe_narrow(first: Incident, paths: Paths) -> tuple[Incident, ...]:
+    """The host that loses large packets with every other one; else the pairs that lose them."""
+    pairs = paths.narrow_pairs()
+    hosts = [rank for rank in paths.hosts if sum(rank in pair for pair in pairs) == len(paths.hosts) - 1]
+    # Two hosts have one path: neither of them is more at fault than the other.
+    alone = [rank for rank in hosts if all(rank in pair for pair in pairs)] if len(paths.hosts) > 2 else []
+    if len(alone) == 1:
+        others = [rank for rank in paths.hosts if rank != alone[0]]
+        facts = (*_largest(paths, pairs), _ways(paths, others, alone))
+        return (_incident(first, IncidentKind.NARROWED, alone[0], paths, facts),)
+    return tuple(
+        _incident(
+            first,
+            IncidentKind.NARROWED,
+            other,
+            paths,
+            (
+                Evidence("one_side", paths.hosts[one], source=_SOURCE),
+                Evidence("other_side", paths.hosts[other], source=_SOURCE),
+                *_largest(paths, [(one, other)]),
+                _ways(paths, (one,), (other,)),
+            ),
+        )
+        for one, other in pairs
+    )
+
+
+def _largest(paths: Paths, pairs: Sequence[tuple[int, int]]) -> tuple[Evidence, ...]:
+    """The largest packet that passes between all of these; empty where it was not measured."""
+    passed = [size for pair in pairs for way in (pair, pair[::-1]) if (size := paths.passed_bytes.get(way))]
+    source = "packets of several sizes between the agents' hosts"
+    return (Evidence("largest_packet", min(passed), unit="B", source=source),) if passed else ()
 
 
 def _incident(

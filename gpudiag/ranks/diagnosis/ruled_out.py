@@ -84,6 +84,8 @@ _EXCLUSIONS: Mapping[IncidentKind, tuple[Callable[[Incident, _Views], str], ...]
         IncidentKind.SPLIT: (),
         IncidentKind.CUT_OFF: (),
         IncidentKind.PARTED: (),
+        IncidentKind.NARROWED: (),
+        IncidentKind.OUTAGE: (),
         IncidentKind.MISNAMED: (),
         IncidentKind.FILTERED: (),
         IncidentKind.LOSSY: (),

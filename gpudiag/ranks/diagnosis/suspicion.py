@@ -61,6 +61,10 @@ class Suspicions:
         for key, incident in current.items():
             self._open.setdefault(key, incident)
 
+    def forget(self) -> None:
+        """Drop what is suspected now, but for processes that are stopped: the network explains it."""
+        self._open = {key: one for key, one in self._open.items() if one.kind is IncidentKind.STOPPED}
+
     def healed(self, told: Sequence[Incident]) -> tuple[Incident, ...]:
         """What healed, by time, as incidents; without the ranks that are in `told` anyway."""
         ranks = {incident.rank for incident in told}

@@ -119,3 +119,12 @@ def test_what_cannot_be_localised_is_no_fault():
     few = Missing(MissingReason.NOT_SUPPORTED, "it takes 4 nodes")
     assert judge_collective(make_measurement(localisation=few)) == ()
     assert judge_collective(make_measurement(localisation=made(HOSTS))) == ()
+
+
+def test_hosts_that_are_all_slow_are_told_as_such_and_ranks_of_one_machine_are_not():
+    slow = replace(made(HOSTS), usual_bytes_per_second=11.9e6)
+    (finding,) = judge_collective(make_measurement(localisation=slow))
+    assert (finding.code, finding.outcome) == ("network.all_slow", Outcome.WARN)
+    assert "all 4 hosts exchange data slowly" in finding.message
+    for sound in (replace(slow, usual_bytes_per_second=110e6), replace(slow, nodes=RANKS)):
+        assert judge_collective(make_measurement(localisation=sound)) == ()

@@ -92,3 +92,11 @@ def test_events_of_another_kind_are_left_alone() -> None:
     collector = CaseCollector(CASES, 1)
     collector.add(RankEvent(0, 1.0, {"kind": "something new"}))
     assert collector.results == ()
+
+
+def test_sizes_that_rank_0_left_out_are_not_planned_any_more() -> None:
+    collector = CaseCollector(CASES, 1)
+    collector.add(told(0, 0))
+    left_out = {"kind": "left_out", "op": "all_reduce", "cases": 1, "size_bytes": 8, "seconds": 3.0}
+    collector.add(RankEvent(0, 1.0, left_out))
+    assert (len(collector.results), collector.planned, collector.left_out) == (1, 1, 1)
