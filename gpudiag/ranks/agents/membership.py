@@ -466,7 +466,7 @@ class Membership:
                 run = replace(run, incidents=told)
             self._keep_answering(run)
             remote.send_verdict(messages.FinishedRun(message_of_run(run)))
-            remote.strays.announce_end(int(ExitStatus.ERROR))
+            remote.strays.announce_end(int(_exit_status(run)))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
@@ -524,6 +524,16 @@ def _obey(verdict: Verdict, link: Link) -> RankRun | None:
     if verdict.exit_status is not None:
         raise SystemExit(verdict.exit_status)
     return verdict.run
+
+
+# What keeps ranks from being tested; what else ends a run early is a failure.
+_UNTESTED = (IncidentKind.NOT_STARTED, IncidentKind.UNREACHED, IncidentKind.SPLIT, IncidentKind.START_FAILED)
+
+
+def _exit_status(run: RankRun) -> ExitStatus:
+    """How all processes of a run end that has not begun to measure."""
+    untested = all(one.kind in _UNTESTED for one in run.incidents)
+    return ExitStatus.ERROR if untested else ExitStatus.FAIL
 
 
 def _forget_lines() -> None:
