@@ -157,7 +157,7 @@ def test_where_no_other_host_reaches_rank_0_s_it_is_that_host_which_is_closed() 
     )
     assert (finding.code, finding.subject.host) == ("network.ports_closed", "machine1")
     assert (
-        "machine1 accepts no connection of machine2, machine3, machine4 on ports 29500 (no answer"
+        "machine1 accepts no connection of machine2, machine3, machine4 on port 29500 (no answer"
         in finding.message
     )
     said = tuple(
@@ -174,7 +174,7 @@ def test_where_no_other_host_reaches_rank_0_s_it_is_that_host_which_is_closed() 
     (finding,) = judge_incidents(
         join_unreached(early, "machine1", frozenset({"machine1"}), 20123), complete=False
     )
-    assert "on ports 20123 (no answer" in finding.message
+    assert "on port 20123 (no answer" in finding.message
     # One host, or one among others that did meet, is closed itself; another server is no firewall.
     assert join_unreached(three[:1], "machine1", frozenset({"machine1"}), 20123) == three[:1]
     assert join_unreached(three[:2], "machine1", frozenset({"machine1", "machine4"}), 20123) == three[:2]
