@@ -75,7 +75,7 @@ CASES = (
     Case(
         "in time: the master's first address does not answer on one machine",
         arrange=dead_ipv6(2, silent=True),
-        words=("fd00:77::1", "no other address"),
+        words=("fd00:77::1", "next address"),
         hosts=("machine3",),
         within_seconds=_SOON_SECONDS,
     ),
