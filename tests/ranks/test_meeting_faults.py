@@ -344,7 +344,8 @@ def test_an_interface_that_does_not_exist_is_told_before_any_rank_needs_it(machi
 
 def test_where_the_rendezvous_port_alone_is_open_both_sides_say_the_same(machines: list[Machine]) -> None:
     """The agents cannot connect: those of other hosts, and rank 0's, find out by the ranks' store."""
-    with rules(machines[0], f"iifname eth0 tcp flags & (syn|ack) == syn tcp dport != {PORT} drop"):
+    new = "iifname eth0 tcp flags & (syn|ack) == syn"
+    with rules(machines[0], f"{new} tcp dport != {PORT} drop", "iifname eth0 meta l4proto udp drop"):
         outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
     assert [outcome.status for outcome in outcomes] == [1] * 4
     assert {outcome.finding for outcome in outcomes} == {("network.ports_closed", "machine1")}

@@ -352,7 +352,8 @@ class Membership:
                 return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
-            if self._watch is not None and self._watch.shut_out is not None and not self._peers.met:
+            is_shut_out = self._watch is not None and self._watch.shut_out is not None
+            if is_shut_out and not self._peers.met and not self._may_be_reported():
                 return None
             link = self._discovery.connect(rank, {**self._others_addresses(), **self._peers.addresses})
             if link is not None or patience.over:

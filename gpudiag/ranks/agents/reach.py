@@ -140,7 +140,7 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
             said.close()
             return None
         if said == errno.ETIMEDOUT:
-            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not go on to its next address"
+            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not try its next address"
             return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
         if said not in _NO_ROUTE:
             return None
@@ -346,13 +346,23 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
         words = f"another server has port {meeting.port} of {named}; it resets connections"
         return Reach(Obstacle.FOREIGN, words, place)
     if said == errno.ECONNREFUSED:
-        if None in _try_agents(address, meeting):
+        tried = _try_agents(address, meeting)
+        if None in tried:
             return None  # its agent, or somebody else's: the agents find out
         own = is_own_address(address)
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
-        words = f"{where}, and nothing listens on port {meeting.port}"
+        words = f"{where}, and nothing listens on port {meeting.port}{_describe_closed(meeting, tried)}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
     return Reach(Obstacle.NO_ANSWER, f"{named} does not answer on port {meeting.port}", place)
+
+
+def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
+    """What a firewall does with the ports of rank 0's agent, where the host itself would refuse; empty for none."""
+    answers = {_answer(number) for number in tried if number is not None}
+    if not answers or Answer.REFUSED.value in answers:
+        return ""
+    how = "does not answer" if answers == {Answer.SILENT.value} else "is prohibited"
+    return f"; port {meeting.agent_ports[0]} {how}"
 
 
 def _identify(
