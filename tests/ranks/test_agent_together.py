@@ -168,8 +168,10 @@ def test_another_number_of_ranks_is_told_as_such(group: Group) -> None:
     group.start("wait", ranks=(0,))
     group.start("wait", ranks=(1,), more={"WORLD_SIZE": "4"})
     outcome = group.end()
-    assert outcome.errors == ["WORLD_SIZE differs: rank 0 was started with 3, rank 1 with 4"]
-    assert outcome.statuses == [2, 2]
+    assert outcome.incidents == [("split", 1)]
+    facts = {fact["name"]: fact["value"] for fact in outcome.reports[0]["run"]["incidents"][0]["evidence"]}
+    assert (facts["world_size"], facts["others_world_size"]) == (4, 3)
+    assert outcome.statuses == [1, 1]
 
 
 def test_a_variable_that_one_rank_has_otherwise_is_told_beside_the_results(group: Group) -> None:

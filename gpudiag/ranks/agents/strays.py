@@ -74,9 +74,7 @@ class Strays:
         if self._is_under_way() or (complete and not is_own):
             if is_own:
                 self._has_refused = True
-                place = f" at {card.place}" if card.place else ""
-                why = f"another run meets{place}, and all of its ranks are there"
-                link.send(messages.RefusedRank(card.rank, why))
+                link.send(messages.RefusedRank(card.rank, self._why_refused(card)))
             link.close()  # of another job: its own rank 0 may still come
             return
         if is_own and self._is_here(card):
@@ -184,6 +182,15 @@ class Strays:
     def _is_here(self, card: messages.Card) -> bool:
         """Whether this run, with as many ranks, has a process with that rank."""
         return card.world_size == self._world_size and card.rank in self._hosts()
+
+    def _why_refused(self, card: messages.Card) -> str:
+        """What a process is told that comes to a run of which all ranks are there."""
+        place = f" at {card.place}" if card.place else ""
+        if not self._is_here(card):
+            return f"another run, of {self._world_size} ranks, meets{place}"
+        first = self._hosts()[card.rank]
+        words = f"rank {card.rank} was started twice in this run, on {first} and on {card.host}"
+        return f"{words}, or two jobs meet{place}"
 
     def _note_twin(self, rank: int, host: str) -> None:
         """Note a second process with that rank, and both hosts."""
