@@ -132,6 +132,8 @@ CASES = (
         "healthy firewall: UDP and low ports are dropped",
         closed(1, "iifname eth0 tcp dport < 10000 drop", "meta l4proto udp drop"),
     ),
+    # gloo connects from the greater address: nobody has to connect to machine4.
+    Case("healthy firewall: the greatest address accepts nothing", closed(3, f"{_HIGH} drop")),
     Case(
         "healthy firewall: what is established is accepted first", closed(2, _ESTABLISHED, f"{_MASTER} drop")
     ),

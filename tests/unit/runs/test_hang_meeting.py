@@ -1,5 +1,8 @@
 """Why the ranks of somebody's job do not meet: in the words for ranks of gpudiag's own, and without deciding that it hangs."""
 
+import os
+import socket
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -13,7 +16,7 @@ from gpudiag.model.published import HostAddresses, OwnInterface, gloo_addresses,
 from gpudiag.ranks.agents.reach import Obstacle, Reach
 from gpudiag.runs import hang_meeting
 from gpudiag.runs.hang_meeting import explain_machines, explain_meeting, meets
-from gpudiag.runs.meeting_look import MeetingLook
+from gpudiag.runs.meeting_look import MeetingLook, look_at_meeting
 
 SILENT = Reach(
     Obstacle.NO_ANSWER, "machine1 (198.18.77.1) does not answer on port 29500", "machine1:29500", "machine1"
@@ -126,6 +129,31 @@ def test_where_the_process_may_not_be_asked_nothing_is_told(monkeypatch: pytest.
     looks(monkeypatch, None)
     verdict = verdict_of(rank_of(2))
     assert explain_meeting(verdict) == verdict
+
+
+def test_a_process_is_asked_in_its_stead_with_its_own_variables() -> None:
+    """A child of this test: it names an interface, and nobody listens where it is to meet."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+        program = subprocess.Popen(
+            ("sleep", "60"), env={"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "ib9"}
+        )
+        try:
+            reached = look_at_meeting(program.pid, ("127.0.0.1", port), elsewhere=False)
+            server.close()
+            refused = look_at_meeting(program.pid, ("127.0.0.1", port), elsewhere=False)
+        finally:
+            program.kill()
+            program.wait()
+    assert reached is not None
+    assert reached.reach is None  # somebody listens; nothing is said to it
+    assert reached.own_address == "127.0.0.1"
+    assert reached.addresses is not None
+    assert [(one.interface, one.address) for one in reached.addresses.gloo] == [("ib9", None)]
+    assert refused is not None
+    assert refused.reach is not None
+    assert refused.reach.obstacle is Obstacle.REFUSED
+    assert look_at_meeting(1 << 22, ("127.0.0.1", port), elsewhere=False) is None
 
 
 def test_torchrun_that_does_not_reach_its_endpoint_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
