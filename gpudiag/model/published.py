@@ -25,6 +25,11 @@ class OwnInterface:
     loopback: bool
     addresses: tuple[str, ...]
 
+    @property
+    def is_of_link_alone(self) -> bool:
+        """Whether no address of it is known beyond its link."""
+        return all(ipaddress.ip_interface(one).ip.is_link_local for one in self.addresses)
+
     def plain_addresses(self) -> tuple[str, ...]:
         """The addresses without the lengths of their networks."""
         return tuple(one.partition("/")[0] for one in self.addresses)

@@ -232,9 +232,12 @@ def test_a_firewall_on_rank_0_s_machine_is_told_by_those_it_keeps_out(machines: 
 def test_a_firewall_that_opens_the_ranks_port_alone_is_told_as_such(machines: list[Machine]) -> None:
     with rules(machines[0], f"tcp dport != {PORT} ip saddr {machines[1].address} ct state new drop"):
         outcomes = run(machines, seconds=20, torch=True)  # rank 0 imports torch before it listens
-    assert outcomes[1].finding == ("rendezvous.unreachable", "machine2")
-    message = outcomes[1].document["findings"][0]["message"]
-    assert f"answers on port {PORT} and on no other" in message
+    assert {outcome.status for outcome in outcomes} == {1}
+    assert outcomes[0].finding == ("network.ports_closed", "machine1")
+    message = outcomes[0].document["findings"][0]["message"]
+    assert f"on the rendezvous port {PORT}, and on no other port" in message
+    told = [outcome.finding for outcome in outcomes if outcome.document and outcome.document["findings"]]
+    assert set(told) == {("network.ports_closed", "machine1")}  # machine2 may have found out by itself
 
 
 def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
@@ -244,8 +247,9 @@ def test_a_host_without_a_way_there_is_named(machines: list[Machine]) -> None:
         outcomes = run(machines)
     finally:
         inside(machine, "ip", "route", "delete", "unreachable", f"{machines[0].address}/32")
-    assert outcomes[3].finding == ("rendezvous.unreachable", "machine4")
-    assert "there is no route from this machine to machine1" in outcomes[3].notices[0]
+    finding = one_report(outcomes)
+    assert (finding["code"], finding["subject"]["host"]) == ("rendezvous.unreachable", "machine4")
+    assert "there is no route from this machine to machine1" in finding["message"]
 
 
 def test_another_server_at_the_meeting_place_is_named_by_what_it_answers(machines: list[Machine]) -> None:
@@ -282,7 +286,7 @@ def test_an_interface_that_one_host_does_not_have_is_told_there_at_once(machines
     outcomes = end(processes)
     assert [outcome.status for outcome in outcomes] == [1] * 4
     assert outcomes[0].finding == ("network.wrong_interface", "machine3")
-    assert "GLOO_SOCKET_IFNAME is ib9" in outcomes[0].document["findings"][0]["message"]
+    assert "GLOO_SOCKET_IFNAME=ib9 names no interface" in outcomes[0].document["findings"][0]["message"]
 
 
 def test_limits_that_one_host_has_too_low_are_told_there_by_a_preflight_of_all(
@@ -324,6 +328,36 @@ def test_a_host_whose_own_name_leads_nowhere_is_the_one_that_is_told(
     assert [outcome.status for outcome in outcomes] == [1] * 4
     assert outcomes[0].finding == ("network.name_is_loopback", "machine3")
     assert len(outcomes[0].document["findings"]) == 1
+
+
+def test_an_interface_that_does_not_exist_is_told_before_any_rank_needs_it(machines: list[Machine]) -> None:
+    processes = [
+        start(machine, rank, "machine1", interface="ib9" if rank == 2 else "eth0", torch=False)
+        for rank, machine in enumerate(machines)
+    ]
+    outcomes = end(processes)
+    assert [outcome.status for outcome in outcomes] == [1] * 4
+    assert outcomes[0].finding == ("network.wrong_interface", "machine3")
+    (finding,) = outcomes[0].document["findings"]
+    assert finding["message"].endswith("right is eth0, 198.18.77.3, as on the others")
+
+
+def test_where_the_rendezvous_port_alone_is_open_both_sides_say_the_same(machines: list[Machine]) -> None:
+    """The agents cannot connect: those of other hosts, and rank 0's, find out by the ranks' store."""
+    new = "iifname eth0 tcp flags & (syn|ack) == syn"
+    with rules(machines[0], f"{new} tcp dport != {PORT} drop", "iifname eth0 meta l4proto udp drop"):
+        outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
+    assert [outcome.status for outcome in outcomes] == [1] * 4
+    assert {outcome.finding for outcome in outcomes} == {("network.ports_closed", "machine1")}
+    assert len({outcome.document["findings"][0]["message"] for outcome in outcomes}) == 1
+
+
+def test_a_rendezvous_port_that_is_prohibited_is_told_with_its_host(machines: list[Machine]) -> None:
+    with rules(machines[0], f"iifname eth0 tcp dport {PORT} reject with icmpx admin-prohibited"):
+        outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
+    assert outcomes[0].finding == ("network.ports_closed", "machine1")
+    assert "prohibited" in outcomes[0].document["findings"][0]["message"]
+    assert [outcome.document for outcome in outcomes[1:]] == [None] * 3
 
 
 def test_a_rank_that_two_hosts_have_is_told_at_once_with_both(machines: list[Machine]) -> None:

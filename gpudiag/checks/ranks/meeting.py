@@ -187,4 +187,5 @@ def _ports(facts: Facts) -> str:
     if "closed_ports" not in facts:
         return ""
     opened = f", open: {facts['open_ports']}" if "open_ports" in facts else ""
-    return f" on ports {facts['closed_ports']}{opened}"
+    closed = str(facts["closed_ports"])
+    return f" on port{'' if closed.isdecimal() else 's'} {closed}{opened}"

@@ -189,9 +189,11 @@ def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
 
 def _unreached(incident: Incident) -> str:
     found = incident.facts.get("found", "its machine does not answer")
+    others = incident.facts.get("others")
+    too = "" if others is None else f"; ranks that cannot either: {others}"
     if incident.rank == 0:
-        return f"rank 0 cannot open the rendezvous: {found}"
-    return f"rank {incident.rank} cannot reach rank 0: {found}"
+        return f"rank 0 cannot open the rendezvous: {found}{too}"
+    return f"rank {incident.rank} cannot reach rank 0: {found}{too}"
 
 
 def _split(incident: Incident) -> str:

@@ -1,5 +1,6 @@
 """The addresses of this host, and those that its ranks will give to the others: read before they do."""
 
+import ipaddress
 import os
 import socket
 import threading
@@ -16,6 +17,7 @@ from gpudiag.model.published import (
 
 # A resolver that takes longer is slow, not wrong: then the ranks try it themselves.
 _LOOK_UP_SECONDS = 5.0
+_MOST_INTERFACES = 64
 
 
 def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddresses | None:
@@ -29,12 +31,12 @@ def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddres
     own_name = () if decided else look_up(host)
     if own_name is None:
         return None
-    return HostAddresses(
-        interfaces,
-        gloo_addresses(variables, host, own_name, interfaces),
-        nccl_addresses(variables, interfaces),
-        own_name,
-    )
+    gloo = gloo_addresses(variables, host, own_name, interfaces)
+    nccl = nccl_addresses(variables, interfaces)
+    chosen = {one.interface for one in (*gloo, *nccl)}
+    # A host of containers has hundreds that lead to these alone, each with an address of its link.
+    told = [one for one in interfaces if one.name in chosen or not one.is_of_link_alone]
+    return HostAddresses(tuple(told[:_MOST_INTERFACES]), gloo, nccl, own_name)
 
 
 def read_interfaces() -> tuple[OwnInterface, ...]:
@@ -46,9 +48,8 @@ def read_interfaces() -> tuple[OwnInterface, ...]:
     found: dict[tuple[int, str], list[str]] = {}
     for one in list_addresses():
         found.setdefault((one.index, one.interface), []).append(f"{one.address}/{one.prefix}")
-    loopback = {name for _, name in found if _is_loopback(name)}
     return tuple(
-        OwnInterface(name, name in loopback, tuple(addresses))
+        OwnInterface(name, ipaddress.ip_interface(addresses[0]).is_loopback, tuple(addresses))
         for (_, name), addresses in sorted(found.items())
     )
 
@@ -69,11 +70,3 @@ def look_up(name: str) -> tuple[str, ...] | None:
     thread.start()
     thread.join(_LOOK_UP_SECONDS)
     return found[0] if found else None
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        with open(f"/sys/class/net/{name}/flags") as file:
-            return bool(int(file.read(), 16) & 0x8)  # IFF_LOOPBACK of linux/if.h
-    except (OSError, ValueError):
-        return name == "lo"

@@ -22,6 +22,7 @@ from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.clock import SAME_CLOCK
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
+from gpudiag.ranks.diagnosis.firewalls import join_unreached
 from gpudiag.ranks.diagnosis.loss import find_lossy_paths
 from gpudiag.ranks.diagnosis.outage import CUT_SECONDS, Outages
 from gpudiag.ranks.diagnosis.paths import explain, may_be_the_network
@@ -284,11 +285,19 @@ class Agent:
         if jobs:
             return jobs
         strays = () if self._remote is None else self._remote.strays.lookers()
+        if (
+            self.meeting_faults is not None
+        ):  # those that reach the ranks' store are shut out, and told as such
+            strays = tuple(one for one in strays if one.rank not in self.meeting_faults.noted)
         if self._remote is None or not strays:
             return ()
         if any(one.kind is not IncidentKind.NOT_STARTED for one in suspected):
             return ()
-        split = find_split(self._remote.strays.met(), strays, now, over=bool(suspected))
+        met = self._remote.strays.met()
+        split = find_split(met, strays, now, over=bool(suspected))
+        if self.meeting_faults is not None:
+            hosts = frozenset(met.hosts.values())
+            split = join_unreached(split, met.leader.host, hosts, self.meeting_faults.agent_port)
         elsewhere = {one.rank for one in strays}
         return (*split, *(one for one in suspected if one.rank not in elsewhere)) if split else ()
 

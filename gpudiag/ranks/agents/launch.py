@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import RankStartError, UsageError
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.number_ranges import number_ranges
 from gpudiag.ranks.agents.addresses import look_up
 from gpudiag.ranks.agents.agent import Agent, Assignment
 from gpudiag.ranks.agents.announce import Announcer, own_addresses
@@ -109,7 +111,7 @@ def run_ranks(
                 require_address(environment.master, patience, notice=notice, meanwhile=search)
             except NoAddressError as error:
                 search.await_report()
-                return _nameless_run(environment, error.words, time.monotonic() - began)
+                return _nameless_run(environment, error.words, time.monotonic() - began, search.others())
     with (
         _interrupts(environment) as interrupts,
         _run_directory(environment, run_id) as (directory, discovery),
@@ -145,11 +147,17 @@ def run_ranks(
     return run
 
 
-def _nameless_run(environment: RankEnvironment, words: str, seconds: float) -> RankRun:
-    """The run of a process that has no address of rank 0's machine."""
+def _nameless_run(
+    environment: RankEnvironment, words: str, seconds: float, others: Sequence[Card]
+) -> RankRun:
+    """The run of a process that has no address of rank 0's machine; of those that have none, the lowest reports it."""
     place = f"{environment.master}:{environment.master_port}"
     host = socket.gethostname()
     found = Reach(Obstacle.NO_ADDRESS, words, place).evidence()
+    if others:
+        hosts = ", ".join(sorted({one.host for one in others}))
+        ranks = number_ranges(sorted({one.rank for one in others}))
+        found = (*found, Evidence("others", f"{ranks} on {hosts}", source="what each agent announced"))
     incident = Incident(IncidentKind.UNREACHED, environment.rank, host, RENDEZVOUS, seconds, found)
     return RankRun(
         world_size=environment.world_size,
@@ -161,7 +169,7 @@ def _nameless_run(environment: RankEnvironment, words: str, seconds: float) -> R
         events=(),
         injected=(),
         seconds=seconds,
-        reporter=environment.local_rank == 0,
+        reporter=environment.local_rank == 0 and all(one.rank >= environment.rank for one in others),
     )
 
 

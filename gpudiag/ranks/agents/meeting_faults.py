@@ -117,6 +117,11 @@ class MeetingFaults:
         found = self._find_shut_out(absent[0].at_seconds, noted)
         return (*found, *(one for one in absent if one.rank not in noted))
 
+    @property
+    def noted(self) -> frozenset[int]:
+        """The ranks that have left a note in the ranks' store: they reach that port of this host alone."""
+        return frozenset() if self._store is None else frozenset(self._store.notes)
+
     def close(self) -> None:
         """Look at the store no longer."""
         if self._store is not None:

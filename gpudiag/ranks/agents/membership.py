@@ -357,7 +357,8 @@ class Membership:
                 return None  # its death is why the launcher ends the run
             if local.start_failure is not None:
                 patience.shorten(_FAILED_START_SECONDS)
-            if self._watch is not None and self._watch.shut_out is not None and not self._peers.met:
+            is_shut_out = self._watch is not None and self._watch.shut_out is not None
+            if is_shut_out and not self._peers.met and not self._may_be_reported():
                 return None
             link = self._discovery.connect(rank, {**self._others_addresses(), **self._peers.addresses})
             if link is not None or patience.over:
@@ -452,7 +453,7 @@ class Membership:
         if self._watch is not None and not self._peers.met:
             assignment = replace(assignment, notice=None)  # the watch has said what it waits for
         agent = Agent(assignment, remote, log)
-        if self._is_kept_out:
+        if self._is_kept_out and not self._peers.met:
             agent.expect_nobody()
         agent.meeting_faults = self._look_at_meeting(remote, assignment)
         try:
@@ -471,7 +472,7 @@ class Membership:
                 run = replace(run, incidents=told)
             self._keep_answering(run)
             remote.send_verdict(messages.FinishedRun(message_of_run(run)))
-            remote.strays.announce_end(int(ExitStatus.ERROR))
+            remote.strays.announce_end(int(_exit_status(run)))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())
         except GpudiagError as error:
@@ -529,6 +530,16 @@ def _obey(verdict: Verdict, link: Link) -> RankRun | None:
     if verdict.exit_status is not None:
         raise SystemExit(verdict.exit_status)
     return verdict.run
+
+
+# What keeps ranks from being tested; what else ends a run early is a failure.
+_UNTESTED = (IncidentKind.NOT_STARTED, IncidentKind.UNREACHED, IncidentKind.SPLIT, IncidentKind.START_FAILED)
+
+
+def _exit_status(run: RankRun) -> ExitStatus:
+    """How all processes of a run end that has not begun to measure."""
+    untested = all(one.kind in _UNTESTED for one in run.incidents)
+    return ExitStatus.ERROR if untested else ExitStatus.FAIL
 
 
 def _forget_lines() -> None:

@@ -17,6 +17,7 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.agents.network import NOTICE_SECONDS, is_own_address
 from gpudiag.ranks.agents.store_notes import StoreNotes
+from gpudiag.ranks.agents.survey import may_send_to
 from gpudiag.ranks.diagnosis.firewalls import OnlyOpenPort
 from gpudiag.ranks.diagnosis.survey import Answer
 from gpudiag.ranks.stages import RENDEZVOUS
@@ -31,6 +32,8 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_ON_SECONDS = 4.0
+# Where nobody has an address of this machine's own network, its kernel says so after 3 s (neigh/retrans_time_ms).
+_NEIGHBOUR_SECONDS = 4.0
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
 _LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
@@ -115,6 +118,33 @@ def look_at(meeting: Meeting) -> Reach | None:
     if None in seen:
         return None
     return min((one for one in seen if one is not None), key=lambda one: _HOPES.index(one.obstacle))
+
+
+def look_for_silent_address(meeting: Meeting) -> Reach | None:
+    """The address of the name that torch waits for until its timeout, with others behind it; None where there is none.
+
+    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to the one
+    before. Takes up to 5 s.
+    """
+    found = _look_up(meeting.name)
+    if isinstance(found, str):
+        return None
+    in_order = sorted(found[:_MOST_ADDRESSES], key=lambda address: ":" not in address)
+    for address in in_order[:-1]:
+        said = _connect(address, meeting.port)
+        if (
+            said == errno.ETIMEDOUT
+        ):  # once more: what was lost is sent again, and the kernel finds that nobody is there
+            said = _connect(address, meeting.port, _NEIGHBOUR_SECONDS)
+        if isinstance(said, socket.socket):
+            said.close()
+            return None
+        if said == errno.ETIMEDOUT:
+            words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not try its next address"
+            return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
+        if said not in _NO_ROUTE:
+            return None
+    return None
 
 
 def look_for_other_server(meeting: Meeting) -> Reach | None:
@@ -206,8 +236,11 @@ class MeetingWatch:
         """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server."""
 
         def look() -> None:
-            time.sleep(_LOOK_ON_SECONDS)
-            found = look_for_other_server(self._meeting)
+            began = time.monotonic()
+            found = look_for_silent_address(self._meeting)
+            if found is None:
+                time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
+                found = look_for_other_server(self._meeting)
             if found is not None:
                 told(found)
 
@@ -306,24 +339,41 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
             return _identify(said, named, address, meeting, place)
     if said in _NO_ROUTE:
         words = f"there is no route from this machine to {named}: {os.strerror(said)}"
+        if may_send_to(address):  # an ICMP message came back
+            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
     if said == errno.ECONNRESET:  # before the server could be greeted
         words = f"another server has port {meeting.port} of {named}; it resets connections"
         return Reach(Obstacle.FOREIGN, words, place)
     if said == errno.ECONNREFUSED:
-        if None in _try_agents(address, meeting):
+        tried = _try_agents(address, meeting)
+        if None in tried:
             return None  # its agent, or somebody else's: the agents find out
         own = is_own_address(address)
         where = f"{named} is {socket.gethostname()} itself" if own else f"{named} is up"
-        words = f"{where}, and nothing listens on port {meeting.port}"
+        words = f"{where}, and nothing listens on port {meeting.port}{_describe_closed(meeting, tried)}"
         return Reach(Obstacle.REFUSED, words, place, None if own else meeting.name)
     return Reach(Obstacle.NO_ANSWER, f"{named} does not answer on port {meeting.port}", place)
+
+
+def _describe_closed(meeting: Meeting, tried: Sequence[int | None]) -> str:
+    """What a firewall does with the ports of rank 0's agent, where the host itself would refuse; empty for none."""
+    answers = {_answer(number) for number in tried if number is not None}
+    if not answers or Answer.REFUSED.value in answers:
+        return ""
+    how = "does not answer" if answers == {Answer.SILENT.value} else "is prohibited"
+    return f"; port {meeting.agent_ports[0]} {how}"
 
 
 def _identify(
     connection: socket.socket, named: str, address: str, meeting: Meeting, place: str
 ) -> Reach | None:
-    """Who listens where the ranks are to meet."""
+    """Who listens where the ranks are to meet.
+
+    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is said to it.
+    """
+    if not meeting.agent_ports:
+        return None
     reply, ended = _greet(connection)
     other = f"another server has port {meeting.port} of {named}"
     text = reply.decode("ascii", errors="replace").partition("\n")[0]
@@ -335,8 +385,6 @@ def _identify(
     if shut_out is not None:
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
         return Reach(Obstacle.OTHER_PORTS, words, place, shut_out.host, shut_out)
-    if not tried:  # a job of somebody else's, whose ranks have no agents: a silent server may be its store
-        return None
     is_store = reply[:4] == _STORE_ANSWER
     if is_store and all(one == errno.ETIMEDOUT or one in _NO_ROUTE for one in tried):
         words = f"{named} answers on port {meeting.port} and on no other port: a firewall is between the hosts, or on that host"
@@ -417,10 +465,10 @@ def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
     return tried
 
 
-def _connect(address: str, port: int) -> socket.socket | int:
+def _connect(address: str, port: int, seconds: float = _CONNECT_SECONDS) -> socket.socket | int:
     """A connection; else the number of the error, ETIMEDOUT where nobody answers."""
     try:
-        return socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
+        return socket.create_connection((address, port), timeout=seconds)
     except TimeoutError:
         return errno.ETIMEDOUT
     except OSError as error:

@@ -65,6 +65,12 @@ class Outsider:
             self.close_link()
         return False
 
+    def others(self) -> tuple[Card, ...]:
+        """Those of the same job that are kept out by the same."""
+        own = self._announcer.card
+        cards = [heard.card for heard in self._announcer.heard() if is_same_job(own, heard.card)]
+        return tuple(one for one in cards if (one.place, one.obstacle) == (own.place, own.obstacle))
+
     def close_link(self) -> None:
         """Leave the leader, if there is one."""
         if self._link is not None:
@@ -137,6 +143,10 @@ class Search:
         while self._outsider is not None and self._outsider.is_heard and time.monotonic() < until:
             self("")
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def others(self) -> tuple[Card, ...]:
+        """Those of the job that do not know the name either."""
+        return () if self._outsider is None else self._outsider.others()
 
     def close(self) -> None:
         """Look no further."""

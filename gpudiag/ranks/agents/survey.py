@@ -101,7 +101,7 @@ class Surveyor:
         except OSError as error:
             connection.close()
             said = f"{address}: {error.strerror}" if error.strerror else address
-            return Try(target, _answer_of(error.errno or 0, family, place), said)
+            return Try(target, _answer_of(error.errno or 0, place), said)
         if target.purpose not in (Purpose.AGENT, Purpose.PUBLISHED):
             connection.close()
             return Try(target, Answer.ACCEPTS, address)
@@ -112,7 +112,7 @@ class Surveyor:
         return Try(target, Answer.REPLIES if replied else Answer.ACCEPTS, address)
 
 
-def _answer_of(number: int, family: int, place: tuple[object, ...]) -> Answer:
+def _answer_of(number: int, place: tuple[object, ...]) -> Answer:
     """What an error of connect(2) means."""
     if number == errno.ECONNREFUSED:
         return Answer.REFUSED
@@ -120,19 +120,23 @@ def _answer_of(number: int, family: int, place: tuple[object, ...]) -> Answer:
         return Answer.SILENT
     if number in (errno.EACCES, errno.EPERM):
         return Answer.PROHIBITED
-    if number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT) and _has_route(family, place):
-        return Answer.PROHIBITED  # the kernel knows a way, so an ICMP message came back
+    if number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOPROTOOPT) and may_send_to(str(place[0])):
+        return Answer.PROHIBITED  # an ICMP message came back
     return Answer.NO_ROUTE
 
 
-def _has_route(family: int, place: tuple[object, ...]) -> bool:
-    """Whether the kernel's routing table knows a way there; nothing is sent."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+def may_send_to(address: str) -> bool:
+    """Whether the kernel knows a way there, and the neighbour on it answers; nothing is sent.
+
+    An error of connect(2) then says that an ICMP message came back: a firewall's, or a router's.
+    """
+    try:
+        ((family, _, _, _, place), *_) = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)
-        except OSError:
-            return False
-    return True
+    except OSError:
+        return False
+    return not _is_unanswered(address)
 
 
 def _is_unanswered(address: str) -> bool:

@@ -52,6 +52,54 @@ class OnlyOpenPort:
         return Incident(IncidentKind.FILTERED, 0, self.host, RENDEZVOUS, at_seconds, facts)
 
 
+# What a host found on its way to rank 0's port, as an answer.
+_OBSTACLES = {"no_answer": Answer.SILENT, "refused": Answer.REFUSED, "no_route": Answer.NO_ROUTE}
+
+
+def join_unreached(
+    incidents: Sequence[Incident], server: str, met: frozenset[str], agent_port: int
+) -> tuple[Incident, ...]:
+    """The incidents, with those of all other hosts that do not reach rank 0's as one: it is that host that is closed.
+
+    `server` is rank 0's host, and `met` are the hosts whose agents have met: where another one has, it is not. Where a
+    host is refused at the rendezvous port, its ranks are not up yet; but the agent is, at `agent_port`.
+    """
+    unreached = [
+        one
+        for one in incidents
+        if one.kind is IncidentKind.UNREACHED and one.facts.get("obstacle") in _OBSTACLES
+    ]
+    hosts = tuple(dict.fromkeys(one.host for one in unreached))
+    if len(hosts) < 2 or met - {server}:
+        return tuple(incidents)
+    first = unreached[0]
+    address, _, port = str(first.facts.get("rank_0", "")).rpartition(":")
+    answers = {_answer_of(one) for one in unreached}
+    if any(one.facts["obstacle"] == "refused" for one in unreached):
+        port = str(agent_port)
+    facts = (
+        Evidence("direction", "in", source=_SOURCE),
+        Evidence("closed_to", ", ".join(hosts), source=_SOURCE),
+        Evidence("answers", ", ".join(sorted(one.value for one in answers)), source=_SOURCE),
+        Evidence("closed_ports", port, source=_SOURCE),
+        Evidence("found", str(first.facts.get("found", "")), source=_SOURCE),
+        Evidence("try_on", hosts[0], source=_SOURCE),
+        Evidence("try_address", address, source=_SOURCE),
+        Evidence("try_port", port, source=_SOURCE),
+        Evidence("look_on", server, source=_SOURCE),
+    )
+    joined = Incident(IncidentKind.FILTERED, 0, server, RENDEZVOUS, first.at_seconds, facts)
+    return (joined, *(one for one in incidents if one not in unreached))
+
+
+def _answer_of(unreached: Incident) -> Answer:
+    """What a host got that does not reach rank 0's, by its words."""
+    found = str(unreached.facts.get("found", ""))
+    if "is prohibited" in found:
+        return Answer.PROHIBITED
+    return Answer.SILENT if "does not answer" in found else _OBSTACLES[str(unreached.facts["obstacle"])]
+
+
 def failed_ways(survey: Survey) -> dict[_Way, Try]:
     """The directions in which a host does not reach the port where another one's agent answers."""
     return {

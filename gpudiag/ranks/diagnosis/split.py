@@ -15,6 +15,8 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 # From the last stray on: others may be on their way.
 SETTLE_SECONDS = 1.0
+# Obstacles that do not go away when rank 0 itself has come up, of those that only its machine's network makes.
+_CUTS = ("no_answer", "no_route")
 # What TCP mends, it mends sooner.
 UNREACHED_SECONDS = 3.0
 # Where other ranks are still missing, or where it is two against two.
@@ -100,7 +102,8 @@ def find_kept_away(waiting: Sequence[Looker], at_seconds: float) -> tuple[Incide
 def _is_settled(met: Met, strays: Sequence[Looker]) -> bool:
     newest = min(one.seconds for one in strays)
     if not all(one.joined for one in strays):
-        return newest >= UNREACHED_SECONDS and all(one.joined or one.obstacle for one in strays)
+        cut = all(one.joined or one.obstacle in _CUTS for one in strays)
+        return cut and newest >= UNREACHED_SECONDS
     complete = met.absent <= {one.rank for one in strays}
     if any(one.relation is not Relation.CERTAIN for one in strays):
         return complete and newest >= max(one.relation.value for one in strays)

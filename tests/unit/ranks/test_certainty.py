@@ -6,7 +6,14 @@ import socket
 import pytest
 
 from gpudiag.ranks.agents import network, reach
-from gpudiag.ranks.agents.reach import Certainty, Meeting, Obstacle, Reach, look_at
+from gpudiag.ranks.agents.reach import (
+    Certainty,
+    Meeting,
+    Obstacle,
+    Reach,
+    look_at,
+    look_for_silent_address,
+)
 
 PLACE = Meeting("a0", 29500, (20001,), elsewhere=True)
 BY_LAUNCHER = Meeting("a0", 29500, (20001,), elsewhere=True, by_launcher=True)
@@ -75,6 +82,31 @@ def test_of_several_addresses_the_one_where_rank_0_may_be_counts(
     found = look_at(PLACE)
     assert found is not None
     assert found.obstacle is Obstacle.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("first", "is_obstacle"),
+    [
+        ((errno.ETIMEDOUT, errno.ETIMEDOUT), True),
+        ((errno.ETIMEDOUT, errno.EHOSTUNREACH), False),  # torch learns that nobody is there, and goes on
+        ((errno.ENETUNREACH,), False),
+        ((errno.ECONNREFUSED,), False),  # rank 0 may be started there
+    ],
+)
+def test_torch_waits_for_a_first_address_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[int, ...], is_obstacle: bool
+) -> None:
+    answers = iter(first)
+
+    def connect(address: str, *_: object) -> int:
+        return next(answers) if ":" in address else errno.ECONNREFUSED
+
+    monkeypatch.setattr(reach, "_look_up", lambda _: ("127.0.0.1", "fd00::9"))
+    monkeypatch.setattr(reach, "_connect", connect)
+    found = look_for_silent_address(PLACE)
+    assert (found is not None) == is_obstacle
+    monkeypatch.setattr(reach, "_look_up", lambda _: ("fd00::9",))
+    assert look_for_silent_address(PLACE) is None
 
 
 def test_names_are_late_in_kubernetes_and_in_networks_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:

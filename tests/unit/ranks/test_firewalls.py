@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpudiag.checks.ranks.incidents import judge_incidents
+from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.published import HostAddresses, Published
@@ -15,6 +16,7 @@ from gpudiag.ranks.diagnosis.firewalls import (
     failed_ways,
     find_closed_ports,
     is_needed,
+    join_unreached,
     master_failures,
 )
 from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Target, Try
@@ -140,6 +142,44 @@ def test_a_direction_in_which_gloo_never_connects_keeps_nobody_apart() -> None:
     assert not is_needed(seen, (1, 3))
     assert is_needed(replace(seen, library="NCCL"), (1, 3))
     assert is_needed(survey({}), (1, 3))  # where it is not known what they publish
+
+
+def unreached(rank: int, obstacle: str, found: str = "") -> Incident:
+    facts = (("obstacle", obstacle), ("rank_0", "machine1:29500"), ("found", found))
+    evidence = tuple(Evidence(name, value, source="x") for name, value in facts)
+    return Incident(IncidentKind.UNREACHED, rank, f"machine{rank + 1}", "rendezvous", 9.0, evidence)
+
+
+def test_where_no_other_host_reaches_rank_0_s_it_is_that_host_which_is_closed() -> None:
+    three = tuple(unreached(rank, "no_answer") for rank in (1, 2, 3))
+    (finding,) = judge_incidents(
+        join_unreached(three, "machine1", frozenset({"machine1"}), 20123), complete=False
+    )
+    assert (finding.code, finding.subject.host) == ("network.ports_closed", "machine1")
+    assert (
+        "machine1 accepts no connection of machine2, machine3, machine4 on port 29500 (no answer"
+        in finding.message
+    )
+    said = tuple(
+        unreached(rank, "no_route", "port 29500 of machine1 is prohibited by a firewall") for rank in (1, 2)
+    )
+    (finding,) = judge_incidents(
+        join_unreached(said, "machine1", frozenset({"machine1"}), 20123), complete=False
+    )
+    assert "(prohibited" in finding.message
+    early = tuple(
+        unreached(rank, "refused", "machine1 is up, and nothing listens; port 20123 does not answer")
+        for rank in (1, 2)
+    )
+    (finding,) = judge_incidents(
+        join_unreached(early, "machine1", frozenset({"machine1"}), 20123), complete=False
+    )
+    assert "on port 20123 (no answer" in finding.message
+    # One host, or one among others that did meet, is closed itself; another server is no firewall.
+    assert join_unreached(three[:1], "machine1", frozenset({"machine1"}), 20123) == three[:1]
+    assert join_unreached(three[:2], "machine1", frozenset({"machine1", "machine4"}), 20123) == three[:2]
+    foreign = tuple(unreached(rank, "foreign_server") for rank in (1, 2, 3))
+    assert join_unreached(foreign, "machine1", frozenset({"machine1"}), 20123) == foreign
 
 
 def test_two_faults_are_two_findings() -> None:

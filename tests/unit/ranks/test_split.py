@@ -123,5 +123,25 @@ def test_nothing_is_said_before_it_is_certain(
     assert find_split(met(*present), strays, 3.0, over=True)[0].kind is IncidentKind.SPLIT
 
 
+@pytest.mark.parametrize(
+    ("obstacle", "seconds", "told"),
+    [
+        ("no_answer", 3.1, True),
+        ("no_route", 3.1, True),
+        ("no_answer", 2.0, False),
+        ("refused", 9.0, False),
+        ("", 9.0, False),
+    ],
+)
+def test_a_rank_that_is_heard_and_that_no_link_reaches_is_kept_out_where_its_way_is_cut(
+    obstacle: str, seconds: float, told: bool
+) -> None:
+    heard = stray(2, HERE, "10.0.0.1", joined=False, obstacle=obstacle, found="a0 is silent", seconds=seconds)
+    found = judged(met(1, 3), heard)
+    assert [(one.code, one.message) for one in found] == [
+        ("rendezvous.unreachable", "rank 2 cannot reach rank 0: a0 is silent")
+    ] * told
+
+
 def test_without_strays_nobody_is_elsewhere() -> None:
     assert find_split(met(1, 3), (), 3.0, over=True) == ()
