@@ -220,7 +220,7 @@ _lines_to_leader: list[Link] = []
 
 # Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still reach
 # what these reach: so long after the verdict, their answers are still there.
-_ANSWER_SECONDS = 8.0
+_ANSWER_SECONDS = 12.0
 _answering: list[tuple[PathWatch, float]] = []
 _CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
 
