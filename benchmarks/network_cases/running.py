@@ -86,6 +86,13 @@ CASES = (
         hosts=("machine2", "machine3"),
     ),
     Case(
+        "pair with rank 0 cut for good",
+        then=cut_for_good(2, 0),
+        words=("network.hosts_parted",),
+        hosts=("machine1", "machine3"),
+        reports=2,
+    ),
+    Case(
         "hole of 1000 bytes begins on one machine",
         then=narrow(1000, 2),
         words=("network.large_packets_lost", "packets over"),

@@ -86,6 +86,7 @@ class Follower:
         self._paths = paths
         self._tcp = assignment.tcp
         self._asked_at = 0.0
+        self._unanswered_since: float | None = None
         self._local = assignment.local
         self._interrupts = assignment.interrupts
         self._host = assignment.host
@@ -121,6 +122,7 @@ class Follower:
                 self._link.send(messages.Interrupted())
                 return Verdict(interrupted=True)
             for message in self._receive():  # first: clock questions must be answered at once
+                self._unanswered_since = None
                 self._answer(message)
             while self.notes:
                 self._link.send(self.notes.pop())
@@ -158,10 +160,13 @@ class Follower:
             return False
         if time.monotonic() - self._asked_at < _ASK_LEADER_SECONDS:
             return True
-        self._asked_at = time.monotonic()
         contact = self._paths.contact(location.paths_address)
+        self._asked_at = time.monotonic()
         if contact in UNANSWERED:  # the network may come back, and TCP with it
-            return self._link.unheard_seconds <= CUT_SECONDS
+            # By the clock: the link does not count the time in which this agent asked.
+            if self._unanswered_since is None:
+                self._unanswered_since = self._asked_at - self._link.unheard_seconds
+            return self._asked_at - self._unanswered_since <= CUT_SECONDS
         return contact is Contact.REPLIES
 
     def _wait(self) -> None:
@@ -215,7 +220,7 @@ _lines_to_leader: list[Link] = []
 
 # Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still reach
 # what these reach: so long after the verdict, their answers are still there.
-_ANSWER_SECONDS = 8.0
+_ANSWER_SECONDS = 12.0
 _answering: list[tuple[PathWatch, float]] = []
 _CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
 

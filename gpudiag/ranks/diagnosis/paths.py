@@ -153,6 +153,10 @@ def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...]
 
 def _describe_lost(first: Incident, paths: Paths, lost: Sequence[int]) -> tuple[Incident, ...]:
     here = paths.reachable()
+    tried_by = {rank for rank in here for gone in lost if gone in paths.rows.get(rank, {})}
+    if tried_by == {paths.own} and len(lost) == 1 < len(here):
+        # The agents of the others have ended: whether they reach that host nobody knows.
+        return (_describe_pair(first, paths, (min(paths.own, lost[0]), max(paths.own, lost[0]))),)
     if len(here) == len(lost):
         one, other = sorted((sorted(here), list(lost)))  # the same words on both sides
         facts = (

@@ -102,6 +102,15 @@ def test_the_smaller_side_is_the_one_that_is_cut_off_whoever_looks() -> None:
         assert told(look(5, cut, own)) == [(IncidentKind.CUT_OFF, "a1"), (IncidentKind.CUT_OFF, "a2")]
 
 
+def test_a_host_that_only_this_one_has_tried_is_no_more_than_a_pair() -> None:
+    """The agents of the others have ended, as they do once they have reported."""
+    rows = {2: {0: Contact.NO_ANSWER, 1: Contact.REFUSED, 3: Contact.REFUSED}}
+    paths = Paths(2, {rank: f"a{rank + 1}" for rank in range(4)}, rows)
+    assert told(paths) == [(IncidentKind.PARTED, "a3")]
+    assert (facts(paths)["one_side"], facts(paths)["other_side"]) == ("a1", "a3")
+    assert "reached_both" not in facts(paths)
+
+
 def test_what_was_not_seen_is_said() -> None:
     cut = [(3, other) for other in range(3)]
     assert facts(look(4, cut, own=0))["not_seen"] == "how the ranks there ended"
