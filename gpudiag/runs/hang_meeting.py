@@ -141,7 +141,9 @@ def _compare_machines(verdict: JobVerdict) -> JobVerdict:
     hosts = {number: host for host, (number, _) in speakers.items()}
     addresses = {number: seen.addresses for number, seen in speakers.values() if seen.addresses is not None}
     first = next(iter(speakers.values()))[1]
-    return _with_causes(verdict, find_wrong_addresses(_survey(hosts, addresses, first), _symptom(0)))
+    return _with_causes(
+        verdict, find_wrong_addresses(_survey(hosts, addresses, first), _symptom(0), compare_networks=True)
+    )
 
 
 def _survey(hosts: Mapping[int, str], addresses: Mapping[int, HostAddresses], first: RankSeen) -> Survey:

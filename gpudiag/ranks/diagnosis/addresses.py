@@ -20,8 +20,13 @@ _RESOLVER = "the variables, the resolver and the interfaces of that host"
 _TRIED = "connections between the agents' hosts"
 
 
-def find_wrong_addresses(survey: Survey, first: Incident) -> tuple[Incident, ...]:
-    """An incident for each host whose ranks publish a wrong address; `first` is what was seen of it."""
+def find_wrong_addresses(
+    survey: Survey, first: Incident, *, compare_networks: bool = False
+) -> tuple[Incident, ...]:
+    """An incident for each host whose ranks publish a wrong address; `first` is what was seen of it.
+
+    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not seen.
+    """
     if len(survey.hosts) < 2:
         return ()
     own = [_incident(survey, rank, one, first, ()) for rank, one in _all(survey) if _is_wrong_alone(one)]
@@ -32,7 +37,7 @@ def find_wrong_addresses(survey: Survey, first: Incident) -> tuple[Incident, ...
         for rank, one in _all(survey)
         if (tried := _why_unreached(survey, rank, one)) is not None
     ]
-    if not found and not survey.rows:
+    if not found and compare_networks:
         found = [
             _incident(survey, rank, one, first, ())
             for rank, one in _all(survey)
