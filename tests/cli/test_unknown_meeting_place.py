@@ -19,7 +19,9 @@ def test_processes_that_cannot_find_each_other_are_refused(
 ) -> None:
     for name, value in STARTED_BY[launcher].items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "share_refusal", lambda *_: False)  # no leader of others is there to report it
+    monkeypatch.setattr(
+        launch, "share_refusal", lambda *_: False
+    )  # no leader of others is there to report it
     try:
         status = main([command])
     except SystemExit as end:

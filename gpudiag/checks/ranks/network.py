@@ -122,7 +122,7 @@ NETWORK_LARGE_PACKETS_LOST = FindingKind(
     owner=Owner.HOST,
     meaning="Small packets pass between hosts, and large ones are lost each time (an MTU hole): ranks connect, and then hang at the first large message.",
     remedy="Give every interface and switch on the way the same MTU, and let ICMP `fragmentation needed` pass: `ip link` on"
-    " both ends, `tracepath` and the other host's address; `ip link set dev IFACE mtu 1400` until then.",
+    " both ends, `tracepath` and the other host's address. Until then set the MTU of that host's interface to 1400.",
     basis=Basis(
         reads="Whether each host's agent gets a message back that fills one packet; where it does not, whether small ones"
         " come back, and the largest that does.",

@@ -263,6 +263,8 @@ def test_an_ended_run_takes_its_step_along_and_keeps_the_report(tmp_path):
         time.sleep(0.05)
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 143
+    while is_running(int(pid_file.read_text())) and time.monotonic() < deadline + 30:
+        time.sleep(0.05)  # killed, and not gone yet
     assert not is_running(int(pid_file.read_text()))
     assert json.loads((folder / "report.json").read_text())["finished"] is False
 
