@@ -4,6 +4,8 @@ Every message that says `pip install` or `sudo gpudiag` has its command from her
 index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the environments that they make.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -11,12 +13,13 @@ import shlex
 import shutil
 import sys
 from importlib.machinery import PathFinder
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
 
 from gpudiag import __version__
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 NAME = "gpudiag"
 _PATH_OF_SUDO = (
@@ -40,11 +43,9 @@ def install_command(extra: str) -> str:
     """
     if _is_single_file():  # nothing can be added to it: the wheel of the same release has the extras
         return pip_command(f"./{NAME}-{__version__}-py3-none-any.whl[{extra}]")
-    try:
-        installed = distribution(NAME)
-    except PackageNotFoundError:  # run from a folder that is only on sys.path
-        return _from_checkout(extra)
-    return command_for(installed, extra)
+    installed = _distribution()
+    # None: run from a folder that is only on sys.path
+    return _from_checkout(extra) if installed is None else command_for(installed, extra)
 
 
 def command_for(installed: Distribution, extra: str) -> str:
@@ -68,9 +69,8 @@ def command_for_module(module: str, asked: str) -> str:
 
     That is gpudiag with the extra that brings the package, so that versions stay those that go together.
     """
-    try:
-        installed = distribution(NAME)
-    except PackageNotFoundError:
+    installed = _distribution()
+    if installed is None:
         return repair_command(module)
     wanted = _plain_name(_MODULES.get(asked, asked))
     extras = installed.metadata.get_all("Provides-Extra") or ()
@@ -130,6 +130,16 @@ def pip_command(*words: str, python: str | None = None) -> str:
     return f"{_pip()} install {asked}"
 
 
+def _distribution() -> Distribution | None:
+    """What was installed as gpudiag; None if nothing was. Loaded late: `gpudiag list` needs none of it."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return distribution(NAME)
+    except PackageNotFoundError:
+        return None
+
+
 def _is_single_file() -> bool:
     """Whether this runs from what pex unpacked (tools/build_single_file.py)."""
     return (Path(sys.prefix) / "PEX-INFO").exists()
@@ -145,6 +155,8 @@ def _pip() -> str:
 
 def _words_of(noted: dict[str, Any], extra: str) -> tuple[str, ...] | None:
     """What to install, as pip's own note says; None where it came from a place that is gone."""
+    from urllib.parse import unquote, urlsplit, urlunsplit
+
     url = str(noted["url"])
     parts = urlsplit(url)
     if parts.scheme == "file" and "vcs_info" not in noted:

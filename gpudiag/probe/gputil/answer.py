@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gpudiag.installed import pip_command
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, start_program
@@ -56,6 +55,8 @@ def gputil_answer_of(child: GuardedChild) -> tuple[SourceStatus, tuple[DeviceVie
         state, reason = classify_run(run, len(views))
         return _status(child, state, reason, len(views)), views
     if "not_installed" in answers:
+        from gpudiag.installed import pip_command  # late: a list in which GPUtil answers needs none of it
+
         words = f"GPUtil is not installed: {pip_command('GPUtil')}"
         return _status(child, SourceState.LIBRARY_ABSENT, words), ()
     if "absent" in answers:
