@@ -1,7 +1,9 @@
 import json
 import sys
+from importlib import metadata
 from importlib.metadata import PathDistribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +37,7 @@ def distribution_of(folder: Path, noted: dict | None) -> PathDistribution:
 @pytest.fixture(autouse=True)
 def pip_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_pip", lambda: "pip")
-    monkeypatch.setattr(installed.PathFinder, "find_spec", lambda name: name)
+    monkeypatch.setattr(installed, "PathFinder", SimpleNamespace(find_spec=lambda name: name))
 
 
 GIT = {"vcs": "git", "commit_id": "7921be1537eac1e97bc40179a57f0349c2aee67d"}
@@ -70,7 +72,7 @@ def test_an_extra_of_extras_is_taken_apart(tmp_path):
 
 def test_the_installer_of_the_environment_is_named(tmp_path, monkeypatch):
     assert pip_command("torch", python="/opt/a b/bin/python") == "'/opt/a b/bin/python' -m pip install torch"
-    monkeypatch.setattr(installed.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(installed, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     assert pip_command("torch") == f"uv pip install --python {sys.executable} torch"
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "gpudiag"))
     (tmp_path / "gpudiag").mkdir()
@@ -85,9 +87,9 @@ def test_the_installer_of_the_environment_is_named(tmp_path, monkeypatch):
 
 def test_a_checkout_that_is_not_installed_is_a_source_too(monkeypatch):
     def nothing(name: str) -> None:
-        raise installed.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(installed, "distribution", nothing)
+    monkeypatch.setattr(metadata, "distribution", nothing)
     root = Path(installed.__file__).parents[1]
     assert install_command("serve") == f"pip install '{root}[serve]'"
 
