@@ -227,10 +227,8 @@ def _receive(opened: socket.socket) -> tuple[Card, tuple[str, int]] | None:
     while True:
         try:
             data, address = opened.recvfrom(_MOST_BYTES)
-        except BlockingIOError:
+        except OSError:  # nothing waits, or a host refused what was sent to it: the next turn reads on
             return None
-        except OSError:  # that a host refused what was sent to it comes back as an error of the socket
-            continue
         try:
             card = decode_message(json.loads(data))
         except (ValueError, RecursionError):
