@@ -309,7 +309,7 @@ CASES = (
             arrange=_listed(kind),
             words=("198.18.77.4", word),
         )
-        for kind, word in (("http", "HTTP"), ("silent", "sends nothing"), ("resetting", "resets connections"))
+        for kind, word in (("http", "HTTP"), ("silent", "sends nothing"))
     ),
     *(
         Case(
@@ -321,6 +321,10 @@ CASES = (
         for kind in ("http", "silent")
     ),
     # --- healthy
+    Case(
+        "split: healthy: a server at the first address of rank 0's name resets connections",
+        arrange=_listed("resetting"),
+    ),
     Case("split: healthy: rank 0 has a loopback address", starts={0: at("localhost")}),
     Case(
         "split: healthy: rank 0 has a loopback address, and no interface is named",

@@ -277,7 +277,7 @@ class Agent:
             certain = watchdog.find_incidents(self._views, self._budgets, now, absent_after, patience)
         self._suspicions.add(suspected, now)
         self._suspected = suspected
-        return tuple(map(self._add_twins, certain))
+        return () if self._may_be_kept_away(certain) else tuple(map(self._add_twins, certain))
 
     def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
         """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere; or two jobs at one place."""
@@ -304,6 +304,15 @@ class Agent:
     def _find_kept_away(self, now: float) -> tuple[Incident, ...]:
         """Which ranks stand still in the rendezvous, as another server answers at an address of rank 0's name."""
         return () if self._remote is None else find_kept_away(self._remote.kept_away(), now)
+
+    def _may_be_kept_away(self, certain: Sequence[Incident]) -> bool:
+        """Whether ranks are late in the rendezvous, and another server may keep one there: an agent still looks, or it has found one."""
+        if self._remote is None or self._timed_out:
+            return False
+        if not self._remote.looks_at_ways and not self._remote.kept_away():
+            return False
+        late = (IncidentKind.SILENT, IncidentKind.STALLED)
+        return all(one.kind in late and one.stage == RENDEZVOUS for one in certain)
 
     def _find_two_jobs(self, now: float) -> tuple[Incident, ...]:
         """That all ranks are here, and others that are the same ranks, too."""

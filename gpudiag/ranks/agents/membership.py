@@ -81,7 +81,7 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
-        self.notes: list[messages.Stray] = []  # what the leader is to get of what was found on the way
+        self.notes: list[messages.WayLook] = []  # what the leader is to get of what was found on the way
         self.addresses: HostAddresses | None = None  # of this host, for the leader
         self._paths = paths
         self._tcp = assignment.tcp
@@ -125,7 +125,7 @@ class Follower:
                 self._unanswered_since = None
                 self._answer(message)
             while self.notes:
-                self._link.send(self.notes.pop())
+                self._link.send(self.notes.pop(0))
             new = self._local.poll()
             self._log.add(new)
             self._local.limit_start(time.monotonic() - self._started, self._import_seconds)
@@ -383,10 +383,13 @@ class Membership:
         if watch is None or announcer is None or self._peers.met:
             return
 
-        def tell(found: Reach) -> None:
-            card = replace(announcer.card, obstacle=found.obstacle.value, found=found.words)
-            follower.notes.append(messages.Stray(card))
+        def tell(found: Reach | None) -> None:
+            card = None
+            if found is not None:
+                card = replace(announcer.card, obstacle=found.obstacle.value, found=found.words)
+            follower.notes.append(messages.WayLook(looking=False, card=card))
 
+        follower.notes.append(messages.WayLook(looking=True))
         watch.look_on(tell)
 
     def _may_be_reported(self) -> bool:

@@ -78,6 +78,17 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
+class WayLook:
+    """From a follower: whether it still looks for another server that its rank meets before rank 0's own.
+
+    `card` holds what it found in the end; None where nothing is there.
+    """
+
+    looking: bool
+    card: Card | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedRank:
     """To a follower: it cannot take part, and why; without `why`, another process has its rank."""
 
@@ -286,6 +297,7 @@ Message = (
     | Hello
     | Card
     | Stray
+    | WayLook
     | RefusedRank
     | RankState
     | RankSettings

@@ -43,6 +43,7 @@ _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
 _STORE_ANSWER = struct.pack("<I", 4242)
 # Servers of text wait for the end of a line before they say what they are.
 _END_OF_LINES = b"\r\n\r\n"
+_RESETS = "it resets connections"
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
 
 
@@ -150,7 +151,8 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
 def look_for_other_server(meeting: Meeting) -> Reach | None:
     """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
 
-    torch stays with the first address that takes a connection, whoever listens there; agents try on.
+    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where that server
+    resets the connection torch tries again, and comes past it within seconds.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str) or len(found) < 2:
@@ -159,7 +161,8 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
     for address in found[:_MOST_ADDRESSES]:
         reach = _look_at_address(address, meeting, place)
         if reach is None or reach.obstacle not in _PASSED_OVER:
-            return reach if reach is not None and reach.obstacle is Obstacle.FOREIGN else None
+            is_kept = reach is not None and reach.obstacle is Obstacle.FOREIGN and _RESETS not in reach.words
+            return reach if is_kept else None
     return None
 
 
@@ -232,8 +235,11 @@ class MeetingWatch:
         """Say nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
 
-    def look_on(self, told: Callable[[Reach], None]) -> None:
-        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server."""
+    def look_on(self, told: Callable[[Reach | None], None]) -> None:
+        """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server.
+
+        `told` gets what was found in the way, or None.
+        """
 
         def look() -> None:
             began = time.monotonic()
@@ -241,8 +247,7 @@ class MeetingWatch:
             if found is None:
                 time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
                 found = look_for_other_server(self._meeting)
-            if found is not None:
-                told(found)
+            told(found)
 
         threading.Thread(target=look, daemon=True).start()
 
@@ -343,7 +348,7 @@ def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None
             words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(said)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
     if said == errno.ECONNRESET:  # before the server could be greeted
-        words = f"another server has port {meeting.port} of {named}; it resets connections"
+        words = f"another server has port {meeting.port} of {named}; {_RESETS}"
         return Reach(Obstacle.FOREIGN, words, place)
     if said == errno.ECONNREFUSED:
         tried = _try_agents(address, meeting)
@@ -400,7 +405,7 @@ def _identify(
         what = f"it answers {reply[:8].hex(' ')}, which is no rendezvous of torch's"
     else:
         what = {
-            "reset": "it resets connections",
+            "reset": _RESETS,
             "closed": "it closes connections and sends nothing",
         }.get(ended, "it accepts connections and sends nothing")
     return Reach(Obstacle.FOREIGN, f"{other}; {what}", place)

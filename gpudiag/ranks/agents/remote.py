@@ -72,7 +72,7 @@ class RemoteRecord:
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     sent: tuple[PeerSegments, ...] = ()
-    way: messages.Card | None = None  # with another server that its rank meets before rank 0
+    way: messages.WayLook | None = None  # None: its agent does not look, or has not said so yet
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
     host_addresses: HostAddresses | None = None  # None: not told, or its kernel does not list them
@@ -479,9 +479,20 @@ class RemoteRanks:
     def kept_away(self) -> tuple[Looker, ...]:
         """The ranks that another server keeps in the rendezvous, as far as can be seen."""
         return tuple(
-            self.strays.looker(record.way, record.view.still_seconds, joined=False)
+            self.strays.looker(record.way.card, record.view.still_seconds, joined=False)
             for record in self._records.values()
-            if record.way is not None and record.view.stage == RENDEZVOUS
+            if record.way is not None and record.way.card is not None and record.view.stage == RENDEZVOUS
+        )
+
+    @property
+    def looks_at_ways(self) -> bool:
+        """Whether the agent of a rank in the rendezvous still looks for another server that keeps it there."""
+        return any(
+            record.link is not None
+            and record.way is not None
+            and record.way.looking
+            and record.view.stage == RENDEZVOUS
+            for record in self._records.values()
         )
 
     def send_verdict(self, run: messages.FinishedRun) -> None:
@@ -510,8 +521,8 @@ class RemoteRanks:
                 return record.compare_clocks(message)
             case messages.RankSettings():
                 record.settings = message.settings
-            case messages.Stray():
-                record.way = message.card
+            case messages.WayLook():
+                record.way = message
             case messages.SentSegments():
                 record.sent = message.peers
             case messages.OwnAddresses():
