@@ -44,7 +44,7 @@ def measure_corpus() -> tuple[Counter[str], Counter[str], Counter[str], int]:
     false: Counter[str] = Counter()
     scripts = 0
     for rule in RULES:
-        for text, wanted in ((rule.wrong, {rule.code}), (rule.right, set()), (rule.near_miss, set())):
+        for text, wanted in zip(rule.read_examples(), ({rule.code}, set(), set()), strict=True):
             scripts += 1
             told = {finding.code for finding in lint_text(text).findings}
             found.update(told & wanted)

@@ -84,10 +84,11 @@ def _anchor(code: str) -> str:
 
 def _entry(rule: Rule) -> str:
     kind = "A finding" if rule.severity is Severity.FINDING else "A note"
+    examples = rule.read_examples()
     fixes = "; `--fix` fixes it if the fix is certain" if rule.fixes else ""
     return (
-        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{rule.wrong}```\n\n"
-        f"Right:\n\n```python\n{rule.right}```\n\nRight too, though it looks similar:\n\n```python\n{rule.near_miss}```\n"
+        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{examples.wrong}```\n\n"
+        f"Right:\n\n```python\n{examples.right}```\n\nRight too, though it looks similar:\n\n```python\n{examples.near_miss}```\n"
     )
 
 

@@ -14,8 +14,8 @@ from gpudiag.model.documents import json_schema
 from gpudiag.model.lint import LintReport
 from tests.cli.sarif import SARIF
 
-SHUFFLED = BY_CODE["lint.shuffle_with_sampler"]
-NOTE = BY_CODE["lint.destroy_missing"]
+SHUFFLED = BY_CODE["lint.shuffle_with_sampler"].read_examples()
+NOTE = BY_CODE["lint.destroy_missing"].read_examples()
 
 
 @pytest.fixture

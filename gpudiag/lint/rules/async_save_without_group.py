@@ -43,60 +43,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
+# Source: torch's documentation of torch.distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104).
 RULE = Rule(
-    code="lint.async_save_without_group",
     severity=Severity.FINDING,
     title="async_save has no process group of its own",
     why='async_save gathers and scatters its plan in a background thread. On a group that the main thread uses too, the order of the calls differs from rank to rank, and the job hangs or exchanges wrong data. Make `checkpoint_group = dist.new_group(backend="gloo")` once, on all ranks, and give it as process_group. Without other collectives on the default group it is a note.',
-    wrong="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    for step in range(steps):
-        saved = dcp.async_save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-        )
-        dist.barrier()
-    saved.result()
-    dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    checkpoint_group = dist.new_group(backend="gloo")
-    for step in range(steps):
-        saved = dcp.async_save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-            process_group=checkpoint_group,
-        )
-        dist.barrier()
-    saved.result()
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    for step in range(steps):
-        dcp.save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-        )
-        dist.barrier()
-    dist.destroy_process_group()
-""",
     find=_find,
-    source="torch's documentation of torch.distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104)",
 )

@@ -38,42 +38,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.batch_norm_apart",
     severity=Severity.NOTE,
     title="BatchNorm is not synchronised",
     why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and only rank 0's running means are saved. That is fine with large batches on each rank, and bad with small ones.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
-net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(
-    torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
-)
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -30,36 +30,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.broadcast_without_source",
     severity=Severity.FINDING,
     title="broadcast or reduce lacks the rank that sends or receives",
     why="torch raises an error: `src` of broadcast and `dst` of reduce have no useful default.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.broadcast(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.broadcast(torch.zeros(1), src=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-group = dist.new_group([0, 1])
-dist.broadcast(torch.zeros(1), group=group, group_src=0)
-dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
     find=_find,
     fixes=True,
 )

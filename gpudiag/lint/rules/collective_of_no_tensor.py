@@ -61,38 +61,8 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 
 
 RULE = Rule(
-    code="lint.collective_of_no_tensor",
     severity=Severity.FINDING,
     title="a collective gets a state_dict, a model or a number instead of a tensor",
     why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-dist.broadcast(model.state_dict(), src=0)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-for tensor in model.state_dict().values():
-    dist.broadcast(tensor, src=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-states = [model.state_dict()]
-dist.broadcast_object_list(states, src=0)
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -122,39 +122,8 @@ def _starts_alone(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.collective_on_one_rank",
     severity=Severity.FINDING,
     title="a barrier or another collective that not all ranks call",
     why="A collective ends when every rank of the group has called it. If only some call it, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
-    wrong="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    print("saved")
-    dist.barrier()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    print("saved")
-dist.barrier()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-if rank != 0:
-    dist.barrier()
-print("rank 0 downloads, the others find it there")
-if rank == 0:
-    dist.barrier()
-dist.destroy_process_group()
-""",
     find=_find,
 )

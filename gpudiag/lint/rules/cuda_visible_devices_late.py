@@ -89,36 +89,8 @@ def _follows(first: Step, later: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.cuda_visible_devices_late",
     severity=Severity.FINDING,
     title="CUDA_VISIBLE_DEVICES is set after CUDA was used",
     why="The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: the ranks keep their GPUs.",
-    wrong="""\
-import os
-
-import torch
-
-torch.cuda.set_device(0)
-os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-""",
-    right="""\
-import os
-
-os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-
-import torch
-
-torch.cuda.set_device(0)
-""",
-    near_miss="""\
-import os
-
-import torch
-
-device_ids = "0,1"
-print(torch.__version__)
-os.environ["CUDA_VISIBLE_DEVICES"] = device_ids
-model = torch.nn.Linear(4, 4).cuda()
-""",
     find=_find,
 )

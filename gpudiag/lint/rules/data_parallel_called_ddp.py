@@ -37,31 +37,8 @@ def _mistake(node: ast.AST, called: str, fix: str) -> Mistake:
 
 
 RULE = Rule(
-    code="lint.data_parallel_called_ddp",
     severity=Severity.FINDING,
     title="DataParallel is called DDP",
     why="DataParallel splits each batch over the GPUs of one process and never communicates with another process: with several processes each trains its own model. DistributedDataParallel averages gradients.",
-    wrong="""\
-import torch.nn as nn
-
-model = nn.Linear(4, 4)
-ddp_model = nn.DataParallel(model)
-""",
-    right="""\
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-model = nn.Linear(4, 4)
-ddp_model = DistributedDataParallel(model)
-""",
-    near_miss="""\
-import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def wrap(model, distributed):
-    ddp_model = DDP(model) if distributed else nn.DataParallel(model)
-    return ddp_model
-""",
     find=_find,
 )

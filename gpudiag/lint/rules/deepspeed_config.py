@@ -47,37 +47,9 @@ def _without(program: Program, call: ast.Call, name: str) -> str:
 
 
 RULE = Rule(
-    code="lint.deepspeed_config",
     severity=Severity.FINDING,
     title="deepspeed.initialize gets an unknown argument",
     why="Python refuses an unknown keyword with a TypeError. `config_params` is only the old name of `config` and still works: a note.",
-    wrong="""\
-import deepspeed
-
-
-def build(model, settings):
-    engine, optimizer, _, _ = deepspeed.initialize(
-        model=model, ds_config=settings
-    )
-    return engine
-""",
-    right="""\
-import deepspeed
-
-
-def build(model, settings):
-    engine, optimizer, _, _ = deepspeed.initialize(
-        model=model, config=settings
-    )
-    return engine
-""",
-    near_miss="""\
-from mylib import deepspeed_wrapper
-
-
-def build(model, settings):
-    return deepspeed_wrapper.initialize(model=model, ds_config=settings)
-""",
     find=_find,
     fixes=True,
 )

@@ -80,30 +80,8 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.deprecated_name",
     severity=Severity.NOTE,
     title="a class or function that torch 2.13 deprecates",
     why="It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under their old names, reduce_op, TorchScript around DDP.",
-    wrong="""\
-import torch.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
-""",
-    right="""\
-import torch.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-""",
-    near_miss="""\
-import mylib.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
-""",
     find=_find,
 )

@@ -97,39 +97,8 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.download_on_every_rank",
     severity=Severity.FINDING,
     title="every rank downloads the data set into one folder",
     why="The ranks write the same archive at the same time and unpack half-written files: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
-    wrong="""\
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-data = datasets.MNIST("data", train=True, download=True)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-local_rank = int(os.environ["LOCAL_RANK"])
-if local_rank == 0:
-    datasets.MNIST("data", train=True, download=True)
-dist.barrier()
-data = datasets.MNIST("data", train=True, download=False)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-data = datasets.MNIST(f"data-{dist.get_rank()}", train=True, download=True)
-dist.destroy_process_group()
-""",
     find=_find,
 )

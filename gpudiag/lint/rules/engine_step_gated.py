@@ -31,45 +31,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.engine_step_gated",
     severity=Severity.FINDING,
     title="engine.step() runs only in some steps, by a separate count",
     why="The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its configuration. With a second count on top it steps far too rarely.",
-    wrong="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        if (index + 1) % 4 == 0:
-            engine.step()
-""",
-    right="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-""",
-    near_miss="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-        if (index + 1) % 4 == 0:
-            engine.save_checkpoint("checkpoints")
-""",
     find=_find,
 )

@@ -73,45 +73,9 @@ def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
 
 
 RULE = Rule(
-    code="lint.function_not_called",
     severity=Severity.FINDING,
     title="a function that returns the rank is not called",
     why="`if is_main_process:` tests the function itself, which is always true: every rank takes the branch. `dist.get_rank == 0` is never true. Accelerate's is_main_process is the other way round, a property.",
-    wrong="""\
-import torch.distributed as dist
-
-
-def is_main_process():
-    return dist.get_rank() == 0
-
-
-dist.init_process_group("gloo")
-if is_main_process:
-    print("once")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-
-
-def is_main_process():
-    return dist.get_rank() == 0
-
-
-dist.init_process_group("gloo")
-if is_main_process():
-    print("once")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-is_main_process = accelerator.is_main_process
-if is_main_process and accelerator.is_local_main_process:
-    print("once", dist.is_available)
-""",
     find=_find,
     fixes=True,
 )

@@ -80,61 +80,10 @@ def _is_stage_3(program: Program) -> bool:
     )
 
 
+# Source: DeepSpeed#8262, transformers#33483, transformers' documentation of generate.
 RULE = Rule(
-    code="lint.generate_out_of_step",
     severity=Severity.FINDING,
     title="a sharded model generates without synced_gpus",
     why="Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration is used, so FSDP1 is a note; it does not know of fully_shard.",
-    wrong="""\
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model)
-
-
-def answer(tokens):
-    return model.generate(tokens, max_new_tokens=100)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model)
-
-
-def answer(tokens):
-    return model.generate(tokens, max_new_tokens=100, synced_gpus=True)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(AutoModelForCausalLM.from_pretrained("gpt2"))
-
-
-def answer(tokens):
-    return model.module.generate(tokens, max_new_tokens=100)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
     find=_find,
-    source="DeepSpeed#8262, transformers#33483, transformers' documentation of generate",
 )

@@ -54,45 +54,8 @@ def _broadcast(program: Program, wrapped: ast.AST, optimizer: str) -> str:
 
 
 RULE = Rule(
-    code="lint.horovod_no_broadcast",
     severity=Severity.FINDING,
     title="Horovod's ranks do not start from the same state",
     why="Horovod averages gradients and nothing else. Models that start different stay different, and the averages fit none of them. If only the optimizer's state is not broadcast, it is a note.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
-""",
     find=_find,
 )

@@ -64,50 +64,8 @@ def _scales(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.horovod_rate_unscaled",
     severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
     why="Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply the rate by hvd.size(), with a warm-up.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-world = hvd.size()
-batch_size = 512 // world
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
     find=_find,
 )

@@ -55,64 +55,10 @@ def _loops_within(program: Program, item: ast.expr, loops: tuple[ast.stmt, ...])
     return any(around is outer for loop in loops for outer in program.names.ancestors(loop))
 
 
+# Source: torch's tutorial and documentation of torch.distributed.algorithms.join.
 RULE = Rule(
-    code="lint.join_extra_collective",
     severity=Severity.FINDING,
     title="a collective of one's own in each step under Join",
     why="Join answers the collectives of DDP for ranks whose data has ended, and no others. A further collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended rank, or waits forever.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    with Join([model]):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            dist.all_reduce(loss.detach())
-    dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    total = torch.zeros(1)
-    with Join([model]):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            total += loss.detach()
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    with Join([model], throw_on_early_termination=True):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            dist.all_reduce(loss.detach())
-    dist.destroy_process_group()
-""",
     find=_find,
-    source="torch's tutorial and documentation of torch.distributed.algorithms.join",
 )

@@ -76,41 +76,11 @@ def _reaches_others(script: LaunchScript, launch: Launch) -> bool:
     return launch.under is not None or any(word in script.text for word in _RUN_ELSEWHERE)
 
 
+# Source: torchrun's documentation, Slurm's of srun.
 RULE = Rule(
-    code="lint.launch_counts",
     severity=Severity.FINDING,
     title="the launcher starts more ranks than the scheduler gives it tasks or GPUs for",
     why="torchrun starts the ranks of a machine, so the scheduler must start one torchrun on each machine, with all GPUs of it. If srun starts one for each GPU as well, there are eight times too many ranks: they share GPUs or wait for ports and for each other.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 "
-    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 "
-    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    near_miss="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 python train.py",
-    shell=True,
-    check=True,
-)
-""",
     find=_find,
     find_commands=find_commands,
-    source="torchrun's documentation, Slurm's of srun",
 )

@@ -74,34 +74,9 @@ def _fixed(text: str) -> str:
 
 
 RULE = Rule(
-    code="lint.launch_module",
     severity=Severity.FINDING,
     title="ranks are started by torch.distributed.launch",
     why="torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always gives the rank by the environment; a script that reads --local_rank must read LOCAL_RANK.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "python -m torch.distributed.launch --nproc_per_node=4 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nproc_per_node=4 train.py", shell=True, check=True
-)
-""",
-    near_miss='''\
-"""Start it with torchrun (or python -m torch.distributed.run) train.py."""
-
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.destroy_process_group()
-''',
     find=_find,
     find_commands=find_commands,
     fixes=True,

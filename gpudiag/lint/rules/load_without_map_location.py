@@ -43,43 +43,8 @@ def _is_data(text: str) -> bool:
 
 
 RULE = Rule(
-    code="lint.load_without_map_location",
     severity=Severity.NOTE,
     title="a checkpoint is loaded without map_location",
     why="Tensors are loaded to the GPU that they were saved from, mostly GPU 0: every rank uses memory there, and many ranks exhaust it.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(
-    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
-)
-model.load_state_dict(torch.load("weights.pt"))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(
-    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
-)
-model.load_state_dict(torch.load("weights.pt", map_location="cpu"))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-model.load_state_dict(torch.load("weights.pt"))
-dist.destroy_process_group()
-""",
     find=_find,
 )

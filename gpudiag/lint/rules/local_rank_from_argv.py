@@ -127,51 +127,9 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 RULE = Rule(
-    code="lint.local_rank_from_argv",
     severity=Severity.FINDING,
     title="the local rank is read from the command line only",
     why="torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use GPU 0, or none knows its own.",
-    wrong="""\
-import argparse
-
-import torch
-import torch.distributed as dist
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=0)
-args = parser.parse_args()
-torch.cuda.set_device(args.local_rank)
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
-    right="""\
-import argparse
-import os
-
-import torch
-import torch.distributed as dist
-
-parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0))
-)
-args = parser.parse_args()
-torch.cuda.set_device(args.local_rank)
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import argparse
-
-import deepspeed
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=-1)
-parser = deepspeed.add_config_arguments(parser)
-args = parser.parse_args()
-deepspeed.init_distributed()
-print(args.local_rank)
-""",
     find=_find,
     fixes=True,
 )

@@ -94,42 +94,9 @@ def _ends_plainly(program: Program, made: ast.Call) -> bool:
 
 
 RULE = Rule(
-    code="lint.local_rank_string",
     severity=Severity.FINDING,
     title="a rank or world size is text where a number is needed",
     why="An argument without a type and a variable of the environment are text. torch refuses text as a device, and `rank == 0` is never true, so the code for rank 0 never runs.",
-    wrong="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-local_rank = os.environ["LOCAL_RANK"]
-dist.init_process_group("nccl")
-torch.cuda.set_device(local_rank)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-local_rank = int(os.environ["LOCAL_RANK"])
-dist.init_process_group("nccl")
-torch.cuda.set_device(local_rank)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import os
-
-import torch
-
-local_rank = os.environ["LOCAL_RANK"]
-torch.cuda.set_device(f"cuda:{local_rank}")
-if local_rank == "0":
-    print("first")
-""",
     find=_find,
     fixes=True,
 )

@@ -45,36 +45,8 @@ def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
 
 
 RULE = Rule(
-    code="lint.log_writer_on_every_rank",
     severity=Severity.FINDING,
     title="every rank opens a log writer",
     why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times, and runs pile up.",
-    wrong="""\
-import torch.distributed as dist
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-writer = SummaryWriter("logs")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-writer = SummaryWriter("logs") if dist.get_rank() == 0 else None
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-import wandb
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-writer = SummaryWriter(f"logs/{rank}")
-wandb.init(project="x", group="all-ranks")
-dist.destroy_process_group()
-""",
     find=_find,
 )

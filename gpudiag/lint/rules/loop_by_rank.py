@@ -131,45 +131,8 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    code="lint.loop_by_rank",
     severity=Severity.FINDING,
     title="ranks run a loop a different number of times",
     why="In each round the ranks wait for one another. Those that continue wait for those that have left, until the watchdog ends the job.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-steps = 100 if rank == 0 else 50
-for _ in range(steps):
-    dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-steps = 100
-for _ in range(steps):
-    dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-for _ in range(3 if rank == 0 else 2):
-    print("no collective in here")
-for _ in range(10):
-    stop = torch.zeros(1)
-    dist.all_reduce(stop)
-    if stop.item():
-        break
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -120,57 +120,9 @@ def _lets_go(node: ast.AST, text: str) -> bool:
 
 
 RULE = Rule(
-    code="lint.loss_keeps_graph",
     severity=Severity.FINDING,
     title="a running total of the loss keeps every step's graph",
     why="The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory grows with every step until it runs out.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total = 0
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(batch).sum()
-        loss.backward()
-        optimizer.step()
-        total += loss
-    return total
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total = 0
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(batch).sum()
-        loss.backward()
-        optimizer.step()
-        total += loss.detach()
-    return total
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    total = 0
-    for batch in batches:
-        part = model(batch).sum()
-        total += part
-    total.backward()
-""",
     find=_find,
     fixes=True,
 )

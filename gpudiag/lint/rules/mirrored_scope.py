@@ -81,40 +81,8 @@ def _name_of(program: Program, step: Step) -> str:
 
 
 RULE = Rule(
-    code="lint.mirrored_scope",
     severity=Severity.FINDING,
     title="a model is built outside the scope of MirroredStrategy",
     why="Only variables that are created inside `strategy.scope()` are mirrored. A model from outside trains on one GPU, or compile and fit raise a ValueError.",
-    wrong="""\
-import tensorflow as tf
-
-strategy = tf.distribute.MirroredStrategy()
-model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
-model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
-    right="""\
-import tensorflow as tf
-
-strategy = tf.distribute.MirroredStrategy()
-with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
-    model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
-    near_miss="""\
-import tensorflow as tf
-
-
-def build():
-    return tf.keras.Sequential([tf.keras.layers.Dense(4)])
-
-
-strategy = tf.distribute.MirroredStrategy()
-with strategy.scope():
-    model = build()
-model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
     find=_find,
 )

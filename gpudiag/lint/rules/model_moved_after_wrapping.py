@@ -86,41 +86,8 @@ def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
 
 
 RULE = Rule(
-    code="lint.model_moved_after_wrapping",
     severity=Severity.FINDING,
     title="a model is moved to its device after DDP has wrapped it",
     why="DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is built. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses the model.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = DistributedDataParallel(model)
-    model = model.to(device)
-    return model
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = model.to(device)
-    model = DistributedDataParallel(model)
-    return model
-""",
-    near_miss="""\
-import torch
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = torch.nn.DataParallel(model)
-    model = model.to(device)
-    return model
-""",
     find=_find,
 )

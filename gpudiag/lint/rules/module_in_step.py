@@ -105,45 +105,8 @@ def _fix(program: Program, call: ast.Call, instead: str) -> str:
 
 
 RULE = Rule(
-    code="lint.module_in_step",
     severity=Severity.FINDING,
     title="the training step calls the model without its wrapper",
     why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, without an error.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model.module(batch).sum()
-        loss.backward()
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model(batch).sum()
-        loss.backward()
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model(batch).sum()
-        loss.backward()
-        with torch.no_grad():
-            print(model.module(batch).mean())
-    torch.save(model.module.state_dict(), "weights.pt")
-""",
     find=_find,
 )

@@ -82,36 +82,8 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
 
 
 RULE = Rule(
-    code="lint.nccl_on_cpu",
     severity=Severity.FINDING,
     title="NCCL is used for tensors on the CPU",
     why="NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-count = torch.tensor(1.0)
-dist.all_reduce(count)
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -53,36 +53,9 @@ def _makers(program: Program, node: ast.expr) -> list[ast.Call]:
 
 
 RULE = Rule(
-    code="lint.nvml_bytes",
     severity=Severity.FINDING,
     title="a name from NVML is decoded, though it is text",
     why="Old versions of pynvml returned bytes; nvidia-ml-py gives str since 11.515, which has no decode. An NVML that is never shut down is a note.",
-    wrong="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-print(pynvml.nvmlDeviceGetName(handle).decode("utf-8"))
-pynvml.nvmlShutdown()
-""",
-    right="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-print(pynvml.nvmlDeviceGetName(handle))
-pynvml.nvmlShutdown()
-""",
-    near_miss="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-name = pynvml.nvmlDeviceGetName(handle)
-if isinstance(name, bytes):
-    name = name.decode()
-pynvml.nvmlShutdown()
-""",
     find=_find,
     fixes=True,
 )

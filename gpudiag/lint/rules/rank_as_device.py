@@ -124,35 +124,8 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.rank_as_device",
     severity=Severity.FINDING,
     title="the rank of the job and the local rank are mixed up",
     why="On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not there, or two processes call themselves rank 0 and the group never forms.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank())
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -66,72 +66,8 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    code="lint.ranks_in_a_loop",
     severity=Severity.FINDING,
     title="a loop over the ranks makes them work one after the other",
     why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or runs all ranks in one process, which waits forever for a second one.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    world_size = 4
-    for rank in range(world_size):
-        run(rank, world_size)
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    world_size = 4
-    mp.spawn(run, args=(world_size,), nprocs=world_size)
-""",
-    near_miss="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    for turn in range(world_size):
-        if rank == turn:
-            print("rank", rank)
-        dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    world_size = 4
-    processes = []
-    for rank in range(world_size):
-        process = mp.Process(target=run, args=(rank, world_size))
-        process.start()
-        processes.append(process)
-""",
     find=_find,
 )

@@ -87,39 +87,11 @@ def _find_address(script: LaunchScript, *, run: bool) -> Iterator[Mistake]:
     )
 
 
+# Source: torchrun's documentation; a report of a Slurm script (pith-train#91).
 RULE = Rule(
-    code="lint.rendezvous_localhost",
     severity=Severity.FINDING,
     title="several machines are to meet on localhost",
     why="localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for the others there, and ends with a timeout. Name the first machine: under Slurm, the first of `scontrol show hostnames`.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=2 --rdzv-endpoint=localhost:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=2 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    near_miss="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=1 --rdzv-endpoint=localhost:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
     find=_find,
     find_commands=find_commands,
-    source="torchrun's documentation; a report of a Slurm script (pith-train#91)",
 )

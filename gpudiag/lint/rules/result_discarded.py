@@ -66,38 +66,8 @@ def _taker(call: ast.Call) -> str:
 
 
 RULE = Rule(
-    code="lint.result_discarded",
     severity=Severity.FINDING,
     title="the result of a collective or a wrapper is discarded",
     why="Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not change their arguments. An asynchronous collective has not ended until its handle was waited for. torch.cuda.device does nothing without `with`.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-value = torch.ones(1)
-hvd.allreduce(value)
-print(value)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-value = torch.ones(1)
-value = hvd.allreduce(value)
-print(value)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-import torch.distributed as dist
-
-hvd.init()
-value = torch.ones(1)
-hvd.allreduce_(value)
-work = dist.all_reduce(value, async_op=True)
-work.wait()
-""",
     find=_find,
 )

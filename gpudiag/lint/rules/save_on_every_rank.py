@@ -67,45 +67,8 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 
 
 RULE = Rule(
-    code="lint.save_on_every_rank",
     severity=Severity.FINDING,
     title="every rank saves to the same file",
     why="The ranks write the file at the same time, and the result may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-if dist.get_rank() == 0:
-    torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-torch.save(torch.get_rng_state(), f"random_state_{rank}.pt")
-if rank != 0:
-    dist.destroy_process_group()
-    raise SystemExit(0)
-torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -89,52 +89,10 @@ def _in_order(
     return [(calls[node][0], node) for node in sorted(found, key=lambda n: program.names.order.get(n, 0))]
 
 
+# Source: torch's documentation of point-to-point communication.
 RULE = Rule(
-    code="lint.send_recv_order",
     severity=Severity.FINDING,
     title="two ranks both receive first, or both send first",
     why="send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both send first, it depends on buffers whether a send returns: under NCCL, and for large tensors under gloo, it does not.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(4)
-if dist.get_rank() == 0:
-    dist.recv(value, src=1)
-    dist.send(value, dst=1)
-else:
-    dist.recv(value, src=0)
-    dist.send(value, dst=0)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(4)
-if dist.get_rank() == 0:
-    dist.send(value, dst=1)
-    dist.recv(value, src=1)
-else:
-    dist.recv(value, src=0)
-    dist.send(value, dst=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-value = torch.zeros(4)
-if rank > 0:
-    dist.recv(value, src=rank - 1)
-if rank < size - 1:
-    dist.send(value, dst=rank + 1)
-dist.destroy_process_group()
-""",
     find=_find,
-    source="torch's documentation of point-to-point communication",
 )

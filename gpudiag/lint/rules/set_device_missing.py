@@ -83,45 +83,8 @@ def _is_model(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.set_device_missing",
     severity=Severity.FINDING,
     title="the model goes to the current GPU, and no rank has chosen one",
     why="`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = torch.nn.Linear(4, 4).cuda()
-model = DistributedDataParallel(model)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-model = torch.nn.Linear(4, 4).cuda()
-model = DistributedDataParallel(model)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-model = torch.nn.Linear(4, 4).to(device)
-model = DistributedDataParallel(model, device_ids=[device.index])
-dist.destroy_process_group()
-""",
     find=_find,
 )

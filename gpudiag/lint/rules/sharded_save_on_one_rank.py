@@ -64,51 +64,8 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 
 
 RULE = Rule(
-    code="lint.sharded_save_on_one_rank",
     severity=Severity.FINDING,
     title="a sharded model is saved or loaded on one rank",
     why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
-    wrong="""\
-import deepspeed
-import torch.distributed as dist
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for batch in batches:
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-    if dist.get_rank() == 0:
-        engine.save_checkpoint("checkpoints")
-""",
-    right="""\
-import deepspeed
-import torch.distributed as dist
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for batch in batches:
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-    engine.save_checkpoint("checkpoints")
-    if dist.get_rank() == 0:
-        print("saved")
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), "weights.pt")
-""",
     find=_find,
 )

@@ -40,36 +40,9 @@ def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | 
 
 
 RULE = Rule(
-    code="lint.shuffle_with_sampler",
     severity=Severity.FINDING,
     title="a DataLoader has shuffle=True and a sampler",
     why="The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself.",
-    wrong="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data):
-    sampler = DistributedSampler(data)
-    return DataLoader(data, batch_size=32, shuffle=True, sampler=sampler)
-""",
-    right="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data):
-    sampler = DistributedSampler(data)
-    return DataLoader(data, batch_size=32, shuffle=False, sampler=sampler)
-""",
-    near_miss="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data, distributed):
-    sampler = DistributedSampler(data) if distributed else None
-    return DataLoader(
-        data, batch_size=32, shuffle=(sampler is None), sampler=sampler
-    )
-""",
     find=_find,
     fixes=True,
 )

@@ -115,65 +115,8 @@ def _is_foreign(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.spawn_mistake",
     severity=Severity.FINDING,
     title="this call of mp.spawn cannot start the ranks",
     why="mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments raise in every rank; a call at the top level starts processes without end, which Python refuses; a function of a notebook is not found; env:// needs an address.",
-    wrong="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(0, 2), nprocs=2)
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(2,), nprocs=2)
-""",
-    near_miss="""\
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size, port=29500, *rest):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://localhost:{port}",
-        rank=rank,
-        world_size=world_size,
-    )
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(2,), nprocs=2)
-""",
     find=_find,
 )

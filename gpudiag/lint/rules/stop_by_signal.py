@@ -67,88 +67,10 @@ def _trains(program: Program, loop: ast.stmt) -> bool:
     return any(loop in step.where.loops for step in inside)
 
 
+# Source: torch's documentation of collectives, Slurm's of sbatch --signal.
 RULE = Rule(
-    code="lint.stop_by_signal",
     severity=Severity.FINDING,
     title="each rank leaves the training loop by its own signal",
     why="A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next step leaves, and the others wait for it in a collective until the watchdog or the scheduler kills them: the checkpoint that the signal was for is lost.",
-    wrong="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def train(batches):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-        if stop:
-            break
-    dist.destroy_process_group()
-""",
-    right="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def train(batches):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-        wanted = torch.tensor(float(stop))
-        dist.all_reduce(wanted, op=dist.ReduceOp.MAX)
-        if wanted.item() > 0:
-            break
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def serve(requests):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for request in requests:
-        print(model.module(request))
-        if stop:
-            break
-    dist.destroy_process_group()
-""",
     find=_find,
-    source="torch's documentation of collectives, Slurm's of sbatch --signal",
 )

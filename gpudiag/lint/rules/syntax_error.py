@@ -13,28 +13,8 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.syntax_error",
     severity=Severity.FINDING,
     title="the script is not valid Python",
     why="Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no mistake.",
-    wrong="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo"
-""",
-    right="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-
-dist.init_process_group(
-    "gloo",
-)
-dist.destroy_process_group()
-""",
     find=_find,
 )

@@ -85,36 +85,8 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 RULE = Rule(
-    code="lint.undefined_name",
     severity=Severity.FINDING,
     title="a device, rank or model has a name that is not defined",
     why="The script ends with a NameError at this line, often after the data has been loaded on every rank.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", dist.get_rank() % 8)
-model = torch.nn.Linear(4, 4).to(dev)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", dist.get_rank() % 8)
-model = torch.nn.Linear(4, 4).to(device)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from settings import *
-
-dist.init_process_group("nccl")
-model = torch.nn.Linear(4, 4).to(dev)
-dist.destroy_process_group()
-""",
     find=_find,
 )

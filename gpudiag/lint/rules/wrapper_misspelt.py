@@ -137,29 +137,9 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
 
 
 RULE = Rule(
-    code="lint.wrapper_misspelt",
     severity=Severity.FINDING,
     title="a class or function of torch.distributed is misspelt",
     why="Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, often only after the data has been loaded.",
-    wrong="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParalled as DDP
-
-dist.init_process_group("nccl")
-""",
-    right="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("nccl")
-""",
-    near_miss="""\
-import torch.distributed as dist
-from mylib.parallel import DistributedDataParallelWrapper as DDP
-
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
     find=_find,
     fixes=True,
 )

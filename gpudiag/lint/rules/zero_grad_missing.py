@@ -64,54 +64,8 @@ def _clears_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.zero_grad_missing",
     severity=Severity.FINDING,
     title="the gradients are never set to zero",
     why="backward() adds to the existing gradients. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    for parameter in model.parameters():
-        parameter.grad = None
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
     find=_find,
 )

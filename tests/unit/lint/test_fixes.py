@@ -59,7 +59,9 @@ def test_certain_mends_keep_encoding_line_ends_and_mode(tmp_path, newline: str) 
 
 def test_the_diff_names_what_changes_and_nothing_else(tmp_path) -> None:
     path = tmp_path / "a.py"
-    path.write_text(next(rule for rule in RULES if rule.code == "lint.shuffle_with_sampler").wrong)
+    path.write_text(
+        next(rule for rule in RULES if rule.code == "lint.shuffle_with_sampler").read_examples().wrong
+    )
     [fixed] = plan_fixes(lint_files([path]))
     changed = [
         line for line in fixed.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
@@ -88,7 +90,7 @@ def test_a_rule_that_mends_leaves_a_script_that_parses_and_is_clean(rule) -> Non
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.py")
-        path.write_text(rule.wrong)
+        path.write_text(rule.read_examples().wrong)
         fixed = plan_fixes(lint_files([path]))
         if rule.code in ("lint.deepspeed_config", "lint.launch_module"):
             return  # the example's own mistake is one that a person must fix
