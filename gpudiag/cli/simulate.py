@@ -55,10 +55,10 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
-        from gpudiag.runs.simulate import run_on_machine
+        from gpudiag.simulate.run_program import run_on_machine
 
         return run_on_machine(machine, program)
-    from gpudiag.render.machine_text import render_machine
+    from gpudiag.simulate.machine_text import render_machine
     from gpudiag.simulate.faults.table import FAULTS
 
     click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))

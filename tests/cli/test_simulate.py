@@ -217,7 +217,7 @@ def test_three_interrupts_end_a_program_that_hangs() -> None:
 def test_an_interrupt_while_the_machine_goes_away_leaves_nothing_of_it() -> None:
     program = """
 import os, shutil, signal, sys
-from gpudiag.runs import simulate
+from gpudiag.simulate import run_program
 from gpudiag.simulate import session as session_folder
 from gpudiag.simulate.loader import load_scenario
 class Impatient:
@@ -226,7 +226,7 @@ class Impatient:
             os.kill(os.getpid(), signal.SIGINT)
         shutil.rmtree(*arguments, **options)
 session_folder.shutil = Impatient()
-sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
+sys.exit(run_program.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 """
     show = "import os; print(os.environ['GPUDIAG_HOST_ROOT'])"
     with simulating("t4x1", sys.executable, "-c", show, program=program) as process:
@@ -238,10 +238,10 @@ sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 def test_what_asks_for_the_end_is_followed_by_a_kill() -> None:
     program = """
 import sys
-from gpudiag.runs import simulate
+from gpudiag.simulate import run_program
 from gpudiag.simulate.loader import load_scenario
-simulate._GRACE_SECONDS = 0.3
-sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
+run_program._GRACE_SECONDS = 0.3
+sys.exit(run_program.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 """
     machine = "h100x8+hang-call:2:nvmlDeviceGetName"
     with simulating(machine, sys.executable, "-c", HANG.format(2), program=program) as process:
