@@ -18,7 +18,7 @@ _GROUP_AT = {
 
 @lru_cache(maxsize=1)
 def collectives_of(program: Program) -> tuple[tuple[str, Step], ...]:
-    """The collectives that a script comes to, in order, by their names."""
+    """The collectives that a script calls, in order, by their names."""
     return tuple(_find(program))
 
 

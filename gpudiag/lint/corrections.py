@@ -1,4 +1,4 @@
-"""How code should read: a statement with one part replaced, and where a statement goes that stands in the wrong place."""
+"""The corrected code: a statement with one part replaced, or the right place of a statement."""
 
 import ast
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def behind(program: Program, node: ast.AST, *, moves: ast.AST | None = None) -> 
 
 
 def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
-    """The place behind the `if` that a statement of it is to leave; None where it is more than one step out."""
+    """The place behind the `if` around a statement that must move out of it; None where it is nested deeper."""
     statement = program.names.statement_of(node)
     around = program.names.parents.get(statement) if statement is not None else None
     if (
@@ -110,7 +110,7 @@ def at_end(program: Program, node: ast.AST) -> Place | None:
 
 
 def moved(program: Program, node: ast.AST, message: str, place: Place | None, advice: str) -> Mistake:
-    """The mistake of a statement that stands in the wrong place: where it goes, or advice where no one place is right."""
+    """The mistake of a statement in the wrong place: its right place, or advice where no single place is right."""
     if place is None:
         return Mistake(node, message, "", advice=advice)
     return Mistake(node, message, program.statement_text(node), place=place)
@@ -122,7 +122,7 @@ def first_in(program: Program, loop: ast.For | ast.AsyncFor | ast.While) -> Plac
 
 
 def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves: bool = False) -> Place:
-    """The place in front of a statement, or behind it, as far in as it is."""
+    """The place in front of a statement, or behind it, at its indentation."""
     first = program.line_at(statement.lineno)
     column = first.shift + program.column_of(statement.lineno, statement.col_offset)
     if not behind:

@@ -91,7 +91,7 @@ class Flow:
         return kept
 
     def _dominates(self, binding: Binding, node: ast.AST) -> bool:
-        """Whether whoever comes to the node has passed the binding: its block is one around the node."""
+        """Whether every path to the node passes the binding: its block is one around the node."""
         if binding.parameter:
             return True
         statement = self.names.statement_of(binding.node) or binding.node

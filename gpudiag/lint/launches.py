@@ -1,4 +1,4 @@
-"""Commands that start ranks on machines, as a shell script or a batch script of Slurm has them."""
+"""The commands in a shell script or a Slurm batch script that start ranks on machines."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchScript:
-    """What a script says of its machines: directives, variables, and the launches in it."""
+    """The launch settings in a script: directives, variables, and the launch commands."""
 
     directives: dict[str, str] = field(default_factory=dict)
     variables: dict[str, tuple[str, Line]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class LaunchScript:
     text: str = ""
 
     def number(self, given: str | None) -> int | None:
-        """A number of machines, ranks or GPUs; None where nothing in the script says it. Of `1:4`, the larger one."""
+        """A number of machines, ranks or GPUs; None where the script does not set it. Of `1:4`, the larger one."""
         given = self.value(given)
         if given is None:
             return None
@@ -46,7 +46,7 @@ class LaunchScript:
         return int(parts[-1]) if parts and all(part.isdecimal() for part in parts) else None
 
     def value(self, given: str | None, depth: int = 4) -> str | None:
-        """What a word is once its variable is put in; None for one that the script does not set."""
+        """The word with its variable replaced by its value; None where the script does not set the variable."""
         found = _VARIABLE.match(given) if given is not None else None
         if given is None or found is None or depth == 0:
             return None if given is None or "$" in given else given
@@ -58,7 +58,7 @@ class LaunchScript:
         return self.value(default, depth - 1) if default else None
 
     def tasks_per_node(self, launch: Launch) -> int | None:
-        """How many tasks a launch's srun starts on each machine; None where the script does not say."""
+        """How many tasks a launch's srun starts on each machine; None where the script does not set it."""
         options = {**self.directives, **launch.under_options}
         each = self.number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
         if each is not None:
@@ -67,7 +67,7 @@ class LaunchScript:
         return tasks // nodes if tasks is not None and nodes and tasks >= nodes else None
 
     def gpus_per_node(self, launch: Launch) -> int | None:
-        """How many GPUs a launch has on each machine; None where the script does not say."""
+        """How many GPUs a launch has on each machine; None where the script does not set it."""
         options = {**self.directives, **launch.under_options}
         for name in ("gpus-per-node", "gres"):
             text = self.value(options.get(name)) or ""
@@ -100,7 +100,7 @@ def read_launches(lines: Sequence[Line]) -> LaunchScript:
 
 
 def _logical_lines(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """The lines of each command: one that ends with a backslash goes on in the next."""
+    """The lines of each command: one that ends with a backslash continues in the next."""
     held: list[Line] = []
     for line in lines:
         held.append(line)

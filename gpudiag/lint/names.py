@@ -1,4 +1,4 @@
-"""Who is called what: the scopes of a script, what binds each name, and the full name of what is imported."""
+"""The scopes of a script, the bindings of each name, and the full name of what is imported."""
 
 import ast
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Binding:
     added: bool = False  # by an augmented assignment
 
 
-# Nodes that say how another one is meant, and hold nothing.
+# Nodes that qualify another one (Load, Add) and have no children.
 _MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
@@ -201,7 +201,7 @@ class Names:
         self._read(node, scope)
 
     def _unpack(self, call: ast.Call) -> None:
-        """Put the keywords of `f(**options)` in the call, where a literal of the script says what they are."""
+        """Put the keywords of `f(**options)` in the call, where a literal of the script has them."""
         keywords: list[ast.keyword] = []
         for given in call.keywords:
             literal = self._literal_of(given.value) if given.arg is None else None

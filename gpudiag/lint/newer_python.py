@@ -13,7 +13,7 @@ _STRING = re.compile(r"#[^\n]*|(?<![\w])([fFrRbBuUtT]{0,3})('''|\"\"\"|'|\")")
 
 
 def older_syntax(text: str) -> str:
-    """The text in the syntax of Python 3.11, as far as it can be said there, line by line."""
+    """The text in the syntax of Python 3.11, as far as it has an equivalent, line by line."""
     text = _plain_strings(text)
     text = _TYPE_STATEMENT.sub(lambda found: f"{found[1]}{found[3]}{' ' * (4 + len(found[2]))}", text)
     text = _without_parameters(text)

@@ -1,4 +1,4 @@
-"""One script as the rules see it: its calls in order, who owns the training loop, and words of the whole file."""
+"""One script as the rules see it: its calls in order, the owner of the training loop, and the words of its code."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ class Mistake:
     fix: str
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
-    line: Line | None = None  # of what is no Python, in place of the node
+    line: Line | None = None  # of a shell command, in place of the node
     place: Place | None = None  # of `fix`; None: it replaces the statement
     advice: str = ""  # where `fix` is empty
 
@@ -45,7 +45,7 @@ class Program:
     """One script of a file, read once for all rules."""
 
     def __init__(self, file: SourceFile, script: Script, parsed: Parsed) -> None:
-        """Read what the tree says; nothing is run."""
+        """Read the tree; nothing is run."""
         self.file, self.script, self.lines = file, script, parsed.lines
         self.tree = parsed.tree
         self.names = Names(parsed.tree, conventional=not script.whole)
@@ -55,7 +55,7 @@ class Program:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """What the script comes to, in order."""
+        """The steps that the script executes, in order."""
         return trace_script(self.values)
 
     @cached_property
@@ -181,13 +181,6 @@ class Program:
         return self.calls(known.INIT)
 
     @cached_property
-    def is_plain(self) -> bool:
-        """Whether the script does all by itself with torch: it opens the group or wraps in DDP, and no framework does."""
-        return bool(self.opens_group or self.ddp_steps) and not (
-            self.owner or self.uses_accelerate or self.uses_deepspeed or self.uses_horovod
-        )
-
-    @cached_property
     def starts_processes(self) -> bool:
         """Whether the script starts its ranks itself."""
         return bool(self.calls(*sorted(known.SPAWN))) or self.mentions(
@@ -196,7 +189,7 @@ class Program:
 
     @cached_property
     def backwards(self) -> list[Step]:
-        """Where gradients are computed, outside functions that nobody calls as a loss or a hook."""
+        """Where gradients are computed, outside functions that nothing calls as a loss or a hook."""
         return self.methods.get("backward", [])
 
     def training_loops(self) -> list[tuple[Step, Loop]]:
@@ -204,7 +197,7 @@ class Program:
         return [(step, step.where.loops[-1]) for step in self.backwards if step.where.loops]
 
     def which_ranks(self, step: Step) -> Which | None:
-        """The ranks that come to a step; None where nothing says that it is not all of them."""
+        """The ranks that reach a step; None where no condition excludes any."""
         return self.ranks.of(step.where)
 
     # Lines and edits. -------------------------------------------------------------------------------------------
@@ -241,7 +234,7 @@ class Program:
         return (self._edit(number, begin, end, text),) if self.script.editable else ()
 
     def edited_line(self, edits: tuple[Edit, ...]) -> str:
-        """The line of the first edit as it reads once it is made, without what stands before its first word."""
+        """The first edited line after the edit, without indentation."""
         [first, *_] = edits
         number = next(place for place, line in enumerate(self.lines, 1) if line.number == first.line)
         line = self.line_at(number)
@@ -254,7 +247,7 @@ class Program:
 
 
 def _without_docstrings(parsed: Parsed, nodes: list[ast.AST]) -> str:
-    """The lines of a script without strings that stand alone: they document, and do nothing."""
+    """The lines of a script with docstrings and other lone strings blanked out."""
     lines = [line.text for line in parsed.lines]
     for node in nodes:
         if (
@@ -284,7 +277,7 @@ def argument(call: ast.AST, place: int, name: str) -> ast.expr | None:
 
 
 def has_star(call: ast.AST) -> bool:
-    """Whether arguments of a call are unpacked, so that nobody can tell what is given."""
+    """Whether arguments of a call are unpacked, so that they are unknown."""
     return isinstance(call, ast.Call) and (
         any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
     )

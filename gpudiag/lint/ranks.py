@@ -1,4 +1,4 @@
-"""Which ranks a condition lets through: one, all but one, or nobody can tell."""
+"""The ranks that a condition admits: one, all but one, or unknown."""
 
 import ast
 import re
@@ -14,14 +14,14 @@ _PERHAPS = re.compile(
     re.IGNORECASE,
 )
 _ONE_AT_A_TIME = re.compile(r"first|zero|main|master|lock|local|rank|once|barrier|sequential", re.IGNORECASE)
-# A decorator that lets one rank into the function, and one that may.
+# A decorator that admits one rank to the function, and one that may.
 _ONLY_ONE = re.compile(
     r"_?(?:only_)?(?:on_)?(?:local_|global_)?(?:rank_?(?:zero|0)|main(?:_process|_rank)?|master(?:_process|_rank)?)(?:_only)?$"
 )
 _CHOOSES = re.compile(
     r"rank|master|primary|chief|leader|zero|root|main_|_main|process|only|once|first", re.IGNORECASE
 )
-# What a script calls the question whether there are ranks at all: all of them answer alike.
+# Names of the test whether there are ranks at all: its result is the same on every rank.
 _IN_A_JOB = re.compile(
     r"^_?(?:is_|use_|using_|enable_|run_)*(?:multiprocessing_)?(?:distributed|dist|ddp|multi_?gpus?)"
     r"(?:_?(?:training|mode|run|enabled|avail|available|and|initiali[sz]ed))*(?:\(\))?$",
@@ -41,15 +41,15 @@ class Which(StrEnum):
 
 
 class RankConditions:
-    """What the conditions of one script say about ranks."""
+    """The ranks that the conditions of one script admit."""
 
     def __init__(self, values: Values) -> None:
-        """Of the script whose expressions hold these values."""
+        """For the script with these values."""
         self._values = values
         self._known: dict[tuple[ast.AST, bool], Which | None] = {}
 
     def of(self, where: Where) -> Which | None:
-        """The ranks that come to a place; None where nothing says that it is not all of them."""
+        """The ranks that reach a place; None where no condition excludes any."""
         found = {self.of_guard(guard) for guard in where.guards}
         found |= {self._of_decorator(decorator) for decorator in where.decorators}
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
@@ -60,7 +60,7 @@ class RankConditions:
         )
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
-        """The ranks that a decorator lets into a function, by its name, or by what a decorator of this script asks."""
+        """The ranks that a decorator admits to a function, by its name, or by the condition in a decorator of this script."""
         called = node.func if isinstance(node, ast.Call) else node
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
@@ -75,7 +75,7 @@ class RankConditions:
         return None
 
     def of_guard(self, guard: Guard) -> Which | None:
-        """The ranks that a condition lets through."""
+        """The ranks that a condition admits."""
         key = (guard.test, guard.holds)
         if key not in self._known:
             found = self._which(guard.test, guard.holds, _DEPTH)
@@ -128,7 +128,7 @@ class RankConditions:
             return _lets_one_through(operator, right) is None and self._are_some(right)
         if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             number = _number(right)
-            if number is not None:  # `rank >= 0` asks whether there is a rank at all
+            if number is not None:  # `rank >= 0` tests whether there is a rank at all
                 return number > 0 and _lets_one_through(operator, right) is None
             return isinstance(right, ast.BinOp) and isinstance(right.op, ast.FloorDiv | ast.Div)
         return False
@@ -204,7 +204,7 @@ class RankConditions:
         return frozenset(value.kind for value in values if not is_stand_in(value.node))
 
     def _asks_for_a_job(self, test: ast.expr) -> bool:
-        """Whether a condition asks if there are ranks at all."""
+        """Whether a condition tests whether there are ranks at all."""
         called = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
         if not isinstance(called, ast.Name | ast.Attribute):
             return False

@@ -1,4 +1,4 @@
-"""Work that is shared among processes: each is forked with its share of the items, and sends back what it made of them."""
+"""Work shared among processes: each is forked with its share of the items and returns its results."""
 
 import os
 import pickle
@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count: int) -> list[_Made]:
-    """What `work` makes of each item, in their order, by `count` processes of which this is the first.
+    """The result of `work` for each item, in their order, by `count` processes of which this is the first.
 
     Signals are for this process alone: what they raise here ends the others. One that ends by itself, or is killed
     for want of memory, costs time: its share is done here.

@@ -1,4 +1,4 @@
-"""What an expression may hold: a wrapped model, a sampler, a rank. What cannot be told holds `unknown`."""
+"""What an expression may hold: a wrapped model, a sampler, a rank. What cannot be determined holds `unknown`."""
 
 import ast
 import re
@@ -8,9 +8,9 @@ from gpudiag.lint import vocabulary as known
 from gpudiag.lint.flow import Flow
 from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
-_DEPTH = 12  # of names that stand for names; deeper is not told
+_DEPTH = 12  # of names that stand for names; deeper values are unknown
 
-_MOST_LOOKS = 400  # expressions behind one; code that needs more is not told
+_MOST_LOOKS = 400  # expressions behind one; values that need more are unknown
 
 RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
 _RANK_NAMES = frozenset(
@@ -79,14 +79,14 @@ class Values(Flow):
     """What the expressions of one script hold."""
 
     def __init__(self, names: Names) -> None:
-        """Of the script whose names are these."""
+        """For the script with these names."""
         self.names = names
         self.arguments = _declared_arguments(names)
         self.callers: dict[ast.AST, list[ast.Call]] = {}
         self.spawned: dict[ast.AST, list[ast.Call]] = {}
         self._known: dict[tuple[ast.AST, Path], frozenset[Value]] = {}
         self._open: set[tuple[ast.AST, Path]] = set()
-        self._looked = 0  # expressions, for the one that was asked about
+        self._looked = 0  # expressions looked at for the current one
         self._find_callers()
 
     def of(self, node: ast.AST | None, path: Path = ()) -> frozenset[Value]:
@@ -117,12 +117,12 @@ class Values(Flow):
         return frozenset(value.kind for value in self.of(node))
 
     def is_only(self, node: ast.AST | None, *kinds: str) -> bool:
-        """Whether it holds one of these kinds, whatever way the script takes."""
+        """Whether it holds one of these kinds on every path of the script."""
         found = self.kinds(node)
         return bool(found) and found <= set(kinds)
 
     def depends_on(self, node: ast.AST | None, kinds: frozenset[str], depth: int = 6) -> bool:
-        """Whether something of these kinds goes into the expression, through names and arguments too."""
+        """Whether the expression depends on a value of these kinds, also through names and arguments."""
         if node is None or depth < 0:
             return False
         for part in ast.walk(node):
@@ -382,7 +382,7 @@ class Values(Flow):
         return self._by_convention(node.attr, node)
 
     def _argv(self, call: ast.Call) -> frozenset[Value]:
-        """What a declared argument gives: text, unless its type says otherwise."""
+        """The value of a declared argument: text, unless its `type` is another."""
         name = argument_name(call)
         kind = {"rank": "rank", "local_rank": "local_rank", "world_size": "world_size"}.get(name)
         typed = any(keyword.arg in ("type", "action", "nargs") for keyword in call.keywords)
@@ -428,7 +428,7 @@ class Values(Flow):
         if isinstance(node.func, ast.Name) and node.func.id == "range" and path[:1] == (EACH,):
             return frozenset(
                 {Value("loop_number", node)}
-            )  # of nobody: each process counts through all of them
+            )  # of no single rank: each process counts through all of them
         if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
             return self.of(node.args[path[1]], (EACH, *path[2:]))
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
@@ -449,7 +449,7 @@ class Values(Flow):
         return self._by_name_of_function(node)
 
     def _by_name_of_function(self, node: ast.Call) -> frozenset[Value]:
-        """What a function of another file gives, where its name says it: `get_rank()`, `is_main_process()`."""
+        """What a function of another file returns, judged by its name: `get_rank()`, `is_main_process()`."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         bare = re.sub(r"^_?(?:get_|read_)?", "", name)
         return self._by_convention(bare, node) if bare else UNKNOWN

@@ -53,7 +53,7 @@ def is_in_motion(scenario: Scenario) -> bool:
 
 
 def _fall(number: int, at_seconds: float) -> float:
-    """How far the load has fallen: 0 as the scenario says, 1 at its lowest; each GPU has its own phase."""
+    """How far the load has fallen: 0 as in the scenario, 1 at its lowest; each GPU has its own phase."""
     short = math.sin(2 * math.pi * (at_seconds / _SHORT_PERIOD_SECONDS + number / 5))
     long = math.sin(2 * math.pi * (at_seconds / _LONG_PERIOD_SECONDS + number / 3))
     return 0.5 + 0.3 * short + 0.2 * long

@@ -1,7 +1,7 @@
 """What torch answers on a simulated machine, as a CUDA build would under its CUDA_VISIBLE_DEVICES.
 
 The answer has the form of `Scenario.torch`: a TorchFacts object and one DeviceView object per CUDA
-device. Two counts are told apart, as torch has them: the one it takes from NVML without starting CUDA,
+device. There are two counts, as in torch: the one it takes from NVML without starting CUDA,
 and the devices that CUDA itself lists. Read in torch 2.13, torch/cuda/__init__.py and
 c10/cuda/CUDAFunctions.cpp.
 """
@@ -124,7 +124,7 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     errors = [gpu.context_error for gpu, _ in devices if gpu.context_error]
     errors += [_INVALID_ORDINAL if devices else _NO_GPUS] * (len(views) - len(devices))
     started = True if views and not errors else None
-    # As the torch probe words it where contexts start on some GPUs.
+    # The torch probe's text where contexts start on some GPUs only.
     where = f"on {len(errors)} of {len(views)} GPUs: " if len(errors) < len(views) else ""
     _put(document, "context_starts", started, "error", f"{where}{errors[0]}" if errors else _NO_GPUS)
     return views if document["cuda_available"] else []
@@ -141,7 +141,7 @@ def _nvml_count(blueprint: Blueprint) -> int | None:
 
 
 def _cuda_error(blueprint: Blueprint) -> str | None:
-    """What keeps CUDA from starting at all, in torch's words; None where nothing does."""
+    """Torch's error text where CUDA cannot start at all; None where it starts."""
     build = blueprint.torch
     if build.cuda_runtime_version is None:
         return None

@@ -31,7 +31,7 @@ def run(capsys, *argv: str) -> tuple[int, str, str]:
     return status, done.out, done.err
 
 
-def test_a_finding_fails_and_says_line_reason_and_mend(script, capsys) -> None:
+def test_a_finding_fails_and_has_its_line_reason_and_fix(script, capsys) -> None:
     status, out, _ = run(capsys, str(script))
     assert status == ExitStatus.FAIL
     assert re.search(r"train me\.py:6:\s+FINDING\s+lint\.shuffle_with_sampler", out)

@@ -155,7 +155,7 @@ def test_what_to_try_is_there_to_be_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (("h100x9",), "h100x8"),
         (("h100x8+lots:3",), "lost"),
@@ -167,10 +167,10 @@ def test_what_to_try_is_there_to_be_tried() -> None:
     ],
     ids=["machine", "fault", "gpu", "nothing", "program", "tool", "not a program"],
 )
-def test_a_mistake_is_one_sentence_and_status_2(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_is_one_sentence_and_status_2(arguments: tuple[str, ...], sentence: str) -> None:
     done = simulate(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert sentence in done.stderr
     assert done.stderr.startswith("gpudiag: ")
     assert len(done.stderr.splitlines()) <= 2
 
@@ -184,12 +184,12 @@ def test_the_machine_is_gone_at_the_end_with_what_was_left_running_on_it() -> No
 
 
 def test_a_signal_goes_to_the_program_and_its_answer_counts() -> None:
-    script = "trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.02; done"
+    script = "trap 'echo ended; exit 9' TERM; echo ready; while :; do sleep 0.02; done"
     with simulating("t4x1", "--", "sh", "-c", script) as process:
         assert first_line(process) == "ready"
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=TIME_LIMIT_SECONDS)
-    assert (out, process.returncode) == ("told\n", 9)
+    assert (out, process.returncode) == ("ended\n", 9)
 
 
 def test_a_program_that_a_signal_ends_is_reported_as_shells_do() -> None:

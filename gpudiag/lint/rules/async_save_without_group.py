@@ -14,7 +14,7 @@ _SAVE = "torch.distributed.checkpoint.async_save"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     others = [
         name
         for name, step in collectives_of(program)
@@ -22,7 +22,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ]
     for step in program.calls(_SAVE):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or step.where.handling:
+        if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
         given = keyword(call, "process_group")
         if given is not None and not is_constant(given, None):
@@ -31,7 +31,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue  # a process of its own has a group of its own
         if any(k.arg is None for k in call.keywords):
             continue
-        told.add(call)
+        reported.add(call)
         message = "async_save exchanges in a thread, over the default process group"
         if others:
             message += f"; {others[0]} of the main thread can come between, and the ranks then wait in different calls"

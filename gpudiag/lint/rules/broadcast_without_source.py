@@ -10,14 +10,14 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for name, place, word in (("broadcast", 1, "src"), ("reduce", 1, "dst")):
         for step in program.calls(f"torch.distributed.{name}"):
             call = step.node
-            if not isinstance(call, ast.Call) or call in told or has_star(call):
+            if not isinstance(call, ast.Call) or call in reported or has_star(call):
                 continue
             if argument(call, place, word) is None and keyword(call, f"group_{word}") is None:
-                told.add(call)
+                reported.add(call)
                 end = call.end_col_offset or 0
                 edits = (
                     program.edit_span(call.end_lineno or 1, end - 1, end - 1, f", {word}=0")

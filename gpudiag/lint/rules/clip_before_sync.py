@@ -1,4 +1,4 @@
-"""Gradients that are clipped before they are whole, or while they are scaled."""
+"""Gradients that are clipped before they are complete, or while they are scaled."""
 
 import ast
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ _CLIPS = (
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.calls(*_CLIPS):
-        if step.node in told or program.owner:
+        if step.node in reported or program.owner:
             continue
         found = _judge(program, step)
         if found is not None:
-            told.add(step.node)
+            reported.add(step.node)
             yield found
 
 

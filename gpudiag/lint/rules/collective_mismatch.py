@@ -16,7 +16,7 @@ _SOURCES = {"broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduc
 
 def _find(program: Program) -> Iterator[Mistake]:
     yield from _find_branches(program)
-    told = set()
+    reported = set()
     for name, (place, word) in _SOURCES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, word)
@@ -28,11 +28,11 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "rank_name",
                 "local_rank_name",
             }
-            if given is None or not own or step.node in told or program.which_ranks(step) is not None:
+            if given is None or not own or step.node in reported or program.which_ranks(step) is not None:
                 continue
             if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             yield Mistake(step.node, f"each rank names itself as the {word} of {name}", with_replaced(program, given, "0"))  # fmt: skip
 
 

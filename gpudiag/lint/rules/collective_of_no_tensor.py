@@ -31,14 +31,14 @@ _WORDS = {
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for name, (place, keyword) in _PLACES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, keyword)
             kinds = program.values.kinds(given)
-            if given is None or step.node in told or not kinds or not kinds <= set(_WORDS):
+            if given is None or step.node in reported or not kinds or not kinds <= set(_WORDS):
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             kind = sorted(kinds)[0]
             yield Mistake(
                 step.node,

@@ -1,4 +1,4 @@
-"""A collective that only some ranks come to."""
+"""A collective that only some ranks call."""
 
 import ast
 import re
@@ -24,9 +24,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
     ]
     yield from _find_on_some(program, steps)
-    told = set()
+    reported = set()
     for name, step in one_sided:
-        if step.node in told or step.where.handling:
+        if step.node in reported or step.where.handling:
             continue
         which = program.which_ranks(step)
         guard = _deciding(program, step)
@@ -38,7 +38,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if _is_paired_elsewhere(program, name, which, steps) or _starts_alone(program, step):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
         comes, opens = ("only one rank calls", "only one rank opens") if which is Which.ONE else ("all ranks but one call", "all ranks but one open")  # fmt: skip
         if name == "init_process_group":
@@ -50,9 +50,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
     """Collectives of all ranks under a condition that several ranks meet, and not all."""
-    told = set()
+    reported = set()
     for name, step in steps:
-        if step.node in told or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
+        if step.node in reported or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
             continue
         guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
         if guard is None or name == "init_process_group" or _has_other_side(guard, steps):
@@ -60,7 +60,7 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         others = [other for short, other in steps if short == name and other.node is not step.node]
         if any(program.which_ranks(other) is not None and _same_place(step, other) for other in others) and name not in known.GROUP_MAKERS:  # fmt: skip
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
         text = f"only some ranks call {name} (line {line}); the others never do, and the job hangs"
         advice = (
@@ -82,7 +82,7 @@ def _deciding(program: Program, step: Step) -> Guard | None:
 
 
 def _answers(program: Program, step: Step, other: Step, which: Which | None) -> bool:
-    """Whether another collective is the counterpart that the remaining ranks come to."""
+    """Whether another collective is the counterpart that the remaining ranks call."""
     theirs = program.which_ranks(other)
     opposite = Which.OTHERS if which is Which.ONE else Which.ONE
     if theirs is not opposite and not (theirs is which is Which.ONE and _are_two(program, step, other)):
@@ -101,7 +101,7 @@ def _are_two(program: Program, step: Step, other: Step) -> bool:
 
 
 def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
-    """Whether the other branch of the same condition has a collective too: then they differ, which another rule tells."""
+    """Whether the other branch of the same condition has a collective too: then they differ, which another rule reports."""
     return any(
         (theirs.test, theirs.holds) == (guard.test, not guard.holds)
         for _, other in steps
@@ -112,7 +112,7 @@ def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
 def _is_paired_elsewhere(
     program: Program, name: str, which: Which | None, steps: list[tuple[str, Step]]
 ) -> bool:
-    """Whether there is a counterpart whose condition nobody can tell: then nothing is certain."""
+    """Whether there is a counterpart under an unknown condition: then nothing is certain."""
     return any(program.which_ranks(other) is Which.PERHAPS and short == name for short, other in steps)
 
 

@@ -18,14 +18,14 @@ _USES = frozenset({
 
 def _find(program: Program) -> Iterator[Mistake]:
     used: Step | None = None
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in program.steps:
         if step.where.entry is not None and (used is None or used.where.entry is not step.where.entry):
             used = None  # what ran before is not known
         if used is None or used.where.spawned is not step.where.spawned:
             used = step if _uses_cuda(program, step) else None
-        elif _sets_variable(program, step) and _follows(used, step) and step.node not in told:
-            told.add(step.node)
+        elif _sets_variable(program, step) and _follows(used, step) and step.node not in reported:
+            reported.add(step.node)
             where = program.line_at(getattr(used.node, "lineno", 1)).number
             place = in_front_of(program, used.node, moves=step.node)
             yield Mistake(
@@ -81,7 +81,7 @@ def _sets_variable(program: Program, step: Step) -> bool:
 
 
 def _follows(first: Step, later: Step) -> bool:
-    """Whether whoever comes to the later step has passed the first: its conditions hold there too."""
+    """Whether every path to the later step passes the first: its conditions hold there too."""
     have = {(ast.unparse(guard.test), guard.holds) for guard in later.where.guards}
     return not first.where.handling and all(
         (ast.unparse(g.test), g.holds) in have for g in first.where.guards

@@ -16,12 +16,12 @@ _PARAMETERS = frozenset({
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    seen = set()
     for step in program.calls("deepspeed.initialize"):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told:
+        if not isinstance(call, ast.Call) or call in seen:
             continue
-        told.add(call)
+        seen.add(call)
         for given in call.keywords:
             if given.arg is None or given.arg in _PARAMETERS:
                 continue

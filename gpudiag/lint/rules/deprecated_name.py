@@ -1,4 +1,4 @@
-"""What torch 2.13 says it will take away."""
+"""A name that torch 2.13 deprecates."""
 
 import ast
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ _INSTEAD = {
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for node in program.nodes:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
         name = program.names.qualify(node)
-        if name not in _INSTEAD or name in told:
+        if name not in _INSTEAD or name in reported:
             continue
         parent = program.names.parents.get(node)
         if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
             continue
-        told.add(name)
+        reported.add(name)
         instead = _INSTEAD[name]
         short = name.rsplit(".", 1)[1]
         message = f"{short} is deprecated; use {instead}"

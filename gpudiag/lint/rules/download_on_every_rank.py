@@ -19,7 +19,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     calls = [(name, step) for package in _PACKAGES for name, step in program.calls_within(package)]
     guarded = {name for name, step in calls if program.which_ranks(step) in (Which.ONE, Which.PERHAPS)}
-    told = set()
+    reported = set()
     if any(
         program.which_ranks(step) in (Which.ONE, Which.OTHERS)
         for step in program.calls("torch.distributed.barrier")
@@ -27,7 +27,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return  # ranks wait for one another here: rank 0 first, most likely
     for name, step in calls:
         download = keyword(step.node, "download")
-        if step.node in told or not is_constant(download, True) or name in guarded or step.where.handling:
+        if step.node in reported or not is_constant(download, True) or name in guarded or step.where.handling:
             continue
         root = argument(step.node, 0, "root")
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
@@ -36,7 +36,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             program, name, step
         ):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         yield Mistake(
             step.node,
             "all ranks download the data set into one folder at the same time",

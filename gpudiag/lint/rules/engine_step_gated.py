@@ -1,4 +1,4 @@
-"""The DeepSpeed engine's step under a count of one's own."""
+"""The DeepSpeed engine's step under a count that the script keeps itself."""
 
 import ast
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if program.values.kinds(call.func.value) != {"engine"} or not step.where.loops:
             continue
@@ -25,7 +25,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             o for o in program.methods["step"] if any((g.test, g.holds) in opposite for g in o.where.guards)
         ]
         if backward and gates and not others:
-            told.add(call)
+            reported.add(call)
             message = "engine.step() is called in some steps only; the engine counts gradient accumulation by itself"
             yield moved(program, call, message, out_of(program, call, gates[-1]), "call it after every backward, without the condition")  # fmt: skip
 

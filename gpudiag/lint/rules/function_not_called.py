@@ -1,4 +1,4 @@
-"""A function that is taken for its answer."""
+"""A function used in place of its result."""
 
 import ast
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _questions(node: ast.AST) -> Iterator[ast.expr]:
-    """The bare names that a statement takes for a truth or a number."""
+    """The bare names that a statement uses as a truth value or a number."""
     tests: list[ast.expr] = []
     if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
         tests.append(node.test)
@@ -65,7 +65,7 @@ def _questions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
-    """Whether a function of this script answers whether this is the first rank, or which rank it is."""
+    """Whether a function of this script returns the rank, or whether it is the first."""
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
     name = function.name

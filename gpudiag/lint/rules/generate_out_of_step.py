@@ -18,11 +18,11 @@ _KNOWN_TO_TRANSFORMERS = ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig", "Deep
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner:
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     sharded = _sharded_names(program)
     for step in program.methods.get("generate", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if keyword(call, "synced_gpus") is not None or any(
             word in ast.unparse(item) for item in step.where.withs for word in _WHOLE
@@ -31,7 +31,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         how = _how_sharded(program, call.func.value, sharded)
         if how is None:
             continue
-        told.add(call)
+        reported.add(call)
         yield Mistake(
             call,
             f"{how} generates without synced_gpus: a rank whose text ends earlier stops calling the layers that the others still gather",

@@ -13,20 +13,20 @@ _WORLD = frozenset({"world_size", "world_size_text"})
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_deepspeed or _divides(program):
         return
-    told = set()
+    reported = set()
     for step in program.calls("torch.distributed.all_reduce", "torch.distributed.reduce"):
         given = argument(step.node, 0, "tensor")
         op = argument(step.node, 1, "op")
-        if given is None or step.node in told or (op is not None and "SUM" not in ast.unparse(op)):
+        if given is None or step.node in reported or (op is not None and "SUM" not in ast.unparse(op)):
             continue
         if "group" in ast.unparse(
             step.node
-        ):  # copies of one parameter in several parts of a model are summed by right
+        ):  # copies of one parameter in several parts of a model are rightly summed
             continue
         what = _what(program, given)
         if what is None:
             continue
-        told.add(step.node)
+        reported.add(step.node)
         shown = ast.unparse(given)
         yield Mistake(step.node, f"{what} are added up over the ranks and never divided by their number", f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()")  # fmt: skip
 
@@ -40,7 +40,7 @@ def _what(program: Program, given: ast.expr) -> str | None:
 
 
 def _divides(program: Program) -> bool:
-    """Whether the number of ranks goes into a quotient or a product anywhere, or AVG is used."""
+    """Whether a quotient or a product anywhere uses the number of ranks, or AVG is used."""
     if program.mentions(
         "AVG", "div_", "mul_", "true_divide", "Adasum", "gradient_predivide_factor", "_foreach_div_"
     ):

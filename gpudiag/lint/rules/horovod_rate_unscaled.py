@@ -45,7 +45,7 @@ def _placed_rate(call: ast.Call) -> ast.expr | None:
 
 
 def _scales(program: Program) -> bool:
-    """Whether the number of ranks goes into any product or quotient, or is given to a function that may scale by it."""
+    """Whether any product or quotient uses the number of ranks, or a function that may scale gets it."""
     for node in program.nodes:
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
             node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow
@@ -54,7 +54,7 @@ def _scales(program: Program) -> bool:
             if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):
                 return True
             if "batch" in ast.unparse(node) and isinstance(node.op, ast.Div | ast.FloorDiv):
-                return True  # the batch of all ranks, shared out among them
+                return True  # the batch of all ranks, divided among them
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
             "sqrt",
             "LearningRateWarmupCallback",

@@ -1,4 +1,4 @@
-"""A collective under Join that no ended rank answers."""
+"""A collective under Join to which ended ranks do not respond."""
 
 import ast
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ _JOIN = "torch.distributed.algorithms.join.Join"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for name, step in collectives_of(program):
-        if name == "init_process_group" or name in GROUP_MAKERS or step.node in told:
+        if name == "init_process_group" or name in GROUP_MAKERS or step.node in reported:
             continue
         if is_of_a_part(name, step) or step.where.handling:
             continue
         for item in step.where.withs:
             if not _joins(program, item) or not _loops_within(program, item, step.where.loops):
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             yield Mistake(
                 step.node,
                 f"{name} runs in every step under Join, and ranks that have no data left do not call it: the others wait",
@@ -33,7 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _joins(program: Program, item: ast.expr) -> bool:
-    """Whether a context lets ranks end at different times: Join, or the `join` of a DDP model."""
+    """Whether a context allows ranks to end at different times: Join, or the `join` of a DDP model."""
     if not isinstance(item, ast.Call) or is_constant(keyword(item, "enable"), False):
         return False
     if is_constant(keyword(item, "throw_on_early_termination"), True) or any(

@@ -1,4 +1,4 @@
-"""A launcher whose numbers do not fit what the scheduler starts."""
+"""A launcher whose numbers disagree with what the scheduler starts."""
 
 import ast
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def commands_of(program: Program) -> Iterator[tuple[Step, str]]:
-    """The steps that run a command, each with the words of it that the script writes down."""
+    """The steps that run a command, each with the literal text of the command."""
     for runner in sorted(_RUNNERS):
         for step in program.calls(runner):
             if isinstance(step.node, ast.Call) and step.node.args:

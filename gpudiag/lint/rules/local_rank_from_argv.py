@@ -113,7 +113,7 @@ def _fixed(call: ast.Call) -> str:
 
 
 def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
-    """Put the variable in the default's place, and import os where nothing does."""
+    """The edits that replace the default by the variable, and import os where nothing does."""
     given = keyword_node(call, "default")
     if given is None or not isinstance(given.value, ast.Constant | ast.UnaryOp):
         return ()

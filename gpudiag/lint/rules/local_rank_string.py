@@ -14,16 +14,16 @@ _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for use, where in _uses(program):
         values = program.values.of(use)
         if not values or any(value.kind not in _TEXTS for value in values):
             continue
         for value in values:
             made = value.node
-            if not isinstance(made, ast.expr) or made in told:
+            if not isinstance(made, ast.expr) or made in reported:
                 continue
-            told.add(made)
+            reported.add(made)
             yield _mistake(program, made, where)
 
 

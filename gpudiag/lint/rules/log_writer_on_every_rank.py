@@ -19,16 +19,16 @@ def _find(program: Program) -> Iterator[Mistake]:
     horovod = [step for name, step in program.calls_within("horovod.torch") if name == "init"]
     if not opened and not horovod:
         return
-    told = set()
+    reported = set()
     for step in program.calls(*_WRITERS):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or step.where.handling:
+        if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
             continue
         if program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"}) or keyword(call, "group") or argument(call, 99, "mode"):  # fmt: skip
             continue
-        told.add(call)
+        reported.add(call)
         rank = "hvd.rank()" if horovod else "dist.get_rank()"
         what = "wandb run" if "wandb" in ast.unparse(call.func) else "log writer"
         yield Mistake(

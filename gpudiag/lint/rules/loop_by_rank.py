@@ -43,13 +43,13 @@ def _loops_that_meet(program: Program) -> list[Loop]:
 
 
 def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for loop in meeting:
-        if loop in told or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        if loop in reported or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
             continue
         over = loop.iter
         if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
-            told.add(loop)
+            reported.add(loop)
             yield Mistake(loop, "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop", "", advice="let all ranks agree on one number, such as the smallest: dist.all_reduce(count, op=dist.ReduceOp.MIN)")  # fmt: skip
 
 
@@ -84,15 +84,15 @@ def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
 
 
 def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.Break) or step.node in told or not step.where.loops:
+        if not isinstance(step.node, ast.Break) or step.node in reported or not step.where.loops:
             continue
         if step.where.loops[-1] in meeting and _is_counted_on_one_rank(program, step):
-            told.add(step.node)
+            reported.add(step.node)
             yield Mistake(step.node, "what ends the loop is counted on one rank alone: it leaves, and the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
         elif step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
-            told.add(step.node)
+            reported.add(step.node)
             yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A figure over a rank's share of the test data that is told as that of all."""
+"""A metric over a rank's share of the test data that is reported as that of all the data."""
 
 import ast
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.mentions(*_REDUCED):
         return
     training = {loader for loader, _, _ in training_loaders(program)}
-    told = set()
+    reported = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.For) or step.node in told:
+        if not isinstance(step.node, ast.For) or step.node in reported:
             continue
         for loader in loaders_of(program, step.node):
             if loader in training or not samples_by_rank(program, sampler_of(loader)):
@@ -34,14 +34,14 @@ def _find(program: Program) -> Iterator[Mistake]:
             counted = _counted(program, step)
             if counted is None:
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             total = ast.unparse(counted.target)
             fix = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
             yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", fix, place=behind(program, step.node))  # fmt: skip
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
-    """What the loop adds up, where no gradients are computed, or meant to be, in it."""
+    """The statement of a loop without gradients that adds up a count; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)

@@ -1,4 +1,4 @@
-"""A model that goes to its GPU only once DDP has wrapped it."""
+"""A model that is moved to its GPU after DDP has wrapped it."""
 
 import ast
 from collections.abc import Iterator

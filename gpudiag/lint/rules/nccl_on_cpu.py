@@ -1,4 +1,4 @@
-"""NCCL with tensors that lie on the CPU."""
+"""NCCL with tensors on the CPU."""
 
 import ast
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if program.mentions("set_default_device", "set_default_tensor_type"):
         return
-    told = set()
+    reported = set()
     for name, place in _COLLECTIVES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             made = _made_on_cpu(program, argument(step.node, place, "tensor"))
-            if made is not None and step.node not in told and keyword(step.node, "group") is None:
-                told.add(step.node)
+            if made is not None and step.node not in reported and keyword(step.node, "group") is None:
+                reported.add(step.node)
                 yield Mistake(
                     step.node,
                     f"{name} of a tensor on the CPU, which NCCL cannot exchange",
@@ -49,7 +49,7 @@ def _on_a_device(made: ast.Call) -> str:
 
 
 def _never_uses_gpus(program: Program) -> bool:
-    """Whether no word in the script may bring a model to a GPU, and it trains or exchanges here."""
+    """Whether nothing in the script can move a model to a GPU, and it trains or communicates here."""
     if program.mentions(*_ON_GPUS) or not program.script.whole:
         return False
     moves = [step for step in program.methods.get("to", []) if not _to_cpu(program, step.node)]
@@ -69,7 +69,7 @@ def _to_cpu(program: Program, call: ast.AST) -> bool:
 
 
 def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
-    """The call that makes a tensor without saying where, and that nothing moves since."""
+    """The call that makes a tensor without a device, where nothing moves the tensor later."""
     made = given
     if isinstance(given, ast.Name):
         bindings = program.values.reaching(given)

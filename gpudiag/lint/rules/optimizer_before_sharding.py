@@ -42,7 +42,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _same_run(first: Step, later: Step) -> bool:
-    """Whether whoever comes to the later step has passed the first: no condition parts the two."""
+    """Whether every path to the later step passes the first: no condition separates them."""
     return first.where.entry is later.where.entry and not any(
         ast.unparse(a.test) == ast.unparse(b.test) and a.holds is not b.holds
         for a in first.where.guards

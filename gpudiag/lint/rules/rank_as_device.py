@@ -61,7 +61,7 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
 
 
 def _local_rank(program: Program, use: ast.expr) -> str:
-    """What gives the number of the GPU in place of the rank, in the words of the launcher that gave the rank."""
+    """The expression for the GPU's number in place of the rank, for the launcher that set the rank."""
     for value in program.values.of(use):
         if value.node is not None and _is_horovods(program, value.node):
             return ast.unparse(value.node).replace(".rank()", ".local_rank()")

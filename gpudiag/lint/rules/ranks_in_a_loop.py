@@ -1,4 +1,4 @@
-"""Ranks that take turns, or that one process plays one after the other."""
+"""Ranks that take turns, or that one process runs one after the other."""
 
 import ast
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.uses_horovod or program.owner or not (program.opens_group or program.ddp_steps):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in (*program.backwards, *program.methods.get("step", []), *program.opens_group):
         for loop in step.where.loops:
-            if not _is_over_ranks(program, loop) or loop in told or step.where.spawned:
+            if not _is_over_ranks(program, loop) or loop in reported or step.where.spawned:
                 continue
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
-                told.add(loop)
+                reported.add(loop)
                 yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "", advice="start one process for each rank, by torchrun or mp.spawn, without this loop")  # fmt: skip
             elif takes_turns(program, step, loop):
-                told.add(loop)
+                reported.add(loop)
                 yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "", advice="leave the loop out: each rank does its own part, and all at the same time")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Machines that are told to meet on localhost, where each finds only itself."""
+"""A rendezvous on localhost for several machines, each of which finds only itself there."""
 
 import ast
 from collections.abc import Iterator

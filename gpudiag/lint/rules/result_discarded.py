@@ -1,4 +1,4 @@
-"""What a call gives back, and nobody takes."""
+"""A call whose result is discarded."""
 
 import ast
 from collections.abc import Iterator

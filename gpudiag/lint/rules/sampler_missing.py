@@ -20,10 +20,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for loader, loop, step in training_loaders(program):
         if (
-            loader in told
+            loader in reported
             or not _is_for_training(program, loader, loop)
             or hides(program, loader, "sampler", "batch_sampler")
             or sampler_of(loader)
@@ -35,7 +35,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if program.values.depends_on(loader, _BY_RANK):
             continue
-        told.add(loader)
+        reported.add(loader)
         shown = ast.unparse(data)
         if program.uses_horovod:
             sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
@@ -83,7 +83,7 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 
 def _seeds_by_rank(program: Program) -> bool:
-    """Whether each rank draws an order of its own."""
+    """Whether each rank draws its own order."""
     for name in (
         "torch.manual_seed",
         "torch.Generator",

@@ -20,16 +20,16 @@ def _find(program: Program) -> Iterator[Mistake]:
         program
     ):
         return
-    told = set()
+    reported = set()
     for step in program.calls("torch.save"):
         path = argument(step.node, 1, "f")
-        if step.node in told or path is None or step.where.handling:
+        if step.node in reported or path is None or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
         if program.values.depends_on(path, _BY_RANK) or _is_elsewhere(program, path):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
         yield Mistake(
             step.node,

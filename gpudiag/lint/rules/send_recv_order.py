@@ -43,14 +43,14 @@ def _find_in_branches(program: Program, calls: dict[ast.AST, tuple[str, Step]]) 
 
 def _find_on_all(program: Program, calls: dict[ast.AST, tuple[str, Step]]) -> Iterator[Mistake]:
     """A send and a receive that every rank makes in the same order."""
-    told: set[ast.AST | None] = set()
+    seen: set[ast.AST | None] = set()
     for node, (word, step) in calls.items():
         home = step.where.stack[-1] if step.where.stack else None
-        if home in told or program.which_ranks(step) is not None or step.where.handling:
+        if home in seen or program.which_ranks(step) is not None or step.where.handling:
             continue
         if any(program.ranks.lets_some_through(guard) for guard in step.where.guards):
             continue
-        told.add(home)
+        seen.add(home)
         later = [
             other
             for other, (their_word, their_step) in calls.items()

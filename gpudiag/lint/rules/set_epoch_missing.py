@@ -1,4 +1,4 @@
-"""A DistributedSampler that shuffles in one and the same order in every epoch."""
+"""A DistributedSampler that shuffles in the same order in every epoch."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
-    told: set[ast.AST] = set()
+    seen: set[ast.AST] = set()
     calls = program.methods.get("set_epoch", [])
     for loader, loop, step in training_loaders(program):
         samplers = samples_by_rank(program, sampler_of(loader))
@@ -33,9 +33,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         epochs = _loops_around(step, loop)
         around = [outer for outer in epochs if repeats(program, outer)]
-        if not around or samplers[0] in told:
+        if not around or samplers[0] in seen:
             continue
-        told.add(samplers[0])
+        seen.add(samplers[0])
         if not calls and not program.mentions("set_epoch"):
             yield _missing(program, loader, samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
@@ -43,15 +43,15 @@ def _find(program: Program) -> Iterator[Mistake]:
     if not calls and not program.mentions("set_epoch") and program.backwards:
         for loader, loop in _loaders_drawn_from(program):
             samplers = samples_by_rank(program, sampler_of(loader))
-            if samplers and all(map(shuffles, samplers)) and samplers[0] not in told:
-                told.add(samplers[0])
+            if samplers and all(map(shuffles, samplers)) and samplers[0] not in seen:
+                seen.add(samplers[0])
                 yield _missing(program, loader, samplers[0], loop)
-    if not told:
+    if not seen:
         yield from _find_stuck(program, calls)
 
 
 def _loaders_drawn_from(program: Program) -> Iterator[tuple[ast.Call, Loop]]:
-    """Loaders of which a generator gives batches without end, each with the loop that begins them again."""
+    """Loaders that an endless generator reads, each with the loop that restarts it."""
     for step in program.steps:
         loop = step.node
         if not isinstance(loop, ast.For) or not step.where.loops or step.where.stack[-1:] == ():
@@ -124,7 +124,7 @@ def _missing(program: Program, loader: ast.Call, sampler: ast.Call, loop: Loop) 
 
 
 def _name_of(program: Program, call: ast.Call) -> str | None:
-    """The name that a script gives to what a call makes."""
+    """The name to which the script assigns the result of a call."""
     statement = program.names.statement_of(call)
     if isinstance(statement, ast.Assign) and any(call is part for part in ast.walk(statement.value)):
         held = statement.value

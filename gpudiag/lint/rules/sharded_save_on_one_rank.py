@@ -22,13 +22,13 @@ _ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward",
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for what, step in _needing_all(program):
-        if step.node in told or program.which_ranks(step) is not Which.ONE or step.where.handling:
+        if step.node in reported or program.which_ranks(step) is not Which.ONE or step.where.handling:
             continue
         if any("world_size" in ast.unparse(guard.test) for guard in step.where.guards):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         place = next((p for g in step.where.guards if (p := out_of(program, step.node, g)) is not None), None)
         yield moved(program, step.node, f"{what} needs every rank, and only one calls it", place, "let every rank call it; only the writing of a file is for one")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A DataLoader that is told to shuffle and given a sampler."""
+"""A DataLoader with shuffle=True and a sampler."""
 
 import ast
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.calls(LOADER):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told:
+        if not isinstance(call, ast.Call) or call in reported:
             continue
         given = argument(call, 2, "shuffle")
         if given is None or not is_constant(given, True):
@@ -26,7 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if _excluded(program, step.where.guards, sampler):
                 continue
-            told.add(call)
+            reported.add(call)
             edits = program.edit(given, "False")
             fix = program.edited_line(edits) if edits else with_replaced(program, given, "False")
             yield Mistake(

@@ -13,11 +13,11 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    seen = set()
     for step in program.calls(*sorted(SPAWN)):
-        if step.node in told:
+        if step.node in seen:
             continue
-        told.add(step.node)
+        seen.add(step.node)
         yield from _judge(program, step)
 
 

@@ -22,13 +22,13 @@ _EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "acceler
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in (*program.methods.get("step", []), *program.methods.get("backward", [])):
         call = step.node
         if (
             not isinstance(call, ast.Call)
             or not isinstance(call.func, ast.Attribute)
-            or call in told
+            or call in reported
             or step.where.handling
         ):
             continue
@@ -50,7 +50,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         ]
         if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
             continue
-        told.add(call)
+        reported.add(call)
         message = (
             f"{what} is stepped on one rank only"
             if what != "the backward pass"

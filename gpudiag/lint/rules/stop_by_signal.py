@@ -19,9 +19,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if not flags:
         return
     meeting = {loop for name, step in collectives_of(program) if name in _AGREES for loop in step.where.loops}
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.Break | ast.Return) or step.node in told or not step.where.loops:
+        if not isinstance(step.node, ast.Break | ast.Return) or step.node in reported or not step.where.loops:
             continue
         guard = next((g for g in step.where.guards if g.holds and _reads(g.test, flags)), None)
         loop = step.where.loops[-1]
@@ -29,7 +29,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if not _trains(program, loop) or meeting & set(step.where.loops):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         yield Mistake(
             step.node,
             "each rank leaves the loop when its own signal has come: ranks that are one step further wait for it",

@@ -1,4 +1,4 @@
-"""A script that no Python reads."""
+"""A script that does not parse."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    """Nothing: what does not parse is told by the reader, before there is a program."""
+    """Nothing: the linter reports what does not parse before there is a program."""
     yield from ()
 
 

@@ -41,7 +41,7 @@ def _host(program: Program, step: Step) -> str | None:
 
 
 def _is_branch(step: Step) -> bool:
-    """Whether it is a way out where no launcher has started the script."""
+    """Whether it is the fallback for a start without a launcher."""
     return (
         any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards) or step.where.handling
     )
@@ -62,6 +62,6 @@ def _is_torchrun(program: Program, step: Step) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a script that torchrun starts uses its own tcp:// address",
-    why="torchrun opens the store itself and tells every rank; then no rank opens one at the script's address, and all wait. Under torchrun leave out init_method. An address of this machine alone (localhost) for several machines is a note.",
+    why="torchrun opens the store itself and gives every rank its address; then no rank opens one at the script's address, and all wait. Under torchrun leave out init_method. An address of this machine alone (localhost) for several machines is a note.",
     find=_find,
 )

@@ -25,13 +25,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         or program.calls("torch.nn.DataParallel")
     ):
         return
-    told = set()
+    reported = set()
     for node, what in _uses(program):
         if (
             not isinstance(node, ast.Name)
             or node.id in program.names.bound
             or node.id in _KNOWN
-            or node.id in told
+            or node.id in reported
         ):
             continue
         if not program.script.whole and node.id in CONVENTIONAL_NAMES:
@@ -45,7 +45,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             ][:1]
         if not program.script.whole and not near:
             continue
-        told.add(node.id)
+        reported.add(node.id)
         meant = f"; did you mean {near[0]}?" if near else ""
         message = f"{node.id}, the {what}, is not defined{meant}"
         if near:
@@ -55,7 +55,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _is_whole(program: Program) -> bool:
-    """Whether all that may define a name is here: cells that do not parse, or fences of sketches, may hide one."""
+    """Whether every definition is visible: cells that do not parse, or fences of sketches, may hide one."""
     return program.script.kind == "script" or bool(program.tree.body)
 
 

@@ -19,10 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _find_optimizers(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in optimizer_calls(program):
         owner = owner_of_parameters(step.node)
-        if not isinstance(owner, ast.Name) or step.node in told:
+        if not isinstance(owner, ast.Name) or step.node in reported:
             continue
         scope = program.names.find_scope(owner)
         if scope is None or scope is not program.names.scope_of(owner):
@@ -38,7 +38,7 @@ def _find_optimizers(program: Program) -> Iterator[Mistake]:
         ]
         if loops or any(isinstance(b.node, ast.FunctionDef | ast.comprehension) for b in bindings):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(getattr(bindings[0].node, "lineno", 1)).number
         yield moved(program, step.node, f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}", behind(program, bindings[0].node, moves=step.node), f"build the optimizer after line {line}")  # fmt: skip
 

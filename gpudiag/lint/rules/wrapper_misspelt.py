@@ -63,7 +63,7 @@ def _find_attributes(program: Program) -> Iterator[Mistake]:
 
 
 def _is_tested(program: Program, node: ast.AST) -> bool:
-    """Whether the script asks first whether there is such a name."""
+    """Whether the script first checks that the name exists."""
     return any(isinstance(outer, ast.Try) for outer in program.names.ancestors(node)) or program.mentions(
         "hasattr"
     )
@@ -99,7 +99,7 @@ _OF_A_VENDOR = re.compile(r"hccl|cncl|eccl|hpu|npu|mlu", re.IGNORECASE)
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
-    """The name that was meant: one that differs by a slip, and not by a word."""
+    """The name that was meant: one that differs by a typing error, and not by a whole word."""
     if len(name) < 5 or _OF_A_VENDOR.search(name):
         return None
     for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):

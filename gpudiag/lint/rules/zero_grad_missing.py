@@ -19,10 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if _clears_by_hand(program):
         return
-    told = set()
+    reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(
             call.func.value
@@ -33,7 +33,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             b for b in program.backwards if b.where.loops and step.where.loops[-1:] == b.where.loops[-1:]
         ]
         if loops and backward:
-            told.add(call)
+            reported.add(call)
             name = ast.unparse(call.func.value)
             yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()", place=behind(program, call))  # fmt: skip
 

@@ -188,7 +188,7 @@ _LIMITS = (
 
 # --- all files
 
-# probe/host/limits.py reads this file on a simulated machine: no kernel file says how full a disk is.
+# probe/host/limits.py reads this file on a simulated machine: no kernel file has how full a disk is.
 _FILESYSTEMS = "run/gpudiag/filesystems"
 _FABRIC_MANAGER_PID = 2201
 _BRIDGE_CLASS = "0680"

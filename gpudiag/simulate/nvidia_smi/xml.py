@@ -18,7 +18,7 @@ Element = tuple[str, "str | list[Element]"]
 
 
 class _Writer:
-    """The elements of one GPU; remembers whether a reading said that it is lost."""
+    """The elements of one GPU; remembers whether a reading failed because it is lost."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu

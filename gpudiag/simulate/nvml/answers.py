@@ -60,7 +60,7 @@ class Refusal:
 
     @classmethod
     def for_reason(cls, reason: str) -> "Refusal":
-        """The Refusal with which NVML says that a reading is missing for this reason; TIMED_OUT hangs.
+        """The Refusal that NVML returns for a reading that is missing for this reason; TIMED_OUT hangs.
 
         Raises:
             UsageError: there is no such reason.

@@ -15,7 +15,7 @@ from gpudiag.units import KIB
 _METRICS: tuple[tuple[Declared, Activity], ...] = tuple(
     (one, one.question) for one in READINGS if isinstance(one.question, Activity)
 )
-_SAMPLING_PERIOD_US = 167_000  # what drivers say for codecs, between 1/6 and 1 s (nvml.h)
+_SAMPLING_PERIOD_US = 167_000  # as drivers return it for codecs, between 1/6 and 1 s (nvml.h)
 _ALL_LINKS = 0xFFFFFFFF
 _VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
 _WORDS = ("not_needed", "unlicensed", "licensed")
