@@ -12,7 +12,7 @@ _MOVABLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 
 
 def with_replaced(program: Program, node: ast.AST, text: str) -> str:
-    """The statement around a node, on one line, with `text` in the node's place; of a block, its first line."""
+    """The statement around a node, on one line, with `text` in its place; of a block, its first line."""
     statement = program.names.statement_of(node)
     if statement is None:
         raise ValueError("a node of the script stands in no statement")
@@ -80,7 +80,7 @@ def behind(program: Program, node: ast.AST, *, moves: ast.AST | None = None) -> 
 
 
 def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
-    """The place behind the `if` around a statement that must move out of it; None where it is nested deeper."""
+    """The place behind the `if` around a statement that must leave it; None where it is nested deeper."""
     statement = program.names.statement_of(node)
     around = program.names.parents.get(statement) if statement is not None else None
     if (

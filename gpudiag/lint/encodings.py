@@ -15,7 +15,7 @@ _SNIFFED_BYTES = 8192
 
 
 def decode_source(content: bytes) -> tuple[str | None, str, str | None]:
-    """The text, its encoding, and a remark; the text is None where the bytes are not text, and the remark has the reason."""
+    """The text, its encoding, and a remark; where the bytes are not text, None and the reason as remark."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 
 from gpudiag.lint.reader import Line
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"})  # noqa: S104 - an address to look for
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"})  # noqa: S104 - looked for
 _WORD = re.compile(r"[^\s\"'`;|&()]+")
 _DIRECTIVE = re.compile(r"^\s*#SBATCH\s+(.*)$")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"^\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?$")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 # What takes a value behind a blank, of srun and sbatch; all others of interest have a `=`.
-_SLURM = frozenset({"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres", "tasks-per-node"})  # fmt: skip
+_SLURM = frozenset(
+    """
+    nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node
+    """.split()
+)
 _FLAGS_WITHOUT_VALUE = frozenset({"standalone", "no-python", "m", "module", "run-path"})
 
 
@@ -38,7 +42,7 @@ class LaunchScript:
     text: str = ""
 
     def number(self, given: str | None) -> int | None:
-        """A number of machines, ranks or GPUs; None where the script does not set it. Of `1:4`, the larger one."""
+        """A number of machines, ranks or GPUs; None where the script sets none. Of `1:4`, the larger one."""
         given = self.value(given)
         if given is None:
             return None
@@ -46,7 +50,7 @@ class LaunchScript:
         return int(parts[-1]) if parts and all(part.isdecimal() for part in parts) else None
 
     def value(self, given: str | None, depth: int = 4) -> str | None:
-        """The word with its variable replaced by its value; None where the script does not set the variable."""
+        """The word with its variable replaced; None where the script does not set the variable."""
         found = _VARIABLE.match(given) if given is not None else None
         if given is None or found is None or depth == 0:
             return None if given is None or "$" in given else given
@@ -120,12 +124,18 @@ def _launches_in(logical: list[Line]) -> Iterator[Launch]:
     ]
     for place, (word, line) in enumerate(words):
         name = word.rsplit("/", 1)[-1]
-        is_module = word in ("torch.distributed.run", "torch.distributed.launch") and place > 0 and words[place - 1][0] == "-m"  # fmt: skip
+        is_module = (
+            word in ("torch.distributed.run", "torch.distributed.launch")
+            and place > 0
+            and words[place - 1][0] == "-m"
+        )
         if name != "torchrun" and not is_module:
             continue
         options, places = _options(words[place + 1 :], None)
         before = [text.rsplit("/", 1)[-1] for text, _ in words[:place]]
-        runner = next((w for w in reversed(before) if w in ("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush")), None)  # fmt: skip
+        runner = next(
+            (w for w in reversed(before) if w in ("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush")), None
+        )
         under: dict[str, str] = {}
         if runner is not None:
             start = len(before) - 1 - before[::-1].index(runner)
@@ -136,7 +146,7 @@ def _launches_in(logical: list[Line]) -> Iterator[Launch]:
 def _options(
     words: Sequence[tuple[str, Line]], valued: frozenset[str] | None
 ) -> tuple[dict[str, str], dict[str, Line]]:
-    """The options of a command, `--nnodes=2` and `--nnodes 2` alike, up to the script that it runs, each with its line."""
+    """The options of a command (`--nnodes=2`, `--nnodes 2`) before the script that it runs, each with its line."""
     options: dict[str, str] = {}
     places: dict[str, Line] = {}
     waiting: str | None = None

@@ -29,9 +29,24 @@ _FILES_FOR_ONE_PROCESS = 24  # below that another process costs more than it sav
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"})
 # Words of which every script with distributed training has one; the others are only parsed.
 _SUBJECTS = (
-    "dist", "Dist", "Parallel", "horovod", "hvd", "deepspeed", "ccelerat", "nvml", "spawn", "local_rank", "local-rank", "DDP",
-    "fully_shard", "CUDA_VISIBLE_DEVICES", "launch", "lightning", "torchrun",
-)  # fmt: skip
+    "dist",
+    "Dist",
+    "Parallel",
+    "horovod",
+    "hvd",
+    "deepspeed",
+    "ccelerat",
+    "nvml",
+    "spawn",
+    "local_rank",
+    "local-rank",
+    "DDP",
+    "fully_shard",
+    "CUDA_VISIBLE_DEVICES",
+    "launch",
+    "lightning",
+    "torchrun",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +172,17 @@ def _broken(source: SourceFile, script: Script, parsed: Parsed, broken: Broken) 
     shown = script.lines[min(broken.place, len(script.lines) - 1)]
     rule = BY_CODE["lint.syntax_error"]
     return LintFinding(
-        rule.code, rule.severity, source.path, line.number, 1, shown.text.strip(), broken.message, rule.why, "",
+        rule.code,
+        rule.severity,
+        source.path,
+        line.number,
+        1,
+        shown.text.strip(),
+        broken.message,
+        rule.why,
+        "",
         cell=_cell_of(script, broken.place),
-    )  # fmt: skip
+    )
 
 
 def _located(
@@ -170,16 +193,37 @@ def _located(
     if program is None or script is None or mistake.line is not None:
         line = mistake.line or Line("", 1)
         return LintFinding(
-            rule.code, severity, source.path, line.number, 1, line.text.strip(), mistake.message, rule.why,
-            mistake.fix, mistake.edits, place=mistake.place, advice=mistake.advice,
-        )  # fmt: skip
+            rule.code,
+            severity,
+            source.path,
+            line.number,
+            1,
+            line.text.strip(),
+            mistake.message,
+            rule.why,
+            mistake.fix,
+            mistake.edits,
+            place=mistake.place,
+            advice=mistake.advice,
+        )
     number = getattr(mistake.node, "lineno", 1)
     line = program.line_at(number)
     column = line.shift + program.column_of(number, getattr(mistake.node, "col_offset", 0)) + 1
     return LintFinding(
-        rule.code, severity, source.path, line.number, column, line.text.strip(), mistake.message, rule.why,
-        mistake.fix, mistake.edits, _cell_of(script, number - 1), mistake.place, mistake.advice,
-    )  # fmt: skip
+        rule.code,
+        severity,
+        source.path,
+        line.number,
+        column,
+        line.text.strip(),
+        mistake.message,
+        rule.why,
+        mistake.fix,
+        mistake.edits,
+        _cell_of(script, number - 1),
+        mistake.place,
+        mistake.advice,
+    )
 
 
 def _cell_of(script: Script, place: int) -> int | None:

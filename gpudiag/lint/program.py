@@ -17,12 +17,30 @@ from gpudiag.model.lint import Edit, Place, Severity
 
 # Packages that open the process group, wrap the model, shard the data and save by themselves.
 _OWNERS = {
-    "lightning": "Lightning", "pytorch_lightning": "Lightning", "ray": "Ray", "ignite": "Ignite", "composer": "Composer",
-    "colossalai": "ColossalAI", "mmengine": "MMEngine", "mmcv": "MMCV", "fastai": "fastai", "catalyst": "Catalyst",
-    "trl": "TRL", "determined": "Determined", "megatron": "Megatron", "detectron2": "Detectron2", "torchtnt": "TorchTNT",
-    "axolotl": "Axolotl", "nemo": "NeMo", "sentence_transformers": "Sentence Transformers", "torchrec": "TorchRec",
-    "fairseq": "fairseq", "flwr": "Flower", "syft": "PySyft", "torchdistill": "torchdistill",
-}  # fmt: skip
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "ray": "Ray",
+    "ignite": "Ignite",
+    "composer": "Composer",
+    "colossalai": "ColossalAI",
+    "mmengine": "MMEngine",
+    "mmcv": "MMCV",
+    "fastai": "fastai",
+    "catalyst": "Catalyst",
+    "trl": "TRL",
+    "determined": "Determined",
+    "megatron": "Megatron",
+    "detectron2": "Detectron2",
+    "torchtnt": "TorchTNT",
+    "axolotl": "Axolotl",
+    "nemo": "NeMo",
+    "sentence_transformers": "Sentence Transformers",
+    "torchrec": "TorchRec",
+    "fairseq": "fairseq",
+    "flwr": "Flower",
+    "syft": "PySyft",
+    "torchdistill": "torchdistill",
+}
 _COMMENT = re.compile(r"#[^\n]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
@@ -159,9 +177,11 @@ class Program:
     @cached_property
     def uses_horovod(self) -> bool:
         """Whether Horovod does."""
-        return any(name == "init" for name, _ in self.calls_within("horovod.torch")) or any(
-            name == "init" for name, _ in self.calls_within("horovod.tensorflow.keras")
-        ) or self.imports("horovod")  # fmt: skip
+        return (
+            any(name == "init" for name, _ in self.calls_within("horovod.torch"))
+            or any(name == "init" for name, _ in self.calls_within("horovod.tensorflow.keras"))
+            or self.imports("horovod")
+        )
 
     @cached_property
     def nexts(self) -> list[ast.Call]:
@@ -308,4 +328,6 @@ def hides(program: Program, call: ast.AST, *words: str) -> bool:
 
 def is_constant(node: ast.AST | None, *values: object) -> bool:
     """Whether a node is a literal of one of these values; True is not 1 here."""
-    return isinstance(node, ast.Constant) and any(node.value is value or (node.value == value and type(node.value) is type(value)) for value in values)  # fmt: skip
+    return isinstance(node, ast.Constant) and any(
+        node.value is value or (node.value == value and type(node.value) is type(value)) for value in values
+    )

@@ -60,7 +60,7 @@ class RankConditions:
         )
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
-        """The ranks that a decorator admits to a function, by its name, or by the condition in a decorator of this script."""
+        """The ranks that a decorator admits: by its name, or by the condition in a decorator of this script."""
         called = node.func if isinstance(node, ast.Call) else node
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
@@ -83,7 +83,7 @@ class RankConditions:
         return self._known[key]
 
     def lets_some_through(self, guard: Guard) -> bool:
-        """Whether a condition holds for several ranks and not for all: `rank < 2`, `rank in members`, `rank % 2 == 0`."""
+        """Whether a condition holds for several ranks and not for all: `rank < 2`, `rank % 2 == 0`."""
         return self._some(guard.test, guard.holds, _DEPTH)
 
     def _some(self, test: ast.expr, holds: bool, depth: int) -> bool:
@@ -148,7 +148,7 @@ class RankConditions:
         )
 
     def _are_some(self, node: ast.expr) -> bool:
-        """Whether a list of ranks is not surely that of all: `range(world_size)`, or a literal of one rank, is none."""
+        """Whether a list of ranks may be of some: not `range(world_size)`, nor a literal of one rank."""
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return len(node.elts) > 1
         text = ast.unparse(node)
@@ -189,7 +189,7 @@ class RankConditions:
         return _perhaps(test)
 
     def _made(self, test: ast.Name | ast.Attribute) -> ast.expr | None:
-        """The one expression that gives a name its value; beside it a main process may be True where there are no ranks."""
+        """The one expression of a name's value; a second may be True for a main process without ranks."""
         values = [binding.value for binding in self._values.reaching(test)]
         name = test.id if isinstance(test, ast.Name) else test.attr
         if len(values) > 1 and MAIN_WORDS.match(name):
@@ -280,7 +280,7 @@ def is_stand_in(node: ast.AST | None) -> bool:
 
 
 def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr) -> bool | None:
-    """Whether a comparison holds where there are ranks (True) or where there are none (False); None where it is neither.
+    """Whether a comparison holds with ranks (True) or without any (False); None where it is neither.
 
     Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
     """
@@ -307,7 +307,7 @@ def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, rig
 
 
 def _lets_one_through(operator: ast.cmpop, right: ast.expr) -> bool | None:
-    """Whether `rank OPERATOR right` holds for one rank (True) or all but one (False); None where it is neither."""
+    """Whether `rank OPERATOR right` holds for one rank (True) or all but one (False); None: neither."""
     number = _number(right)
     if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
         numbers = {_number(part) for part in right.elts}

@@ -1,4 +1,4 @@
-"""The Python in a file: a script, the cells of a notebook, or the fences of a page, each line with its number there."""
+"""The Python in a file (a script, a notebook's cells, a page's fences), each line with its number."""
 
 import io
 import re
@@ -19,7 +19,29 @@ _PAGES = (".md", ".markdown", ".qmd", ".rmd")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
 _SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
 # Files that a `*` of the shell includes and that hold no Python.
-_OTHERS = (".yaml", ".yml", ".json", ".jsonl", ".toml", ".cfg", ".ini", ".lock", ".rst", ".html", ".csv", ".tsv", ".log", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".js", ".ts")  # fmt: skip
+_OTHERS = (
+    ".yaml",
+    ".yml",
+    ".json",
+    ".jsonl",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".lock",
+    ".rst",
+    ".html",
+    ".csv",
+    ".tsv",
+    ".log",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".js",
+    ".ts",
+)
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
@@ -146,10 +168,18 @@ def _notebook(name: str, text: str, encoding: str, newline: str) -> SourceFile:
     others: list[Script] = []
     for cell in cells:
         if cell.kind == "markdown":
-            others += [_fence_script(fence, [Line(line.text, line.number) for line in cell.lines]) for fence in read_fences([line.text for line in cell.lines]) if _is_python(fence)]  # fmt: skip
+            others += [
+                _fence_script(fence, [Line(line.text, line.number) for line in cell.lines])
+                for fence in read_fences([line.text for line in cell.lines])
+                if _is_python(fence)
+            ]
         elif cell.kind == "code":
             _add_cell(cell, main, parts, numbers, others, shell)
-    scripts = [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)] if main else []  # fmt: skip
+    scripts = (
+        [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)]
+        if main
+        else []
+    )
     return SourceFile(
         name, text, encoding, newline, (*scripts, *others), tuple(shell), True, remark, "notebook"
     )
@@ -163,7 +193,7 @@ def _add_cell(
     others: list[Script],
     shell: list[Line],
 ) -> None:
-    """Add a code cell: to the notebook's program, to programs of their own (%%writefile), or to the shell's lines."""
+    """Add a code cell: to the notebook's program, to other programs (%%writefile), or to the shell's lines."""
     lines = [Line(line.text, line.number) for line in cell.lines]
     first = next((line for line in lines if line.text.strip()), None)
     if first is None:
@@ -208,7 +238,7 @@ def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
 
 
 def _goes_on(lines: list[Line]) -> bool:
-    """Whether a statement is unfinished at the end of the lines, so that a following `%` or `!=` belongs to it."""
+    """Whether a statement is unfinished at the end of the lines, so that a `%` or `!=` continues it."""
     text = "".join(f"{line.text}\n" for line in lines)
     try:
         for _ in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -22,7 +22,7 @@ class FindsCommands(Protocol):
 
 
 class Examples(NamedTuple):
-    """Three scripts: one with the mistake and nothing else, the corrected one, and a right one that looks like the mistake."""
+    """Three scripts: the mistake alone, the corrected script, and a right one that looks like the mistake."""
 
     wrong: str
     right: str

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from gpudiag.lint.newer_python import older_syntax
 from gpudiag.lint.reader import Line, Script
 
-_PYTHON_2 = re.compile(r"^\s*(?:print\s+[^(=\s]|exec\s+[\"']|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.MULTILINE)  # fmt: skip
+_PYTHON_2 = re.compile(
+    r"^\s*(?:print\s+[^(=\s]|exec\s+[\"']|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)

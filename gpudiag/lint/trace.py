@@ -1,4 +1,4 @@
-"""The order in which a script would execute its statements, with the conditions and calls around each. Nothing is run."""
+"""The order in which a script would execute its statements, and the conditions and calls around each."""
 
 import ast
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class _Tracer:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, True)))
 
     def _leavers(self, call: ast.Call) -> Iterator[Guard]:
-        """The conditions under which a function of this script ends the process: only the other ranks execute what follows a call."""
+        """The conditions under which a function of this script ends the process: the other ranks go on."""
         function = self._values.function_called(call.func)
         for inner in function.body if isinstance(function, ast.FunctionDef) else ():
             if isinstance(inner, ast.If) and not inner.orelse and _ends_the_process(inner.body):
@@ -174,7 +174,7 @@ class _Tracer:
             if isinstance(argument, ast.Name | ast.Attribute):
                 passed = self._values.function_of(argument)
                 if passed is not None:
-                    # The called function runs its argument elsewhere: in ranks (mp.spawn, a launcher's object), or in this process.
+                    # The called function runs its argument: in ranks (mp.spawn, a launcher), or in this process.
                     self._inside(passed, replace(where, spawned=True))
 
     def _inside(self, function: Function, where: Where) -> None:

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator, Sequence
 
+from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
-from gpudiag.lint.values import argument_of
 
 _SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
 
@@ -14,7 +14,19 @@ def iterated(node: ast.expr) -> ast.expr:
     """The iterable of a loop, without the `enumerate` or the progress bar around it."""
     while isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in ("enumerate", "tqdm", "trange", "track", "iter", "islice", "auto", "notebook", "tqdm_notebook", "progress_bar", "log_every"):  # fmt: skip
+        if name not in (
+            "enumerate",
+            "tqdm",
+            "trange",
+            "track",
+            "iter",
+            "islice",
+            "auto",
+            "notebook",
+            "tqdm_notebook",
+            "progress_bar",
+            "log_every",
+        ):
             break
         node = node.args[0]
     return node
@@ -53,7 +65,7 @@ def training_loaders(program: Program) -> Iterator[tuple[ast.Call, Loop, Step]]:
 
 
 def _trains_alone(program: Program, step: Step) -> bool:
-    """Whether a backward pass is of a model that the ranks do not share, in a file that also has a shared one."""
+    """Whether the model of a backward pass is not shared by the ranks, in a file that also has a shared one."""
     call = step.node
     if not program.ddp_steps or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False

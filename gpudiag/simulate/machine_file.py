@@ -42,25 +42,57 @@ _SCALARS = (str, int, float, bool, types.NoneType)
 # The subsystem's id stands once for NVML and the bus, among the keys of a GPU.
 # How fast NVLink is follows from its counters, and whether a GPU is free from what the checks find.
 DERIVED_READINGS = (
-    "nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id", "nvlink_throughput_bytes_per_second", "free",
-)  # fmt: skip
+    "nvml_index",
+    "cuda_ordinal",
+    "responding",
+    "pci_subsystem_id",
+    "nvlink_throughput_bytes_per_second",
+    "free",
+)
 _IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
 _BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs
 _GPU_KEYS = (
-    "calls", "minor_number", "pci_device_id", "pci_subsystem_id", "pci_class_id", "kernel_driver", "on_bus",
-    "asleep", "missing",
-)  # fmt: skip
+    "calls",
+    "minor_number",
+    "pci_device_id",
+    "pci_subsystem_id",
+    "pci_class_id",
+    "kernel_driver",
+    "on_bus",
+    "asleep",
+    "missing",
+)
 _ECC_COUNTERS = ("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate")
 _LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
 _PCIE_ERRORS = (
-    "correctable", "nonfatal", "fatal", "bad_tlp", "bad_dllp", "naks_received", "naks_sent",
-)  # fmt: skip
+    "correctable",
+    "nonfatal",
+    "fatal",
+    "bad_tlp",
+    "bad_dllp",
+    "naks_received",
+    "naks_sent",
+)
 _BANKS = ("max_banks", "high_banks", "partial_banks", "low_banks", "none_banks")
 
-_TOP_KEYS = frozenset((
-    "base", "description", "sources", "faults", "nvml", "gpu", "each", "gpus", "visible_gpus", "host", "torch",
-    "environment", "nvidia_smi_present", "kernel_log",
-))  # fmt: skip
+_TOP_KEYS = frozenset(
+    (
+        "base",
+        "description",
+        "sources",
+        "faults",
+        "nvml",
+        "gpu",
+        "each",
+        "gpus",
+        "visible_gpus",
+        "host",
+        "torch",
+        "environment",
+        "nvidia_smi_present",
+        "kernel_log",
+    )
+)
 _TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
 _MAX_BASES = 8  # how deep files may build on one another; stops a loop too
 

@@ -262,7 +262,10 @@ def _parent_folder() -> Path:
             if own and may_execute and os.access(place, os.W_OK) and ":" not in str(place):
                 return place
     raise UsageError(
-        f"no folder for a simulated machine can be used: tried {' and '.join(map(str, places)) or 'TMPDIR, /tmp'}",
+        (
+            "no folder for a simulated machine can be used: tried "
+            f"{' and '.join(map(str, places)) or 'TMPDIR, /tmp'}"
+        ),
         hint="set TMPDIR to a folder of your own that has room and is not mounted noexec",
     )
 
@@ -374,7 +377,10 @@ class Session:
         nvidia_smi = self.folder / "bin" / "nvidia-smi"
         nvidia_smi.unlink(missing_ok=True)
         if self.scenario.nvidia_smi_present:
-            start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import program as nvidia_smi"
+            start = (
+                "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import "
+                "program as nvidia_smi"
+            )
             start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
             # -I -S: without the environment and site-packages it starts in milliseconds.
             _write_program(nvidia_smi, f"{python} -I -S -c '{start}' {parent}")

@@ -152,7 +152,8 @@ def _cuda_error(blueprint: Blueprint) -> str | None:
     if driver and int(driver.split(".")[0]) < int(runtime.split(".")[0]):
         major, minor = (int(part) for part in driver.split("."))
         return (
-            f"The NVIDIA driver on your system is too old (found version {major * 1000 + minor * 10}). Please "
+            f"The NVIDIA driver on your system is too old (found version {major * 1000 + minor * 10}). "
+            "Please "
             "update your GPU driver"
         )
     return None

@@ -1,4 +1,4 @@
-"""The rules: each file of this package is one, and its name is the rule's; `examples` has the scripts that show them."""
+"""The rules: each file is one, and its name is the rule's; `examples` has the scripts that show them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -34,7 +34,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         reported.add(call)
         message = "async_save exchanges in a thread, over the default process group"
         if others:
-            message += f"; {others[0]} of the main thread can come between, and the ranks then wait in different calls"
+            message += (
+                f"; {others[0]} of the main thread can come between, and the ranks then wait in different "
+                "calls"
+            )
         yield Mistake(
             call,
             message,
@@ -43,10 +46,15 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
-# Source: torch's documentation of torch.distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104).
+# Source: torch's documentation of distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104).
 RULE = Rule(
     severity=Severity.FINDING,
     title="async_save has no process group of its own",
-    why='async_save gathers and scatters its plan in a background thread. On a group that the main thread uses too, the order of the calls differs from rank to rank, and the job hangs or exchanges wrong data. Make `checkpoint_group = dist.new_group(backend="gloo")` once, on all ranks, and give it as process_group. Without other collectives on the default group it is a note.',
+    why=(
+        "async_save gathers and scatters its plan in a background thread. On a group that the main thread "
+        "uses too, the order of the calls differs from rank to rank, and the job hangs or exchanges wrong "
+        'data. Make `checkpoint_group = dist.new_group(backend="gloo")` once, on all ranks, and give it as '
+        "process_group. Without other collectives on the default group it is a note."
+    ),
     find=_find,
 )

@@ -9,7 +9,9 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_MODELS = re.compile(r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)")  # fmt: skip
+_MODELS = re.compile(
+    r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)"
+)
 
 
 def has_batch_norm(program: Program) -> bool:
@@ -40,6 +42,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.NOTE,
     title="BatchNorm is not synchronised",
-    why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and only rank 0's running means are saved. That is fine with large batches on each rank, and bad with small ones.",
+    why=(
+        "DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, "
+        "and only rank 0's running means are saved. That is fine with large batches on each rank, and bad "
+        "with small ones."
+    ),
     find=_find,
 )

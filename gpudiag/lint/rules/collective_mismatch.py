@@ -11,7 +11,13 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_SOURCES = {"broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduce": (1, "dst"), "gather": (2, "dst"), "scatter": (2, "src")}  # fmt: skip
+_SOURCES = {
+    "broadcast": (1, "src"),
+    "broadcast_object_list": (1, "src"),
+    "reduce": (1, "dst"),
+    "gather": (2, "dst"),
+    "scatter": (2, "src"),
+}
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -33,7 +39,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
                 continue
             reported.add(step.node)
-            yield Mistake(step.node, f"each rank names itself as the {word} of {name}", with_replaced(program, given, "0"))  # fmt: skip
+            yield Mistake(
+                step.node,
+                f"each rank names itself as the {word} of {name}",
+                with_replaced(program, given, "0"),
+            )
 
 
 def _find_branches(program: Program) -> Iterator[Mistake]:
@@ -63,12 +73,19 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue
         names = (ours[0][0], theirs[0][0])
-        yield Mistake(theirs[0][1].node, f"the ranks call different collectives: {names[0]} and {names[1]}", with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)))  # fmt: skip
+        yield Mistake(
+            theirs[0][1].node,
+            f"the ranks call different collectives: {names[0]} and {names[1]}",
+            with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)),
+        )
 
 
 RULE = Rule(
     severity=Severity.FINDING,
     title="ranks call different collectives, or each names itself as the source",
-    why="The ranks of a group must call the same collectives, in the same order, with the same source. If not, they hang, or one receives the data of another call.",
+    why=(
+        "The ranks of a group must call the same collectives, in the same order, with the same source. If "
+        "not, they hang, or one receives the data of another call."
+    ),
     find=_find,
 )

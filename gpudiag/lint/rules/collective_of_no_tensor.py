@@ -63,6 +63,9 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a collective gets a state_dict, a model or a number instead of a tensor",
-    why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor.",
+    why=(
+        "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "
+        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor."
+    ),
     find=_find,
 )

@@ -40,12 +40,22 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
-        comes, opens = ("only one rank calls", "only one rank opens") if which is Which.ONE else ("all ranks but one call", "all ranks but one open")  # fmt: skip
+        comes, opens = (
+            ("only one rank calls", "only one rank opens")
+            if which is Which.ONE
+            else ("all ranks but one call", "all ranks but one open")
+        )
         if name == "init_process_group":
             text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
             text = f"{comes} {name} (line {line}); the others never do, and the job hangs"
-        yield moved(program, step.node, text, out_of(program, step.node, guard), f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
+        yield moved(
+            program,
+            step.node,
+            text,
+            out_of(program, step.node, guard),
+            f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`",
+        )
 
 
 def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
@@ -58,7 +68,10 @@ def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[M
         if guard is None or name == "init_process_group" or _has_other_side(guard, steps):
             continue
         others = [other for short, other in steps if short == name and other.node is not step.node]
-        if any(program.which_ranks(other) is not None and _same_place(step, other) for other in others) and name not in known.GROUP_MAKERS:  # fmt: skip
+        if (
+            any(program.which_ranks(other) is not None and _same_place(step, other) for other in others)
+            and name not in known.GROUP_MAKERS
+        ):
             continue
         reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
@@ -101,7 +114,7 @@ def _are_two(program: Program, step: Step, other: Step) -> bool:
 
 
 def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
-    """Whether the other branch of the same condition has a collective too: then they differ, which another rule reports."""
+    """Whether the other branch has a collective too: another rule reports collectives that differ."""
     return any(
         (theirs.test, theirs.holds) == (guard.test, not guard.holds)
         for _, other in steps
@@ -124,6 +137,9 @@ def _starts_alone(program: Program, step: Step) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a barrier or another collective that not all ranks call",
-    why="A collective ends when every rank of the group has called it. If only some call it, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
+    why=(
+        "A collective ends when every rank of the group has called it. If only some call it, it never ends: "
+        "the job hangs until the watchdog kills it, often after half an hour."
+    ),
     find=_find,
 )

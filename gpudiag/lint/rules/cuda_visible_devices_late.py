@@ -9,11 +9,13 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_USES = frozenset({
-    "torch.cuda.set_device", "torch.cuda.current_device", "torch.cuda.get_device_name", "torch.cuda.is_available",
-    "torch.cuda.get_device_properties", "torch.cuda.init", "torch.cuda.synchronize", "torch.cuda.mem_get_info",
-    "torch.cuda.get_device_capability",
-})  # fmt: skip
+_USES = frozenset(
+    """
+    torch.cuda.set_device torch.cuda.current_device torch.cuda.get_device_name torch.cuda.is_available
+    torch.cuda.get_device_properties torch.cuda.init torch.cuda.synchronize torch.cuda.mem_get_info
+    torch.cuda.get_device_capability
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -91,6 +93,9 @@ def _follows(first: Step, later: Step) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="CUDA_VISIBLE_DEVICES is set after CUDA was used",
-    why="The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: the ranks keep their GPUs.",
+    why=(
+        "The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: "
+        "the ranks keep their GPUs."
+    ),
     find=_find,
 )

@@ -38,7 +38,15 @@ def _find(program: Program) -> Iterator[Mistake]:
         short = name.rsplit(".", 1)[1]
         message = f"{short} is deprecated; use {instead}"
         if name == FSDP1:
-            yield Mistake(node, message, "", advice="call fully_shard(block) for each block, then fully_shard(model), and use the model itself")  # fmt: skip
+            yield Mistake(
+                node,
+                message,
+                "",
+                advice=(
+                    "call fully_shard(block) for each block, then fully_shard(model), and use the model "
+                    "itself"
+                ),
+            )
         elif " " in instead:
             yield Mistake(node, message, "", advice=f"call {instead}")
         else:
@@ -82,6 +90,9 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.NOTE,
     title="a class or function that torch 2.13 deprecates",
-    why="It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under their old names, reduce_op, TorchScript around DDP.",
+    why=(
+        "It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under "
+        "their old names, reduce_op, TorchScript around DDP."
+    ),
     find=_find,
 )

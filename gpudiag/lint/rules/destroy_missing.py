@@ -29,6 +29,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.NOTE,
     title="the process group is never closed",
-    why="torch warns at the end, and a rank that exits while others still send can make them hang or abort. Well-known projects do without it.",
+    why=(
+        "torch warns at the end, and a rank that exits while others still send can make them hang or abort. "
+        "Well-known projects do without it."
+    ),
     find=_find,
 )

@@ -46,7 +46,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _fix(program: Program, call: ast.Call) -> str:
-    """The statement or call so that one rank of each machine downloads first, in the names that the script has."""
+    """The statement or call by which one rank of each machine downloads first, in the script's own names."""
     for step in program.calls("accelerate.Accelerator"):
         made = program.names.statement_of(step.node)
         if isinstance(made, ast.Assign) and made.value is step.node:
@@ -99,6 +99,10 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="every rank downloads the data set into one folder",
-    why="The ranks write the same archive at the same time and unpack half-written files: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
+    why=(
+        "The ranks write the same archive at the same time and unpack half-written files: it works on one "
+        "day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others "
+        "wait at a barrier."
+    ),
     find=_find,
 )

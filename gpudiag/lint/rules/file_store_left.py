@@ -31,13 +31,21 @@ def _find(program: Program) -> Iterator[Mistake]:
             and str(values[0].value).startswith("file://")
         ):
             path = str(values[0].value).removeprefix("file://")
-            yield Mistake(step.node, f"{path} stays when a run is killed, and the next run waits or fails", f"if int(os.environ.get('RANK', 0)) == 0 and os.path.exists({path!r}): os.remove({path!r})", place=in_front_of(program, step.node))  # fmt: skip
+            yield Mistake(
+                step.node,
+                f"{path} stays when a run is killed, and the next run waits or fails",
+                f"if int(os.environ.get('RANK', 0)) == 0 and os.path.exists({path!r}): os.remove({path!r})",
+                place=in_front_of(program, step.node),
+            )
             return
 
 
 RULE = Rule(
     severity=Severity.NOTE,
     title="a file:// store at a fixed path may be left from the last run",
-    why="The file must not exist when the ranks start. A killed run leaves it behind, and the next run takes the old addresses for those of its own ranks. Use a new file name for each run.",
+    why=(
+        "The file must not exist when the ranks start. A killed run leaves it behind, and the next run "
+        "takes the old addresses for those of its own ranks. Use a new file name for each run."
+    ),
     find=_find,
 )

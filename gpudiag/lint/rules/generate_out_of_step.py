@@ -34,7 +34,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         reported.add(call)
         yield Mistake(
             call,
-            f"{how} generates without synced_gpus: a rank whose text ends earlier stops calling the layers that the others still gather",
+            (
+                f"{how} generates without synced_gpus: a rank whose text ends earlier stops calling the "
+                "layers that the others still gather"
+            ),
             with_keyword(program, call, "synced_gpus", "True"),
             severity=Severity.NOTE if how == "an FSDP model" else Severity.FINDING,
         )
@@ -84,6 +87,11 @@ def _is_stage_3(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a sharded model generates without synced_gpus",
-    why="Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration is used, so FSDP1 is a note; it does not know of fully_shard.",
+    why=(
+        "Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, "
+        "and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. "
+        "transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration "
+        "is used, so FSDP1 is a note; it does not know of fully_shard."
+    ),
     find=_find,
 )

@@ -28,7 +28,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         reported.add(step.node)
         shown = ast.unparse(given)
-        yield Mistake(step.node, f"{what} are added up over the ranks and never divided by their number", f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()")  # fmt: skip
+        yield Mistake(
+            step.node,
+            f"{what} are added up over the ranks and never divided by their number",
+            f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()",
+        )
 
 
 def _what(program: Program, given: ast.expr) -> str | None:
@@ -63,6 +67,9 @@ def _divides(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="gradients or parameters are summed over the ranks and never divided",
-    why="all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed parameters are no usable model.",
+    why=(
+        "all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed "
+        "parameters are no usable model."
+    ),
     find=_find,
 )

@@ -11,7 +11,12 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    wraps = [step for package in ("torch", "tensorflow", "tensorflow.keras", "keras") for name, step in program.calls_within(f"horovod.{package}") if name in ("DistributedOptimizer",)]  # fmt: skip
+    wraps = [
+        step
+        for package in ("torch", "tensorflow", "tensorflow.keras", "keras")
+        for name, step in program.calls_within(f"horovod.{package}")
+        if name in ("DistributedOptimizer",)
+    ]
     if (
         not wraps
         or program.owner
@@ -66,6 +71,10 @@ def _scales(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
-    why="Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply the rate by hvd.size(), with a warm-up.",
+    why=(
+        "Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, "
+        "training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply "
+        "the rate by hvd.size(), with a warm-up."
+    ),
     find=_find,
 )

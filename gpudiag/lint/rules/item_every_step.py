@@ -16,13 +16,22 @@ def _find(program: Program) -> Iterator[Mistake]:
         for step in program.methods.get("item", []):
             same = step.where.loops == backward.where.loops and step.where.loops[-1:] == (loop,)
             if same and len(step.where.guards) == len(backward.where.guards):
-                yield Mistake(step.node, "a value is read from the GPU in every step, which waits for the GPU", "", advice="keep the tensor, and call .item() once in some fifty steps")  # fmt: skip
+                yield Mistake(
+                    step.node,
+                    "a value is read from the GPU in every step, which waits for the GPU",
+                    "",
+                    advice="keep the tensor, and call .item() once in some fifty steps",
+                )
                 return
 
 
 RULE = Rule(
     severity=Severity.NOTE,
     title="a value is read from the GPU in every step",
-    why="`.item()` waits until the GPU has finished all queued work, so the CPU cannot prepare the next step. Add up the detached loss on the GPU, and read it every 50 steps or so. Well-known projects call it in every step nevertheless.",
+    why=(
+        "`.item()` waits until the GPU has finished all queued work, so the CPU cannot prepare the next "
+        "step. Add up the detached loss on the GPU, and read it every 50 steps or so. Well-known projects "
+        "call it in every step nevertheless."
+    ),
     find=_find,
 )

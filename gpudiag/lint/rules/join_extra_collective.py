@@ -25,9 +25,15 @@ def _find(program: Program) -> Iterator[Mistake]:
             reported.add(step.node)
             yield Mistake(
                 step.node,
-                f"{name} runs in every step under Join, and ranks that have no data left do not call it: the others wait",
+                (
+                    f"{name} runs in every step under Join, and ranks that have no data left do not call "
+                    "it: the others wait"
+                ),
                 "",
-                advice=f"call {name} after the loop, or give Join throw_on_early_termination=True and end the epoch on every rank",
+                advice=(
+                    f"call {name} after the loop, or give Join throw_on_early_termination=True and end the "
+                    "epoch on every rank"
+                ),
             )
             break
 
@@ -59,6 +65,10 @@ def _loops_within(program: Program, item: ast.expr, loops: tuple[ast.stmt, ...])
 RULE = Rule(
     severity=Severity.FINDING,
     title="a collective of one's own in each step under Join",
-    why="Join answers the collectives of DDP for ranks whose data has ended, and no others. A further collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended rank, or waits forever.",
+    why=(
+        "Join answers the collectives of DDP for ranks whose data has ended, and no others. A further "
+        "collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended "
+        "rank, or waits forever."
+    ),
     find=_find,
 )

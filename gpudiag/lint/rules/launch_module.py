@@ -13,7 +13,12 @@ from gpudiag.model.lint import Edit, Severity
 COMMAND = re.compile(
     r"(?:[\w./{}$\"-]*python[\w.]*\"?(?:\s+-u)?)\s+-m\s+torch\.distributed\.launch\b(?:\s+--use[_-]env\b)?"
 )
-_RUNNERS = frozenset({"os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen", "subprocess.check_output"})  # fmt: skip
+_RUNNERS = frozenset(
+    """
+    os.system os.popen subprocess.run subprocess.call subprocess.check_call subprocess.Popen
+    subprocess.check_output
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,7 +29,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
     for step, text in commands_of(program):
         if COMMAND.search(text) or "-m torch.distributed.launch" in text:
-            yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _fixed(program.statement_text(step.node)))  # fmt: skip
+            yield Mistake(
+                step.node,
+                "the script starts its ranks by the deprecated torch.distributed.launch",
+                _fixed(program.statement_text(step.node)),
+            )
 
 
 def commands_of(program: Program) -> Iterator[tuple[Step, str]]:
@@ -53,7 +62,7 @@ def _words(program: Program, node: ast.AST, depth: int = 4) -> Iterator[str]:
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
-    """The commands of a page or notebook that start ranks by the old launcher; a command that is only shown is a note."""
+    """The commands of a page or notebook that use the old launcher; one that is only shown is a note."""
     for line in lines:
         found = COMMAND.search(line.text)
         if found:
@@ -76,7 +85,10 @@ def _fixed(text: str) -> str:
 RULE = Rule(
     severity=Severity.FINDING,
     title="ranks are started by torch.distributed.launch",
-    why="torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always gives the rank by the environment; a script that reads --local_rank must read LOCAL_RANK.",
+    why=(
+        "torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always "
+        "gives the rank by the environment; a script that reads --local_rank must read LOCAL_RANK."
+    ),
     find=_find,
     find_commands=find_commands,
     fixes=True,

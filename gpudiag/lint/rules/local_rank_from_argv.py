@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.arguments import argument_name
 from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
-from gpudiag.lint.values import argument_name
 from gpudiag.model.lint import Edit, Severity
 
 
@@ -30,7 +30,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         fixed = _fixed(call)
         yield Mistake(
             call,
-            "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
+            (
+                "the local rank is read from --local_rank only, which torchrun does not pass: every rank "
+                "gets the default"
+            ),
             program.edited_line(edits)
             if edits and not edits[0].before
             else with_replaced(program, call, fixed),
@@ -48,9 +51,17 @@ def _find_argv(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = node.targets[0].id
-        reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
+        reads = any(
+            program.names.qualify(part) == "sys.argv"
+            for part in ast.walk(node.value)
+            if isinstance(part, ast.Attribute | ast.Name)
+        )
         if reads and name.lower() in ("local_rank", "localrank"):
-            yield Mistake(node, f"{name} is read from the command line only, and torchrun does not pass it there", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
+            yield Mistake(
+                node,
+                f"{name} is read from the command line only, and torchrun does not pass it there",
+                f'{name} = int(os.environ["LOCAL_RANK"])',
+            )
 
 
 def _find_options(program: Program) -> Iterator[Mistake]:
@@ -67,14 +78,31 @@ def _find_options(program: Program) -> Iterator[Mistake]:
         )
         if given is None:
             defaults = [*function.args.defaults, *(d for d in function.args.kw_defaults if d is not None)]
-            given = next((d for d in defaults if program.names.qualify(getattr(d, "func", None)) == "typer.Option"), None)  # fmt: skip
+            given = next(
+                (d for d in defaults if program.names.qualify(getattr(d, "func", None)) == "typer.Option"),
+                None,
+            )
         if given is None:
             continue
-        read = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Load) for n in ast.walk(function))  # fmt: skip
-        stored = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Store) for n in ast.walk(function))  # fmt: skip
+        read = any(
+            isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Load)
+            for n in ast.walk(function)
+        )
+        stored = any(
+            isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Store)
+            for n in ast.walk(function)
+        )
         if read and not stored:
             place = in_front_of(program, function.body[0])
-            yield Mistake(given, "the local rank is read from an option only, which torchrun does not pass: every rank gets the default", 'local_rank = int(os.environ["LOCAL_RANK"])', place=place)  # fmt: skip
+            yield Mistake(
+                given,
+                (
+                    "the local rank is read from an option only, which torchrun does not pass: every rank "
+                    "gets the default"
+                ),
+                'local_rank = int(os.environ["LOCAL_RANK"])',
+                place=place,
+            )
 
 
 def _is_option(program: Program, node: ast.expr) -> bool:
@@ -119,7 +147,14 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
         return ()
     edits = program.edit(given.value, f'int(os.environ.get("LOCAL_RANK", {_default(call)}))')
     if edits and "os" not in program.names.module.bindings:
-        first = next((s for s in program.tree.body if isinstance(s, ast.Import | ast.ImportFrom) and getattr(s, "module", "") != "__future__"), None)  # fmt: skip
+        first = next(
+            (
+                s
+                for s in program.tree.body
+                if isinstance(s, ast.Import | ast.ImportFrom) and getattr(s, "module", "") != "__future__"
+            ),
+            None,
+        )
         if first is None:
             return ()
         edits = (*edits, Edit(program.line_at(first.lineno).number, 0, 0, "import os", before=True))
@@ -129,7 +164,11 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the local rank is read from the command line only",
-    why="torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use GPU 0, or none knows its own.",
+    why=(
+        "torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated "
+        "torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use "
+        "GPU 0, or none knows its own."
+    ),
     find=_find,
     fixes=True,
 )

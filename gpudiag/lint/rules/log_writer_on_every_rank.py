@@ -26,7 +26,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
             continue
-        if program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"}) or keyword(call, "group") or argument(call, 99, "mode"):  # fmt: skip
+        if (
+            program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"})
+            or keyword(call, "group")
+            or argument(call, 99, "mode")
+        ):
             continue
         reported.add(call)
         rank = "hvd.rank()" if horovod else "dist.get_rank()"
@@ -47,6 +51,9 @@ def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="every rank opens a log writer",
-    why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times, and runs pile up.",
+    why=(
+        "Each rank writes events into one folder, or starts a run of its own on the server: curves are "
+        "drawn several times, and runs pile up."
+    ),
     find=_find,
 )

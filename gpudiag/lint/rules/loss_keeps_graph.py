@@ -37,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
-    """The total and the name that a statement adds to it: `total += loss`, `total = total + loss`, `losses.append(loss)`."""
+    """The total and the name that a statement adds to it: `total += loss`, `losses.append(loss)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
         return (
             (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
@@ -92,7 +92,12 @@ def _is_used_whole(program: Program, target: ast.expr) -> bool:
             and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args))
         ):
             return True
-    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any(ast.unparse(t) == "loss" for t in n.targets) for n in program.nodes)  # fmt: skip
+    return any(
+        isinstance(n, ast.Assign)
+        and text in ast.unparse(n.value)
+        and any(ast.unparse(t) == "loss" for t in n.targets)
+        for n in program.nodes
+    )
 
 
 def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
@@ -106,7 +111,7 @@ def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
 
 
 def _lets_go(node: ast.AST, text: str) -> bool:
-    """Whether a statement or call discards the value of a total: `total = 0`, `total = total.detach()`, `losses.clear()`."""
+    """Whether a statement or call discards a total: `total = 0`, `total.detach()`, `losses.clear()`."""
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in (f"{text}.clear", f"{text}.detach_", f"{text}.zero_")
     if not isinstance(node, ast.Assign):
@@ -122,7 +127,10 @@ def _lets_go(node: ast.AST, text: str) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a running total of the loss keeps every step's graph",
-    why="The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory grows with every step until it runs out.",
+    why=(
+        "The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory "
+        "grows with every step until it runs out."
+    ),
     find=_find,
     fixes=True,
 )

@@ -10,7 +10,17 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
 from gpudiag.model.lint import Severity
 
-_REDUCED = ("\\w*reduce\\w*", "\\w*gather\\w*", "\\w*synchroni[sz]e\\w*", "torchmetrics", "\\w*aggregate\\w*", "send", "AverageMeter\\w*", "sync\\w*", "MetricLogger")  # fmt: skip
+_REDUCED = (
+    "\\w*reduce\\w*",
+    "\\w*gather\\w*",
+    "\\w*synchroni[sz]e\\w*",
+    "torchmetrics",
+    "\\w*aggregate\\w*",
+    "send",
+    "AverageMeter\\w*",
+    "sync\\w*",
+    "MetricLogger",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -36,8 +46,17 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             reported.add(step.node)
             total = ast.unparse(counted.target)
-            fix = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
-            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", fix, place=behind(program, step.node))  # fmt: skip
+            fix = (
+                f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)"
+                if program.uses_horovod
+                else f"dist.all_reduce({total})  # a tensor on the rank's GPU"
+            )
+            yield Mistake(
+                counted,
+                "each rank counts only its share of the test data, and no call adds up the shares",
+                fix,
+                place=behind(program, step.node),
+            )
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
@@ -60,6 +79,9 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | None:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a figure over sharded test data is never reduced over the ranks",
-    why="A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own share. Add up the counts with all_reduce, or test on all data on rank 0.",
+    why=(
+        "A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own "
+        "share. Add up the counts with all_reduce, or test on all data on rank 0."
+    ),
     find=_find,
 )

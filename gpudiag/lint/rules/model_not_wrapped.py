@@ -11,12 +11,43 @@ from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
 _EXCHANGES = (
-    "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "replicate", "parallelize_module",
-    "distribute_tensor", "distribute_module", "DistributedOptimizer", "ZeroRedundancyOptimizer", "rpc", "PipelineStage",
-    "Pipe", "register_hook", "all_gather\\w*", "reduce_scatter\\w*", "send", "recv", "isend", "irecv", "all_to_all\\w*",
-    "gather", "scatter", "all_reduce_coalesced", "average_\\w+", "sync_\\w+", "\\w*parallel\\w*", "gradient\\w*", "DTensor",
-    "context_parallel", "PostLocalSGDOptimizer", "shard_map", "xm", "DataParallel", "averaging\\w*",
-)  # fmt: skip
+    "DistributedDataParallel",
+    "DDP",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "fully_shard",
+    "replicate",
+    "parallelize_module",
+    "distribute_tensor",
+    "distribute_module",
+    "DistributedOptimizer",
+    "ZeroRedundancyOptimizer",
+    "rpc",
+    "PipelineStage",
+    "Pipe",
+    "register_hook",
+    "all_gather\\w*",
+    "reduce_scatter\\w*",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "all_to_all\\w*",
+    "gather",
+    "scatter",
+    "all_reduce_coalesced",
+    "average_\\w+",
+    "sync_\\w+",
+    "\\w*parallel\\w*",
+    "gradient\\w*",
+    "DTensor",
+    "context_parallel",
+    "PostLocalSGDOptimizer",
+    "shard_map",
+    "xm",
+    "DataParallel",
+    "averaging\\w*",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -38,7 +69,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = ast.unparse(owner)
-        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains its own model", f"{name} = DistributedDataParallel({name})", place=in_front_of(program, step.node))  # fmt: skip
+        yield Mistake(
+            step.node,
+            f"{name} is never wrapped in DDP: each rank trains its own model",
+            f"{name} = DistributedDataParallel({name})",
+            place=in_front_of(program, step.node),
+        )
         return
 
 
@@ -78,6 +114,9 @@ def _exchanges_by_hand(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the process group is opened, and the model is never wrapped",
-    why="Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each rank trains its own model, and only one of them is saved.",
+    why=(
+        "Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each "
+        "rank trains its own model, and only one of them is saved."
+    ),
     find=_find,
 )

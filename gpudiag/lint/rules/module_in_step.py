@@ -26,7 +26,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             and "dp" not in program.values.kinds(func.value)
         ):
             reported.add(call)
-            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _fix(program, call, ast.unparse(func.value)))  # fmt: skip
+            yield Mistake(
+                call,
+                "the step calls model.module: DDP does not see it and averages no gradient",
+                _fix(program, call, ast.unparse(func.value)),
+            )
     yield from _find_raw(program, reported)
 
 
@@ -49,7 +53,11 @@ def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
                 continue
             if _goes_into_backward(program, step):
                 reported.add(call)
-                yield Mistake(call, f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}", _fix(program, call, wrapped))  # fmt: skip
+                yield Mistake(
+                    call,
+                    f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}",
+                    _fix(program, call, wrapped),
+                )
 
 
 def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
@@ -107,6 +115,10 @@ def _fix(program: Program, call: ast.Call, instead: str) -> str:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the training step calls the model without its wrapper",
-    why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, without an error.",
+    why=(
+        "DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step "
+        "that calls `model.module(..)` or the model from before it was wrapped trains on each rank by "
+        "itself, without an error."
+    ),
     find=_find,
 )

@@ -8,8 +8,24 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant, keywor
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_MAKERS = frozenset({"torch.tensor", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.full", "torch.arange"})  # fmt: skip
-_ON_GPUS = ("cuda", "gpu\\w*", "device_ids?", "set_default_device", "set_default_tensor_type", "npu", "xpu", "hpu", "musa", "accelerator", "init_device_mesh")  # fmt: skip
+_MAKERS = frozenset(
+    """
+    torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange
+    """.split()
+)
+_ON_GPUS = (
+    "cuda",
+    "gpu\\w*",
+    "device_ids?",
+    "set_default_device",
+    "set_default_tensor_type",
+    "npu",
+    "xpu",
+    "hpu",
+    "musa",
+    "accelerator",
+    "init_device_mesh",
+)
 _COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "gather": 0, "scatter": 0}
 
 
@@ -53,9 +69,13 @@ def _never_uses_gpus(program: Program) -> bool:
     if program.mentions(*_ON_GPUS) or not program.script.whole:
         return False
     moves = [step for step in program.methods.get("to", []) if not _to_cpu(program, step.node)]
-    return not moves and bool(program.ddp_steps) and all(
-        program.values.is_only(argument(step.node, 0, "module"), "module") for step in program.ddp_steps
-    )  # fmt: skip
+    return (
+        not moves
+        and bool(program.ddp_steps)
+        and all(
+            program.values.is_only(argument(step.node, 0, "module"), "module") for step in program.ddp_steps
+        )
+    )
 
 
 def _to_cpu(program: Program, call: ast.AST) -> bool:
@@ -84,6 +104,9 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
 RULE = Rule(
     severity=Severity.FINDING,
     title="NCCL is used for tensors on the CPU",
-    why="NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
+    why=(
+        "NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with "
+        "device type cpu`. Put the tensor on the rank's GPU, or use gloo."
+    ),
     find=_find,
 )

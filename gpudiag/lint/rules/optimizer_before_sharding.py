@@ -53,6 +53,9 @@ def _same_run(first: Step, later: Step) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the optimizer is built before FSDP shards the model",
-    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before keeps the old ones: it steps, but the model does not learn.",
+    why=(
+        "Sharding puts new parameters in the place of the old ones. An optimizer that was built before "
+        "keeps the old ones: it steps, but the model does not learn."
+    ),
     find=_find,
 )

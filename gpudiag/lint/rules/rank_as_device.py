@@ -28,7 +28,11 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
     for step in program.calls(*sorted(DDP_CLASSES)):
         ids = keyword(step.node, "device_ids")
         uses += list(ids.elts) if isinstance(ids, ast.List) else []
-    uses += [step.node.args[1] for step in program.calls("torch.device") if isinstance(step.node, ast.Call) and len(step.node.args) == 2]  # fmt: skip
+    uses += [
+        step.node.args[1]
+        for step in program.calls("torch.device")
+        if isinstance(step.node, ast.Call) and len(step.node.args) == 2
+    ]
     uses += [
         step.node.args[0]
         for name in ("to", "cuda")
@@ -126,6 +130,9 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the rank of the job and the local rank are mixed up",
-    why="On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not there, or two processes call themselves rank 0 and the group never forms.",
+    why=(
+        "On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not "
+        "there, or two processes call themselves rank 0 and the group never forms."
+    ),
     find=_find,
 )

@@ -21,10 +21,20 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
                 reported.add(loop)
-                yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "", advice="start one process for each rank, by torchrun or mp.spawn, without this loop")  # fmt: skip
+                yield Mistake(
+                    loop,
+                    "one process runs all ranks one after the other: the first waits forever for the second",
+                    "",
+                    advice="start one process for each rank, by torchrun or mp.spawn, without this loop",
+                )
             elif takes_turns(program, step, loop):
                 reported.add(loop)
-                yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "", advice="leave the loop out: each rank does its own part, and all at the same time")  # fmt: skip
+                yield Mistake(
+                    loop,
+                    "the ranks take turns: only one of them trains at a time",
+                    "",
+                    advice="leave the loop out: each rank does its own part, and all at the same time",
+                )
 
 
 def _is_over_ranks(program: Program, loop: Loop) -> bool:
@@ -68,6 +78,9 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a loop over the ranks makes them work one after the other",
-    why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or runs all ranks in one process, which waits forever for a second one.",
+    why=(
+        "Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or "
+        "runs all ranks in one process, which waits forever for a second one."
+    ),
     find=_find,
 )

@@ -18,7 +18,13 @@ def _find(program: Program) -> Iterator[Mistake]:
             found = _judge(script, launch)
             if found is not None:
                 message, fix, severity = found
-                yield Mistake(step.node, message, "", severity=severity, advice=f"give all machines the name of the first one: {fix}")  # fmt: skip
+                yield Mistake(
+                    step.node,
+                    message,
+                    "",
+                    severity=severity,
+                    advice=f"give all machines the name of the first one: {fix}",
+                )
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
@@ -30,9 +36,13 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
             message, fix, severity = found
             line = next((launch.places[n] for n in _ENDPOINTS if n in launch.places), launch.line)
             yield Mistake(
-                ast.Pass(), message, "", severity=severity if run else Severity.NOTE, line=line,
+                ast.Pass(),
+                message,
+                "",
+                severity=severity if run else Severity.NOTE,
+                line=line,
                 advice=f"give all machines the name of the first one: {fix}",
-            )  # fmt: skip
+            )
     yield from _find_address(script, run=run)
 
 
@@ -59,12 +69,16 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
             )
         fallback = _fallback(script, host)
         if fallback is not None:
-            return f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone", fix, Severity.NOTE  # fmt: skip
+            return (
+                f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone",
+                fix,
+                Severity.NOTE,
+            )
     return None
 
 
 def _fallback(script: LaunchScript, host: str) -> str | None:
-    """The variable of an endpoint that is localhost where the right value is not there; None where there is none."""
+    """The endpoint's variable that is localhost where the right value is missing; None where there is none."""
     name = host.strip("${}").split(":")[0]
     text, _ = script.variables.get(name, ("", None))
     return f"${name}" if "echo localhost" in text or "echo 127.0.0.1" in text else None
@@ -91,7 +105,11 @@ def _find_address(script: LaunchScript, *, run: bool) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.FINDING,
     title="several machines are to meet on localhost",
-    why="localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for the others there, and ends with a timeout. Name the first machine: under Slurm, the first of `scontrol show hostnames`.",
+    why=(
+        "localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for "
+        "the others there, and ends with a timeout. Name the first machine: under Slurm, the first of "
+        "`scontrol show hostnames`."
+    ),
     find=_find,
     find_commands=find_commands,
 )

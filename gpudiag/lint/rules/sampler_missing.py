@@ -12,7 +12,17 @@ from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
-_BY_HAND = ("split_dataset_by_node", "webdataset", "wds", "get_worker_info", "IterableDataset", "nvidia.dali", "shard", "StatefulDataLoader", "DistributedDataLoader")  # fmt: skip
+_BY_HAND = (
+    "split_dataset_by_node",
+    "webdataset",
+    "wds",
+    "get_worker_info",
+    "IterableDataset",
+    "nvidia.dali",
+    "shard",
+    "StatefulDataLoader",
+    "DistributedDataLoader",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -42,12 +52,20 @@ def _find(program: Program) -> Iterator[Mistake]:
         else:
             sampler = f"DistributedSampler({shown})"
         keywords = [k for k in loader.keywords if k.arg != "shuffle"]
-        fixed = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
-        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", with_replaced(program, loader, ast.unparse(fixed)))  # fmt: skip
+        fixed = ast.Call(
+            loader.func,
+            loader.args[:2],
+            [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)],
+        )
+        yield Mistake(
+            loader,
+            "the training loader has no DistributedSampler: every rank reads all of the data",
+            with_replaced(program, loader, ast.unparse(fixed)),
+        )
 
 
 def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
-    """Whether it is this loader that trains, where a loop takes now one and now another: `for batch in loaders[phase]`."""
+    """Whether this loader trains, where one loop reads several: `for batch in loaders[phase]`."""
     several = sorted(loaders_of(program, loop), key=lambda call: program.names.order.get(call, 0))
     if any(sampler_of(other) or batch_sampler_of(other) for other in several):
         return False
@@ -55,7 +73,7 @@ def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
 
 
 def _averages(program: Program) -> bool:
-    """Whether the ranks of this script train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
+    """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
     return bool(program.ddp_steps and (program.opens_group or not program.script.whole)) or any(
         name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch")
     )
@@ -104,6 +122,9 @@ def _seeds_by_rank(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the training data is not split among the ranks",
-    why="Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one GPU, and every sample is learned once per rank.",
+    why=(
+        "Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one "
+        "GPU, and every sample is learned once per rank."
+    ),
     find=_find,
 )

@@ -10,7 +10,15 @@ from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
-_SHARDED = ("fully_shard", "FullyShardedDataParallel", "FSDP", "distribute_tensor", "parallelize_module", "checkpoint_wrapper", "rpc")  # fmt: skip
+_SHARDED = (
+    "fully_shard",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "distribute_tensor",
+    "parallelize_module",
+    "checkpoint_wrapper",
+    "rpc",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -69,6 +77,10 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="every rank saves to the same file",
-    why="The ranks write the file at the same time, and the result may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
+    why=(
+        "The ranks write the file at the same time, and the result may be broken; on a shared disk each "
+        "checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it "
+        "next."
+    ),
     find=_find,
 )

@@ -38,7 +38,11 @@ def _find_in_branches(program: Program, calls: dict[ast.AST, tuple[str, Step]]) 
             continue  # one of the two only gives, or only takes
         first, second = ours[0], theirs[0]
         if first[0] == second[0]:
-            yield _mistake(first[0], second[1], f"here and in line {program.line_at(getattr(first[1], 'lineno', 1)).number}")  # fmt: skip
+            yield _mistake(
+                first[0],
+                second[1],
+                f"here and in line {program.line_at(getattr(first[1], 'lineno', 1)).number}",
+            )
 
 
 def _find_on_all(program: Program, calls: dict[ast.AST, tuple[str, Step]]) -> Iterator[Mistake]:
@@ -71,7 +75,12 @@ def _mistake(word: str, node: ast.AST, where: str) -> Mistake:
         message = (
             f"the ranks send before they receive, {where}: a send may wait until the other rank receives"
         )
-    return Mistake(node, message, "", advice="let the even ranks send first and the odd ones receive first, or use dist.batch_isend_irecv")  # fmt: skip
+    return Mistake(
+        node,
+        message,
+        "",
+        advice="let the even ranks send first and the odd ones receive first, or use dist.batch_isend_irecv",
+    )
 
 
 def _is_about_ranks(program: Program, test: ast.expr) -> bool:
@@ -93,6 +102,10 @@ def _in_order(
 RULE = Rule(
     severity=Severity.FINDING,
     title="two ranks both receive first, or both send first",
-    why="send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both send first, it depends on buffers whether a send returns: under NCCL, and for large tensors under gloo, it does not.",
+    why=(
+        "send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both "
+        "send first, it depends on buffers whether a send returns: under NCCL, and for large tensors under "
+        "gloo, it does not."
+    ),
     find=_find,
 )

@@ -91,7 +91,7 @@ def _loops_around(step: Step, loop: Loop) -> list[Loop]:
 
 
 def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
-    """Whether a call of set_epoch gives the same number every time: a literal, or a name that never changes."""
+    """Whether a call of set_epoch passes the same number each time: a literal, or a constant name."""
     if not isinstance(call.node, ast.Call) or not call.node.args:
         return False
     given = call.node.args[0]
@@ -110,17 +110,32 @@ def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
         return False
     bindings = program.names.bindings_of(given)
     fixed = [b for b in bindings if isinstance(b.value, ast.Constant) and not b.added and not b.path]
-    return bool(bindings) and len(bindings) == len(fixed) == 1 and not any(b.node in set(program.names.ancestors(call.node)) for b in bindings)  # fmt: skip
+    return (
+        bool(bindings)
+        and len(bindings) == len(fixed) == 1
+        and not any(b.node in set(program.names.ancestors(call.node)) for b in bindings)
+    )
 
 
 def _epoch_of(loop: Loop) -> str:
-    return ast.unparse(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) and isinstance(loop.target, ast.Name) and loop.target.id != "_" else "epoch"  # fmt: skip
+    return (
+        ast.unparse(loop.target)
+        if isinstance(loop, ast.For | ast.AsyncFor)
+        and isinstance(loop.target, ast.Name)
+        and loop.target.id != "_"
+        else "epoch"
+    )
 
 
 def _missing(program: Program, loader: ast.Call, sampler: ast.Call, loop: Loop) -> Mistake:
     name = _name_of(program, sampler)
     receiver = name or f"{_name_of(program, loader) or 'loader'}.sampler"
-    return Mistake(sampler, "set_epoch is never called: every epoch reads the samples in the same order", f"{receiver}.set_epoch({_epoch_of(loop)})", place=first_in(program, loop))  # fmt: skip
+    return Mistake(
+        sampler,
+        "set_epoch is never called: every epoch reads the samples in the same order",
+        f"{receiver}.set_epoch({_epoch_of(loop)})",
+        place=first_in(program, loop),
+    )
 
 
 def _name_of(program: Program, call: ast.Call) -> str | None:
@@ -140,12 +155,20 @@ def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         else "sampler"
     )
-    return Mistake(node, "set_epoch gets the same number in every epoch, so the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})", place=replace(first_in(program, loop), moves=True))  # fmt: skip
+    return Mistake(
+        node,
+        "set_epoch gets the same number in every epoch, so the order repeats",
+        f"{receiver}.set_epoch({_epoch_of(loop)})",
+        place=replace(first_in(program, loop), moves=True),
+    )
 
 
 RULE = Rule(
     severity=Severity.FINDING,
     title="set_epoch is never called on a DistributedSampler that shuffles",
-    why="The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in the same order, and training gets worse without an error.",
+    why=(
+        "The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in "
+        "the same order, and training gets worse without an error."
+    ),
     find=_find,
 )

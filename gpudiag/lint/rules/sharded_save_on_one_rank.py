@@ -11,8 +11,21 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
 from gpudiag.model.lint import Severity
 
-_STATES = ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict", "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict")  # fmt: skip
-_OF_FSDP1 = ("summon_full_params", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict", "scatter_full_optim_state_dict")  # fmt: skip
+_STATES = (
+    "get_state_dict",
+    "get_model_state_dict",
+    "get_optimizer_state_dict",
+    "set_state_dict",
+    "set_model_state_dict",
+    "set_optimizer_state_dict",
+)
+_OF_FSDP1 = (
+    "summon_full_params",
+    "optim_state_dict",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "scatter_full_optim_state_dict",
+)
 _CHECKPOINT = (
     *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),
     *(f"torch.distributed.checkpoint.state_dict.{name}" for name in _STATES),
@@ -30,13 +43,23 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         reported.add(step.node)
         place = next((p for g in step.where.guards if (p := out_of(program, step.node, g)) is not None), None)
-        yield moved(program, step.node, f"{what} needs every rank, and only one calls it", place, "let every rank call it; only the writing of a file is for one")  # fmt: skip
+        yield moved(
+            program,
+            step.node,
+            f"{what} needs every rank, and only one calls it",
+            place,
+            "let every rank call it; only the writing of a file is for one",
+        )
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     for name in _ENGINE:
         for step in program.methods.get(name, []):
-            receiver = step.node.func.value if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) else None  # fmt: skip
+            receiver = (
+                step.node.func.value
+                if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
+                else None
+            )
             if program.values.kinds(receiver) == {"engine"}:
                 yield f"the engine's {name}", step
     for name in _CHECKPOINT:
@@ -66,6 +89,9 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 RULE = Rule(
     severity=Severity.FINDING,
     title="a sharded model is saved or loaded on one rank",
-    why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
+    why=(
+        "Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits "
+        "forever. Let all ranks call it; put only the writing of the file under `if rank == 0`."
+    ),
     find=_find,
 )

@@ -36,13 +36,18 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | None) -> bool:
     """Whether the loader is built only where the sampler is None."""
-    return any(sampler is not None and ast.unparse(sampler) in ast.unparse(getattr(guard, "test", ast.Constant(""))) for guard in guards)  # fmt: skip
+    return any(
+        sampler is not None and ast.unparse(sampler) in ast.unparse(getattr(guard, "test", ast.Constant("")))
+        for guard in guards
+    )
 
 
 RULE = Rule(
     severity=Severity.FINDING,
     title="a DataLoader has shuffle=True and a sampler",
-    why="The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself.",
+    why=(
+        "The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself."
+    ),
     find=_find,
     fixes=True,
 )

@@ -48,7 +48,16 @@ def _find(program: Program) -> Iterator[Mistake]:
             for o in program.methods.get(call.func.attr, [])
             if program.which_ranks(o) in (Which.OTHERS, Which.PERHAPS)
         ]
-        if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
+        if (
+            what is None
+            or others
+            or any(
+                isinstance(loop, ast.For)
+                and "range" in ast.unparse(loop.iter)
+                and "world" in ast.unparse(loop.iter)
+                for loop in step.where.loops
+            )
+        ):
             continue
         reported.add(call)
         message = (
@@ -61,7 +70,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
-    """Whether the loss is computed by a model whose gradients the ranks exchange; a reference model has none to exchange."""
+    """Whether the loss is that of a model whose gradients the ranks exchange, and not of a reference model."""
     func = call.func
     losses = [func.value, *call.args] if isinstance(func, ast.Attribute) else []
     return any(program.values.depends_on(loss, _EXCHANGED) for loss in losses)
@@ -76,6 +85,10 @@ def _what(program: Program, receiver: ast.expr) -> str | None:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the optimizer, the scheduler or the backward pass runs on one rank only",
-    why="DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone gives the ranks different learning rates, and the models drift apart; a backward pass on one rank hangs.",
+    why=(
+        "DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone "
+        "gives the ranks different learning rates, and the models drift apart; a backward pass on one rank "
+        "hangs."
+    ),
     find=_find,
 )

@@ -9,7 +9,15 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_AGREES = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "reduce_boolean_decision", "all_gather_into_tensor")  # fmt: skip
+_AGREES = (
+    "broadcast",
+    "broadcast_object_list",
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "reduce_boolean_decision",
+    "all_gather_into_tensor",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -32,9 +40,15 @@ def _find(program: Program) -> Iterator[Mistake]:
         reported.add(step.node)
         yield Mistake(
             step.node,
-            "each rank leaves the loop when its own signal has come: ranks that are one step further wait for it",
+            (
+                "each rank leaves the loop when its own signal has come: ranks that are one step further "
+                "wait for it"
+            ),
             "",
-            advice="let the ranks agree in each step: dist.all_reduce of the flag with op=dist.ReduceOp.MAX, then every rank leaves",
+            advice=(
+                "let the ranks agree in each step: dist.all_reduce of the flag with op=dist.ReduceOp.MAX, "
+                "then every rank leaves"
+            ),
         )
 
 
@@ -58,7 +72,11 @@ def _flags_of_handlers(program: Program) -> set[str]:
 
 
 def _reads(test: ast.expr, flags: set[str]) -> bool:
-    return any(ast.unparse(part) in flags for part in ast.walk(test) if isinstance(part, ast.Name | ast.Attribute | ast.Subscript))  # fmt: skip
+    return any(
+        ast.unparse(part) in flags
+        for part in ast.walk(test)
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)
+    )
 
 
 def _trains(program: Program, loop: ast.stmt) -> bool:
@@ -71,6 +89,10 @@ def _trains(program: Program, loop: ast.stmt) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="each rank leaves the training loop by its own signal",
-    why="A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next step leaves, and the others wait for it in a collective until the watchdog or the scheduler kills them: the checkpoint that the signal was for is lost.",
+    why=(
+        "A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next "
+        "step leaves, and the others wait for it in a collective until the watchdog or the scheduler kills "
+        "them: the checkpoint that the signal was for is lost."
+    ),
     find=_find,
 )

@@ -15,6 +15,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the script is not valid Python",
-    why="Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no mistake.",
+    why=(
+        "Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no "
+        "mistake."
+    ),
     find=_find,
 )

@@ -12,7 +12,20 @@ from gpudiag.lint.training import owner_of_parameters
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
 from gpudiag.model.lint import Severity
 
-_KNOWN = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__builtins__", "get_ipython", "display", "exit", "spark", "dbutils"})  # fmt: skip
+_KNOWN = frozenset(
+    {
+        *dir(builtins),
+        "__file__",
+        "__name__",
+        "__doc__",
+        "__builtins__",
+        "get_ipython",
+        "display",
+        "exit",
+        "spark",
+        "dbutils",
+    }
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:

@@ -43,6 +43,9 @@ def _fix(program: Program, call: ast.AST) -> str:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the number of ranks, or the rank, is written into the script",
-    why="With world_size=1 every process forms its own group and trains by itself, without an error. With rank=0 in all of them the second process cannot open the store, or all wait for rank 1.",
+    why=(
+        "With world_size=1 every process forms its own group and trains by itself, without an error. With "
+        "rank=0 in all of them the second process cannot open the store, or all wait for rank 1."
+    ),
     find=_find,
 )

@@ -35,7 +35,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         if loops and backward:
             reported.add(call)
             name = ast.unparse(call.func.value)
-            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()", place=behind(program, call))  # fmt: skip
+            yield Mistake(
+                call,
+                "zero_grad is never called: each step adds its gradients to those of all earlier steps",
+                f"{name}.zero_grad()",
+                place=behind(program, call),
+            )
 
 
 def _is_distributed(program: Program) -> bool:
@@ -66,6 +71,9 @@ def _clears_by_hand(program: Program) -> bool:
 RULE = Rule(
     severity=Severity.FINDING,
     title="the gradients are never set to zero",
-    why="backward() adds to the existing gradients. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
+    why=(
+        "backward() adds to the existing gradients. Without zero_grad each step follows the sum of all "
+        "gradients so far, and the loss soon grows."
+    ),
     find=_find,
 )

@@ -20,9 +20,13 @@ _FELL_OFF_SECONDS_AGO = 1260.0
 _XID_OFF_THE_BUS = 79
 # The GPU's identity was read before it was lost; NVML answers it from memory.
 IDENTITY_CALLS = (
-    "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo*", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber",
-    "nvmlDeviceGetName", "nvmlDeviceGetSerial",
-)  # fmt: skip
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetPciInfo*",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetSerial",
+)
 # Readings that are not NVML's: the kernel still shows them for a GPU that does not answer.
 _KERNEL_READINGS = ("uuid", "bus_id", "numa_node", "pcie_generation_slot_max", "pcie_width_slot_max")
 _IDENTITY_READINGS = (*_KERNEL_READINGS, "name", "serial")
