@@ -52,8 +52,8 @@ def in_front_of(
 ) -> Place | None:
     """The place in front of the statement around a node, for a statement that is added.
 
-    With `moves`, a node of the statement that goes there: None where the two are of different blocks, or where what the
-    statement needs (`needs`, if not all of it) is made in between.
+    With `moves`, a node of the statement that goes there: None where the two are of different blocks, or where
+    what the statement needs (`needs`, if not all of it) is made in between.
     """
     statement = program.names.statement_of(node)
     if moves is None:
@@ -100,7 +100,7 @@ def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
 
 
 def at_end(program: Program, node: ast.AST) -> Place | None:
-    """The place behind the last statement of the block that a node stands in, for a statement that is added."""
+    """The place behind the last statement of the block around a node, for a statement that is added."""
     block = _block_of(program, program.names.statement_of(node))
     if not block:
         return None
@@ -110,7 +110,7 @@ def at_end(program: Program, node: ast.AST) -> Place | None:
 
 
 def moved(program: Program, node: ast.AST, message: str, place: Place | None, advice: str) -> Mistake:
-    """The mistake of a statement in the wrong place: its right place, or advice where no single place is right."""
+    """The mistake of a statement in the wrong place: its right place, or advice where there is no single one."""
     if place is None:
         return Mistake(node, message, "", advice=advice)
     return Mistake(node, message, program.statement_text(node), place=place)
@@ -133,7 +133,7 @@ def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves
 def _in_one_block(
     program: Program, moves: ast.AST, node: ast.AST
 ) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
-    """The statement that moves, the one of its block that has the node, and the block; None for what cannot be."""
+    """The statement that moves, the one of its block that has the node, and the block; None where impossible."""
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
     target = next((s for s in block if s is node or _holds(s, node)), None)

@@ -146,7 +146,7 @@ def _launches_in(logical: list[Line]) -> Iterator[Launch]:
 def _options(
     words: Sequence[tuple[str, Line]], valued: frozenset[str] | None
 ) -> tuple[dict[str, str], dict[str, Line]]:
-    """The options of a command (`--nnodes=2`, `--nnodes 2`) before the script that it runs, each with its line."""
+    """The options of a command (`--nnodes=2`, `--nnodes 2`) before its script, each with its line."""
     options: dict[str, str] = {}
     places: dict[str, Line] = {}
     waiting: str | None = None

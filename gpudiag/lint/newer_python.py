@@ -82,7 +82,7 @@ def _end_of_string(text: str, place: int, quote: str, formatted: bool, raw: bool
 
 
 def _end_of_field(text: str, place: int, quote: str) -> int:
-    """Where the field of an f-string that opens at `place` has closed; strings inside it may hold anything."""
+    """Where the field of an f-string that opens at `place` closes; strings inside it may hold anything."""
     depth = 0
     while place < len(text):
         character = text[place]

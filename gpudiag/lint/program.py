@@ -1,4 +1,4 @@
-"""One script as the rules see it: its calls in order, the owner of the training loop, and the words of its code."""
+"""One script as the rules see it: its calls in order, the owner of the training loop, its words."""
 
 import ast
 import re
@@ -47,7 +47,7 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What a rule found: where, in words for the user, and the statement as it should read, or advice in words."""
+    """What a rule found: the node, the message, and the corrected statement, or advice in words."""
 
     node: ast.AST
     message: str
@@ -150,7 +150,7 @@ class Program:
         return None
 
     def _is_hugging_face(self, word: str) -> bool:
-        """Whether a trainer is that of transformers, and not a class that the script defines or has from elsewhere."""
+        """Whether a trainer is that of transformers, and not a class of the script or of another package."""
         if not self.mentions(word):
             return False
         scopes = (self.names.module, *self.names.scopes.values())
@@ -220,7 +220,7 @@ class Program:
         """The ranks that reach a step; None where no condition excludes any."""
         return self.ranks.of(step.where)
 
-    # Lines and edits. -------------------------------------------------------------------------------------------
+    # Lines and edits.
 
     def line_at(self, number: int) -> Line:
         """A line of the script, by the number that its tree has."""
@@ -238,7 +238,7 @@ class Program:
         return ast.unparse(statement)
 
     def edit(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
-        """The edit that puts `text` in the node's place; none where it spans lines, or the file is a notebook."""
+        """The edit that replaces the node by `text`; none where it spans lines, or the file is a notebook."""
         begin, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
         if not self.script.editable or not begin or begin != end:
             return ()
@@ -304,7 +304,7 @@ def has_star(call: ast.AST) -> bool:
 
 
 def hides(program: Program, call: ast.AST, *words: str) -> bool:
-    """Whether unpacked arguments of a call may hold one of these keywords: a dict that is written out may not."""
+    """Whether unpacked arguments of a call may hold one of these keywords: a literal dict shows its own."""
     if not isinstance(call, ast.Call):
         return True
     if any(isinstance(part, ast.Starred) for part in call.args):

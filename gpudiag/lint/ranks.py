@@ -60,7 +60,7 @@ class RankConditions:
         )
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
-        """The ranks that a decorator admits: by its name, or by the condition in a decorator of this script."""
+        """The ranks that a decorator admits, by its name or by its condition in this script."""
         called = node.func if isinstance(node, ast.Call) else node
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []

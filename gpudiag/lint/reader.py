@@ -193,7 +193,7 @@ def _add_cell(
     others: list[Script],
     shell: list[Line],
 ) -> None:
-    """Add a code cell: to the notebook's program, to other programs (%%writefile), or to the shell's lines."""
+    """Add a code cell to the notebook's program, to other programs (%%writefile), or to the shell's lines."""
     lines = [Line(line.text, line.number) for line in cell.lines]
     first = next((line for line in lines if line.text.strip()), None)
     if first is None:

@@ -174,7 +174,7 @@ class _Tracer:
             if isinstance(argument, ast.Name | ast.Attribute):
                 passed = self._values.function_of(argument)
                 if passed is not None:
-                    # The called function runs its argument: in ranks (mp.spawn, a launcher), or in this process.
+                    # The called function runs its argument, in ranks (mp.spawn, a launcher) or here.
                     self._inside(passed, replace(where, spawned=True))
 
     def _inside(self, function: Function, where: Where) -> None:

@@ -65,7 +65,7 @@ def training_loaders(program: Program) -> Iterator[tuple[ast.Call, Loop, Step]]:
 
 
 def _trains_alone(program: Program, step: Step) -> bool:
-    """Whether the model of a backward pass is not shared by the ranks, in a file that also has a shared one."""
+    """Whether the ranks do not share the model of a backward pass, in a file that also has a shared one."""
     call = step.node
     if not program.ddp_steps or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False

@@ -336,7 +336,7 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
 
 
 def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
-    """The lines of every layer; `{number}` counts those of one entry, and `{gpu}` is the address of its GPU."""
+    """The lines of every layer; `{number}` counts those of one entry, `{gpu}` is the GPU's address."""
     listed = [gpu for gpu in gpus if gpu.gpu.visible]
     for entry in (entry for layer in layers for entry in layer.get("kernel_log", ())):
         lines = build(LoggedLines, entry, name)

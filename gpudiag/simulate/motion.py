@@ -1,7 +1,7 @@
 """How a machine's readings move while it works: load, power and heat of busy GPUs, as on a real one.
 
-A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU that
-is too hot, slowed down or idle stays as it is.
+A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU
+that is too hot, slowed down or idle stays as it is.
 """
 
 import math
@@ -65,7 +65,7 @@ def _moves(readings: Mapping[str, Any]) -> bool:
 
 
 def _counted(gpu: SimulatedGpu, seconds: float) -> SimulatedGpu:
-    """The GPU with what it has counted in that time; the scenario's rate is close enough to the moving one."""
+    """The GPU with its counters after that time; the scenario's rate is close enough to the moving one."""
     readings = gpu.readings
     counted = {
         name: type(readings[name])(readings[name] + readings[rate] * seconds)

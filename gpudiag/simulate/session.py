@@ -1,4 +1,4 @@
-"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and its end.
+"""A simulated machine for programs: library, nvidia-smi, host tree, environment, and its end.
 
 A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
 was killed. So programs must end with the machine: a guardian process waits for the end of the session's
@@ -446,7 +446,7 @@ def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
 
 
 def _write_first(root: Path, files: Mapping[str, str]) -> None:
-    """Write the host tree of a machine that nobody looks at yet: some 500 files, none of which is there to be replaced."""
+    """Write the host tree of a machine that nothing reads yet: some 500 new files."""
     made: set[str] = set()
     for path, text in files.items():
         _refuse_outside(path)

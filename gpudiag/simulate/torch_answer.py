@@ -15,13 +15,13 @@ from gpudiag.units import KIB
 
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
-# What torch's context took of one H100's and one H200's memory before anything was allocated (driver 580.159.04, torch
-# 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver and torch.
+# What torch's context took of one H100's and one H200's memory before anything was allocated (driver
+# 580.159.04, torch 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver, torch.
 _CONTEXT_BYTES = 650_969_088
 _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"
 _CPU_BUILD = "CPU build of torch"
-_NOT_TOLD_BY_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
+_UNKNOWN_TO_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
 
 
 def select_visible(value: str | None, uuids: Sequence[str]) -> list[int]:
@@ -182,7 +182,7 @@ def _broken_view(at: int, error: str) -> dict[str, Any]:
 
 def _empty_view(at: int) -> dict[str, Any]:
     view: dict[str, Any] = {"source": "torch", "source_index": at, "missing": {}, "missing_detail": {}}
-    for name in _NOT_TOLD_BY_TORCH:
+    for name in _UNKNOWN_TO_TORCH:
         _put(view, name, None, "not_supported", "torch does not report it")
     return view
 

@@ -78,7 +78,7 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
 
 
 def _fallback(script: LaunchScript, host: str) -> str | None:
-    """The endpoint's variable that is localhost where the right value is missing; None where there is none."""
+    """The endpoint's variable that is localhost where the right value is missing; None if there is none."""
     name = host.strip("${}").split(":")[0]
     text, _ = script.variables.get(name, ("", None))
     return f"${name}" if "echo localhost" in text or "echo 127.0.0.1" in text else None

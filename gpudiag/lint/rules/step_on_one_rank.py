@@ -70,7 +70,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
-    """Whether the loss is that of a model whose gradients the ranks exchange, and not of a reference model."""
+    """Whether the loss is of a model whose gradients the ranks exchange, and not of a reference model."""
     func = call.func
     losses = [func.value, *call.args] if isinstance(func, ast.Attribute) else []
     return any(program.values.depends_on(loss, _EXCHANGED) for loss in losses)

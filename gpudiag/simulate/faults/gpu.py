@@ -400,10 +400,11 @@ def _xids(blueprint: Blueprint, fault: Fault, *codes: int, text: str | None = No
     lines: list[KernelLine] = [
         xid_line(blueprint.listed()[fault.on], code, _SECONDS_AGO, text) for code in codes
     ]
-    with_xid: Callable[[GpuBlueprint], GpuBlueprint] = lambda gpu: replace(  # noqa: E731 - one expression, used once
-        gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, *codes))
-    )
-    return blueprint.change_gpu(fault.on, with_xid).log(*lines)
+
+    def with_xids(gpu: GpuBlueprint) -> GpuBlueprint:
+        return replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, *codes)))
+
+    return blueprint.change_gpu(fault.on, with_xids).log(*lines)
 
 
 def narrow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:

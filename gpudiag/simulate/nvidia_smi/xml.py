@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x` of a simulated machine: the layout of driver 580, for the readings that gpudiag knows."""
+"""`nvidia-smi -q -x` of a simulated machine: the layout of driver 580, for gpudiag's readings."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class AnswerTable:
             )
 
     def charge(self, call: str, microseconds: float) -> None:
-        """Make a call take so much of a processor's time; of a name and prefixes with `*`, the longest counts."""
+        """Set the processor time of a call; of a name and prefixes with `*`, the longest counts."""
         self._costs_us[call] = microseconds
 
     def _cost_ns(self, function: str) -> int:

@@ -238,7 +238,7 @@ class _Step:
 
 
 def pack_functions(cost_ns: Callable[[str], int]) -> bytes:
-    """The function table of the state file: default code, flags, cost and steps of every exported function."""
+    """The function table of the state file: default code, flags, cost and steps of each function."""
     return b"".join(_pack_function(name, cost_ns(name)) for name in exported_functions())
 
 

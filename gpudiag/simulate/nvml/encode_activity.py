@@ -1,4 +1,4 @@
-"""What a GPU's engines and links do, as NVML answers it: GPM, the codecs, the data over NVLink, vGPU licenses."""
+"""The activity of a GPU's engines and links in NVML: GPM, codecs, data over NVLink, vGPU licenses."""
 
 import struct
 from collections.abc import Mapping
