@@ -252,7 +252,7 @@ class RankConditions:
         if isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value.isdecimal():
             kinds = frozenset(kind.removesuffix("_text") for kind in kinds)
             right = ast.Constant(int(right.value))
-        in_a_job = _tells_a_job(kinds, operator, left, right)
+        in_a_job = _holds_in_a_job(kinds, operator, left, right)
         if in_a_job is not None:
             return None if in_a_job is holds else Which.NOBODY
         if not kinds or not kinds <= RANKS:
@@ -279,7 +279,9 @@ def is_stand_in(node: ast.AST | None) -> bool:
     return isinstance(node, ast.expr) and _number(node) == -1
 
 
-def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr) -> bool | None:
+def _holds_in_a_job(
+    kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr
+) -> bool | None:
     """Whether a comparison holds with ranks (True) or without any (False); None where it is neither.
 
     Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
