@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, RankSubject, about_ranks
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
@@ -100,7 +100,7 @@ def _join(group: Sequence[Finding], world_size: int) -> Finding:
     facts = tuple(fact for fact in first.evidence if fact.name != "pid")
     return replace(
         first,
-        subject=HostSubject(subjects[0].host),
+        subject=about_ranks(ranks, subjects[0].host),
         message=f"{named} {alike}",
         evidence=(*facts, Evidence("ranks", name_ranks(ranks), source="ranks")),
     )
