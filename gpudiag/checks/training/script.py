@@ -163,7 +163,7 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: 
     if meaning is not None:
         return with_meaning(replace(finding, message=message, evidence=facts_told), meaning)
     remedy = advise(exception, text) if exception or explained else finding.remedy
-    return replace(finding, message=message, evidence=facts_told, remedy=remedy)
+    return replace(finding, message=message, evidence=facts_told).with_remedy(remedy)
 
 
 def _says(finding: Finding, line: str) -> bool:
