@@ -92,12 +92,33 @@ def ranks_of(subject: Subject) -> tuple[int, ...]:
     return subject.ranks if isinstance(subject, RanksSubject) else ()
 
 
+ENVIRONMENT = "environment"  # the origin of a fact that is a variable; its name is the variable's
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact: its value with the unit, the limit it was held against, and where it was read."""
+    """One fact: its value with the unit, the limit it was held against, and where it was read.
+
+    `source` may name behind a semicolon where the limit comes from: `environment; limit: NVML`.
+    """
 
     name: str
     value: Scalar
     unit: str | None = None
     limit: Scalar | None = None
     source: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where the value was read, without where its limit comes from."""
+        return self.source.partition("; ")[0]
+
+
+def of_variable(name: str, value: Scalar, *, limit: Scalar | None = None, limit_source: str = "") -> Evidence:
+    """The fact that a variable of the environment has that value, and the limit with its source."""
+    return Evidence(
+        name,
+        value,
+        limit=limit,
+        source=f"{ENVIRONMENT}; limit: {limit_source}" if limit_source else ENVIRONMENT,
+    )
