@@ -116,17 +116,9 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The rows of kinds (python -m tools.write_kinds) take an hour, and are written apart.
+# PAGES names some of them: `make pages PAGES="schemas boards"`.
 pages: $(VENV)/.installed-dev
-	$(BIN)/python tools/write_schemas.py
-	$(BIN)/python -m tools.write_vocabulary
-	$(BIN)/python -m tools.write_readings
-	$(BIN)/python -m tools.write_model
-	$(BIN)/python tools/write_findings_page.py
-	$(BIN)/python -m tools.write_lint_page
-	$(BIN)/python tools/write_detection.py
-	$(BIN)/python -m tools.write_prometheus_rule
-	$(BIN)/python -m tools.write_boards
+	$(BIN)/python -m tools.write_pages $(PAGES)
 
 # Strict: a dead link, or a page that mkdocs.yml does not list, fails it.
 docs: $(VENV)/.installed-dev

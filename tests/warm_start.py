@@ -22,7 +22,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ _OF_CHILDREN = ("torch", "pynvml", "GPUtil", "grpc", "google")  # what no comman
 _ROOM_BYTES = 64 * 1024  # for a command's environment and arguments, each
 _ROOM_VARIABLE = "GPUDIAG_TEST_ROOM"
 _MESSAGE_BYTES = 1 << 20
-_STARTED_SECONDS = 120.0  # proves that it starts at all
+_STARTED_SECONDS = 250.0  # proves that it starts at all
 _READ_AT_START = (
     "LD_PRELOAD",
     "LC_ALL",
@@ -61,15 +60,19 @@ class WarmProcess:
         self, words: Sequence[str], environment: Mapping[str, str], stdin: int, stdout: int, stderr: int
     ) -> None:
         """Start `python WORDS`, which are `-m gpudiag ...` or `-c PROGRAM ...`, as the leader of a process session."""
-        self._keeper = _keeper_of(os.getpid())
-        self.pid: int = self._keeper.start(words, environment, (stdin, stdout, stderr))
         self.args = [sys.executable, *words]
         self.returncode: int | None = None
+        request = {"words": [*words], "environment": dict(environment), "cwd": os.getcwd()}
+        self._replies, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            keeper = _keeper_of(os.getpid())
+            socket.send_fds(keeper, [json.dumps(request).encode()], [stdin, stdout, stderr, theirs.fileno()])
+        self.pid = self._reply(_STARTED_SECONDS)
 
     def poll(self) -> int | None:
         """Its exit status, or minus the signal that ended it; None while it runs."""
-        if self.returncode is None:
-            self.returncode = self._keeper.ending(self.pid, 0.0)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -78,12 +81,9 @@ class WarmProcess:
         Raises:
             subprocess.TimeoutExpired: it has not in that many seconds.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        while self.returncode is None:
-            left = 60.0 if until is None else until - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = self._keeper.ending(self.pid, left)
+        if self.returncode is None:
+            self.returncode = self._reply(timeout)
+            self._replies.close()
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -98,6 +98,14 @@ class WarmProcess:
     def kill(self) -> None:
         """End it."""
         self.send_signal(signal.SIGKILL)
+
+    def _reply(self, seconds: float | None) -> int:
+        """The next number that the process with the modules says: the pid, then how it ended."""
+        if not select.select([self._replies], [], [], seconds)[0]:
+            raise subprocess.TimeoutExpired(self.args, seconds or 0.0)
+        data = self._replies.recv(64)
+        assert data, "the process that commands are forked from has ended"
+        return int(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,60 +167,26 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode()
 
 
-class _Keeper:
-    """The process that has the modules, as the tests' process has it."""
-
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._endings: dict[int, int] = {}
-        room = "x" * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), room],
-                env={**os.environ, "PYTHONPATH": IMPORT_PATH, _ROOM_VARIABLE: room},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._socket.settimeout(_STARTED_SECONDS)
-        atexit.register(self.close)
-
-    def start(self, words: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> int:
-        request = {"words": [*words], "environment": dict(environment), "cwd": os.getcwd()}
-        socket.send_fds(self._socket, [json.dumps(request).encode()], list(files))
-        while "pid" not in (reply := self._receive(_STARTED_SECONDS)):
-            pass
-        return int(reply["pid"])
-
-    def ending(self, pid: int, seconds: float) -> int | None:
-        """How that process ended, waiting so long for it; it is reaped then."""
-        until = time.monotonic() + seconds
-        while pid not in self._endings:
-            left = until - time.monotonic()
-            if not select.select([self._socket], [], [], max(0.0, left))[0]:
-                return None
-            self._receive(_STARTED_SECONDS)
-        return self._endings.pop(pid)
-
-    def close(self) -> None:
-        """End it, and what it has started."""
-        self._socket.close()
-        self._process.wait(10)
-
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        self._socket.settimeout(seconds)
-        data = self._socket.recv(_MESSAGE_BYTES)
-        assert data, "the process that commands are forked from has ended"
-        message: dict[str, Any] = json.loads(data)
-        if "ended" in message:
-            self._endings[message["ended"]] = message["status"]
-        return message
-
-
 @functools.cache
-def _keeper_of(_pid: int) -> _Keeper:
-    """That of this process, started when it is first asked for: a fork of it needs one of its own."""
-    return _Keeper()
+def _keeper_of(_pid: int) -> socket.socket:
+    """The connection to this process's own process with the modules, which ends with it; a fork needs another."""
+    connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    room = "x" * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno()), room],
+            env={**os.environ, "PYTHONPATH": IMPORT_PATH, _ROOM_VARIABLE: room},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def close() -> None:
+        connection.close()
+        process.wait()
+
+    atexit.register(close)
+    return connection
 
 
 # --- the process itself
@@ -234,35 +208,41 @@ def _load() -> None:
         del sys.modules[name]
 
 
-def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork a process for each request, and tell how each ended; returns in the forked process, with its request."""
-    running: dict[int, int] = {}  # the pid of each pidfd
+def _serve(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Fork a process for each request, and reply how it ended; returns in the forked process: its request, its files."""
+    running: dict[int, tuple[int, int]] = {}  # of each pidfd: the pid, and where to reply
     while True:
         for descriptor in select.select([connection, *running], [], [])[0]:
             if descriptor is not connection:
-                pid = running.pop(descriptor)
+                pid, reply = running.pop(descriptor)
+                _send(reply, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                os.close(reply)
                 os.close(descriptor)
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                connection.send(json.dumps({"ended": pid, "status": status}).encode())
                 continue
-            data, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 3)
+            data, files, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 4)
             if not data:
-                for pid in running.values():
+                for pid, _ in running.values():
                     os.kill(pid, signal.SIGKILL)
                 return None
+            *files, reply = files
             pid = os.fork()
             if not pid:
                 connection.close()
-                for descriptor in running:
-                    os.close(descriptor)
-                return {**json.loads(data), "files": files}
+                for left in (reply, *running, *(place for _, place in running.values())):
+                    os.close(left)
+                return json.loads(data), files
             for file in files:
                 os.close(file)
-            running[os.pidfd_open(pid)] = pid
-            connection.send(json.dumps({"pid": pid}).encode())
+            _send(reply, pid)
+            running[os.pidfd_open(pid)] = (pid, reply)
 
 
-def _become(words: list[str], environment: dict[str, str], cwd: str, files: list[int]) -> str | None:
+def _send(reply: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # nobody asks any more
+        os.write(reply, str(number).encode())
+
+
+def _become(files: list[int], words: list[str], environment: dict[str, str], cwd: str) -> str | None:
     """Be the process that `python WORDS` would have started; the program after `-c`, where there is one."""
     os.setsid()
     os.chdir(cwd)
@@ -306,10 +286,9 @@ if __name__ == "__main__":
     _load()
     gc.collect()
     gc.freeze()
-    request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if request is not None:
-        program = _become(**request)
-        del request
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        program = _become(asked[1], **asked[0])
         if program is None:
             from gpudiag.cli.main import run
 
