@@ -18,6 +18,13 @@ from tests.warm_start import IMPORT_PATH, start_cold, start_python
 
 START_SECONDS = 90.0  # proves that it starts at all
 END_SECONDS = 60.0  # and that it ends
+# `gpudiag`, with the pauses between two looks and the like at a quarter.
+PROGRAM = """
+from gpudiag.sampler import pauses
+pauses.PAUSES = pauses.PAUSES.times(0.25)
+from gpudiag.cli.main import run
+run()
+"""
 
 
 class Served:
@@ -79,7 +86,7 @@ def serving(
     state.mkdir(parents=True, exist_ok=True)
     environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": IMPORT_PATH}
     with log.open("wb") as output, open(os.devnull) as nothing:
-        words = ("-m", "gpudiag", "serve", "--port", "0", *options)
+        words = ("-c", PROGRAM, "serve", "--port", "0", *options)
         start = start_python if descriptors is None else start_cold
         process = start(words, environment, nothing.fileno(), output.fileno(), output.fileno())
     if descriptors is not None:  # before it asks how many it has: its modules take longer to load
