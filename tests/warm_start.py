@@ -171,7 +171,7 @@ def _text(file: IO[bytes]) -> str:
 def _keeper_of(_pid: int) -> socket.socket:
     """The connection to this process's own process with the modules, which ends with it; a fork needs another."""
     connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    room = "x" * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
+    room = " " * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
     with theirs:
         process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), room],
