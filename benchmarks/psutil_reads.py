@@ -21,11 +21,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpudiag.linux.proc import find_process
 from gpudiag.probe.host.network import read_interfaces
 from gpudiag.probe.host.processes import read_process as describe_process
 from gpudiag.ranks.agents.discovery import Siblings
 from gpudiag.ranks.agents.network import find_listener
-from gpudiag.ranks.process import read_process
 
 _ROUNDS, _IMPORTS, _RANKS = 40, 7, 8
 _SLEEP = "import subprocess, sys, time\n" + (
@@ -83,7 +83,7 @@ def make_ways(
         return [each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
 
     return {
-        "state of a rank": (lambda: read_process(me), state),
+        "state of a rank": (lambda: find_process(me), state),
         "description of a process on a GPU": (lambda: describe_process(me), description),
         "ranks that a launcher has lost": (Siblings(launcher_pid, range(_RANKS)).gone, gone),
         "who listens at a port": (lambda: find_listener(port), listener),

@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.folders import cache_folder, temporary_folder
-from gpudiag.linux.proc import DEAD_STATES
-from gpudiag.ranks.process import kill, name_process, read_process
+from gpudiag.linux.child import drop_standard_files, kill, name_process
+from gpudiag.linux.proc import is_alive, list_environments
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
 from gpudiag.simulate.nvml.library import LIBRARY_NAME, copy_library
@@ -125,21 +125,8 @@ def kill_programs(folder: Path) -> None:
 def find_programs(folder: Path) -> list[int]:
     """The pids of the programs that run on the machine, other than this process."""
     mark = f"\0GPUDIAG_HOST_ROOT={folder}/root\0".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid() and mark in _read_environment(name):
-            process = read_process(int(name))
-            if process is not None and process.state not in DEAD_STATES:
-                found.append(process.pid)
-    return found
-
-
-def _read_environment(pid: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return b"\0" + file.read()
-    except OSError:  # another user's, or gone
-        return b""
+    found = (pid for pid, environment in list_environments() if mark in b"\0" + environment)
+    return [pid for pid in found if pid != os.getpid() and is_alive(pid)]
 
 
 @contextlib.contextmanager
@@ -168,9 +155,7 @@ def _stand_guard(reader: int, folder: Path) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):  # a reader of our output must not wait for the guardian
-            os.dup2(nowhere, standard)
+        drop_standard_files()
         name_process("gpudiag-guard")
         if os.read(reader, 1) == b"":
             kill_programs(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import Session, open_session
 

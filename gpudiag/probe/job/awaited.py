@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import list_pids, open_files, read_text
 from gpudiag.model.job import Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -279,12 +279,4 @@ def _other_end(pid: int, target: str) -> str:
 
 
 def _holders(target: str, is_wanted: Callable[[int], bool]) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or not is_wanted(int(name)):
-            continue
-        with suppress(OSError):
-            folder = f"/proc/{name}/fd"
-            if any(os.readlink(f"{folder}/{number}") == target for number in os.listdir(folder)):
-                found.append(int(name))
-    return found
+    return [pid for pid in list_pids() if is_wanted(pid) and target in open_files(pid).values()]

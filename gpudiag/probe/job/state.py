@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 
-from gpudiag.linux.proc import read_stat
+from gpudiag.linux.proc import read_environment, read_stat
 from gpudiag.model.job import Job, RankSeen
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedCall
 from gpudiag.model.reading import Missing, MissingReason
@@ -91,12 +91,9 @@ def read_job_state(
 
 
 def _read_variables(root: Path, pid: int) -> dict[str, str]:
-    try:
-        data = (root / "proc" / str(pid) / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (one.partition("=") for one in data.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, separator, value in pairs if separator}
+    with suppress(OSError):
+        return read_environment(pid, f"{root}/proc")
+    return {}
 
 
 def _read_start(root: Path, seen: RankSeen) -> float:

@@ -6,13 +6,14 @@ rank's own connections (gloo's, and NCCL's without RDMA) are known by the socket
 
 import contextlib
 import ipaddress
-import os
 import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpudiag.linux.proc import socket_inodes
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -64,7 +65,7 @@ class TcpCounters:
 
     def read(self, pids: Iterable[int]) -> None:
         """Read the counters of all connections of those processes."""
-        inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
+        inodes = {inode for pid in pids for inode in socket_inodes(pid)}
         if inodes:
             for family in (socket.AF_INET, socket.AF_INET6):
                 with contextlib.suppress(OSError):  # a kernel without inet_diag, or a sandbox that forbids it
@@ -88,7 +89,7 @@ def plain_address(text: str) -> str:
 
 def is_connected_to(pid: int, port: int) -> bool | None:
     """Whether that process has an open connection to this port, of any host; None where we may not look."""
-    inodes = set(map(str, _socket_inodes(pid)))
+    inodes = set(map(str, socket_inodes(pid)))
     suffix = f":{port:04X}"
     looked = False
     for name in ("tcp", "tcp6"):
@@ -102,18 +103,6 @@ def is_connected_to(pid: int, port: int) -> bool | None:
             if fields[2].endswith(suffix) and fields[3] == _ESTABLISHED_WORD and fields[9] in inodes:
                 return True
     return False if looked and inodes else None
-
-
-def _socket_inodes(pid: int) -> Iterator[int]:
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # it ended, or is another user's
-        return
-    for name in names:
-        with contextlib.suppress(OSError):  # closed since
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith("socket:["):
-                yield int(target[len("socket:[") : -1])
 
 
 def _read_connections(family: int, inodes: set[int]) -> Iterator[tuple[bytes, PeerSegments]]:

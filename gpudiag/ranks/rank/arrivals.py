@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpudiag.linux.namespaces import read_machine
+from gpudiag.linux.proc import read_schedule, read_status
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.ranks.process import read_machine
 
 _NANOSECONDS = 1e9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -55,7 +56,7 @@ class HostUse:
 def read_host_use() -> HostUse:
     """The counters of the calling thread, now."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
-    thread = Path(f"/proc/self/task/{threading.get_native_id()}")
+    thread = f"self/task/{threading.get_native_id()}"
     cpu_seconds, runqueue_seconds = _read_schedstat(thread)
     return HostUse(
         cpu_seconds=cpu_seconds,
@@ -74,18 +75,20 @@ def _growth(before: Reading[_Number], after: Reading[_Number]) -> Reading[_Numbe
     return after if isinstance(after, Missing) else after - before
 
 
-def _read_schedstat(thread: Path) -> tuple[Reading[float], Reading[float]]:
+def _read_schedstat(thread: str) -> tuple[Reading[float], Reading[float]]:
     """Seconds on a processor, and seconds ready but waiting for one (sched-stats.rst of the kernel)."""
-    text = _read(thread / "schedstat")
-    if isinstance(text, Missing):
-        return text, text
-    on_cpu, waiting = text.split()[:2]
-    return int(on_cpu) / _NANOSECONDS, int(waiting) / _NANOSECONDS
+    try:
+        return read_schedule(thread)[:2]
+    except OSError as error:
+        missing = Missing(MissingReason.NOT_SUPPORTED, f"{error.filename}: {error.strerror}")
+        return missing, missing
 
 
-def _read_involuntary_switches(thread: Path) -> Reading[int]:
-    text = _read(thread / "status")
-    return text if isinstance(text, Missing) else int(_value_after("nonvoluntary_ctxt_switches:", text) or 0)
+def _read_involuntary_switches(thread: str) -> Reading[int]:
+    try:
+        return int(read_status(thread).get("nonvoluntary_ctxt_switches", 0))
+    except OSError as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"{error.filename}: {error.strerror}")
 
 
 def _read_steal(allowed: tuple[int, ...]) -> Reading[float]:
