@@ -1,5 +1,6 @@
 """The documents there are, by schema name, and the JSON Schema of each, from the nouns' own annotations."""
 
+import json
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
@@ -7,7 +8,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import type_hints
+from gpudiag.model.codec import decode, type_hints
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
@@ -72,6 +73,30 @@ def noun_type(schema: str) -> type:
     near = find_nearest(schema, DOCUMENTS)
     hint = f"did you mean {near}?" if near else f"known: {', '.join(DOCUMENTS)}"
     raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
+
+
+def loads(text: str) -> Any:
+    """The noun that a document's JSON text describes.
+
+    Raises:
+        UsageError: it is not JSON, or not a document of gpudiag that this version knows.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not a JSON document: {error}") from error
+    return from_document(document)
+
+
+def from_document(document: Any) -> Any:
+    """The noun that a document describes, by its `schema`.
+
+    Raises:
+        UsageError: no or an unknown schema name, or a field that does not fit it.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+        raise UsageError("not a gpudiag document: it has no `schema`")
+    return decode(noun_type(document["schema"]), document)
 
 
 # --- their schemas

@@ -1,13 +1,13 @@
 """What a finding is about, and what proves it."""
 
-from dataclasses import dataclass
 from typing import Literal, Union
 
+from gpudiag.model.codec import noun
 from gpudiag.model.reading import Reading
 from gpudiag.model.reading import Scalar as Scalar
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeviceSubject:
     """One GPU, by its identity; `nvml_index` is for people."""
 
@@ -18,7 +18,7 @@ class DeviceSubject:
     kind: Literal["device"] = "device"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankSubject:
     """One rank of a run and the host it ran on."""
 
@@ -27,7 +27,7 @@ class RankSubject:
     kind: Literal["rank"] = "rank"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LinkSubject:
     """A link between two ends, such as `rank 1` and `rank 2`, or a bus id and its switch."""
 
@@ -36,7 +36,7 @@ class LinkSubject:
     kind: Literal["link"] = "link"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class HostSubject:
     """One machine."""
 
@@ -44,7 +44,7 @@ class HostSubject:
     kind: Literal["host"] = "host"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class SourceSubject:
     """A source of readings on one machine: nvml, gputil, torch or host."""
 
@@ -53,7 +53,7 @@ class SourceSubject:
     kind: Literal["source"] = "source"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class FileSubject:
     """A place in a file; `line` counts from 1."""
 
@@ -65,7 +65,7 @@ class FileSubject:
 Subject = Union[DeviceSubject, RankSubject, LinkSubject, HostSubject, SourceSubject, FileSubject]  # noqa: UP007 - used as a type alias at run time
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Evidence:
     """One fact: its value with the unit, the limit it was held against, and where it was read."""
 

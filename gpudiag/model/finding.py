@@ -1,9 +1,9 @@
 """What a check concludes: outcomes, findings and the result of one check."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpudiag.compat import StrEnum
+from gpudiag.model.codec import noun
 from gpudiag.model.evidence import Evidence, Subject
 from gpudiag.model.reading import MissingReason
 
@@ -60,7 +60,7 @@ class Owner(StrEnum):
     JOB = "job"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
@@ -84,7 +84,7 @@ class Finding:
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CheckResult:
     """What one check concluded; `reason` says why it was skipped or could not look.
 

@@ -24,8 +24,9 @@ from typing import Any
 
 from gpudiag.linux.child import KilledChildren
 from gpudiag.linux.loop_child import ChildProcess, SingleChild
-from gpudiag.model.codec import all_missing, from_document
+from gpudiag.model.codec import all_missing
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
+from gpudiag.model.documents import from_document
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.inventory import Answers

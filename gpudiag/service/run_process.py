@@ -14,7 +14,7 @@ from time import monotonic
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.linux.child import Program
 from gpudiag.linux.loop_child import LoopReader
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.run import RunEvent
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpudiag.linux.proc import find_process, is_alive
 from gpudiag.model.active import PEER_COPY, BandwidthResult, metric_of
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.history import Sample
 from gpudiag.sampler.ring import Ring
 from gpudiag.sampler.spill import Spill
