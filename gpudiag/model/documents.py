@@ -16,7 +16,7 @@ from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
 from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
@@ -70,8 +70,7 @@ def noun_type(schema: str) -> type:
     """
     if schema in DOCUMENTS:
         return DOCUMENTS[schema]
-    near = find_nearest(schema, DOCUMENTS)
-    hint = f"did you mean {near}?" if near else f"known: {', '.join(DOCUMENTS)}"
+    hint = did_you_mean(schema, DOCUMENTS) or f"known: {', '.join(DOCUMENTS)}"
     raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 
 
