@@ -44,8 +44,8 @@ _Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be m
 def noun(cls: type[_T]) -> type[_T]:
     """The class as a frozen dataclass with slots, whose methods are shared instead of generated.
 
-    The nouns of a snapshot are made on every `gpudiag list`, and the methods that `dataclass` generates for
-    their many fields took a tenth of its time to compile. Everything else is a dataclass's: `fields`,
+    The nouns of a snapshot and of a report are made on every `gpudiag list`, and the methods that `dataclass` generates for
+    their many fields took a fifth of its time to compile (docs/decisions/0005). Everything else is a dataclass's: `fields`,
     `replace`, keyword arguments, defaults, slots.
     """
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)

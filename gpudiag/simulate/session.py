@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.folders import cache_folder, temporary_folder
-from gpudiag.linux.child import drop_standard_files, kill, name_process
+from gpudiag.linux.child import Child, drop_standard_files, kill, name_process
 from gpudiag.linux.proc import is_alive, list_environments
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
@@ -109,6 +109,7 @@ def is_library_outside() -> bool:
 # A killed program may have started another one just before: look again until nothing is found.
 _ROUNDS = 20
 _ROUND_SECONDS = 0.05
+_GUARDIAN_SECONDS = 10.0  # in which the guardian of a machine that was removed ends; it takes a millisecond
 
 
 def kill_programs(folder: Path) -> None:
@@ -133,10 +134,11 @@ def find_programs(folder: Path) -> list[int]:
 def guarded(folder: Path) -> Iterator[None]:
     """Within the context, a guardian process cleans up the machine if this process dies."""
     reader, writer = os.pipe()
-    guardian = os.fork()
-    if guardian == 0:
+    pid = os.fork()
+    if pid == 0:
         os.close(writer)
         _stand_guard(reader, folder)
+    guardian = Child(pid)
     os.close(reader)
     try:
         yield
@@ -145,7 +147,7 @@ def guarded(folder: Path) -> Iterator[None]:
         with contextlib.suppress(BrokenPipeError):  # the guardian was killed
             os.write(writer, b"\n")
         os.close(writer)
-        os.waitpid(guardian, 0)
+        guardian.wait(_GUARDIAN_SECONDS)
 
 
 def _stand_guard(reader: int, folder: Path) -> None:

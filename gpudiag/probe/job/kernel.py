@@ -4,9 +4,11 @@ import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from time import monotonic
 
+from gpudiag.linux.cgroup import find_folders, frozen_by, read_file
 from gpudiag.linux.proc import read_schedule, read_stat, read_status, read_text, read_wait_channel
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
@@ -106,7 +108,7 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=_threads(pid, folder),
-        frozen=_is_frozen(folder),
+        frozen=frozen_by(find_folders(read_file(Path(f"{folder}/cgroup")))) is not None,
         traced_by=describe_process(tracer) if tracer else "",
     )
 
@@ -186,20 +188,3 @@ def _io(folder: str) -> tuple[Reading[int], Reading[int]]:
     except (OSError, ValueError, KeyError) as error:
         missing = Missing(MissingReason.ERROR, str(error))
     return missing, missing
-
-
-def _is_frozen(folder: str) -> bool:
-    """Whether its control group is frozen: version 2's cgroup.events, version 1's freezer."""
-    try:
-        lines = read_text(f"{folder}/cgroup").splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        with suppress(OSError):
-            if not controllers:
-                text = read_text(f"/sys/fs/cgroup{path}/cgroup.events")
-                return "frozen 1" in text
-            if "freezer" in controllers.split(","):
-                return read_text(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() != "THAWED"
-    return False
