@@ -148,19 +148,19 @@ def list_environments() -> Iterator[tuple[int, bytes]]:
             yield pid, file.read()
 
 
-def open_files(pid: int) -> dict[int, str]:
+def open_files(pid: int, root: str = "/proc") -> dict[int, str]:
     """What each descriptor of a process stands for: a path, `socket:[123]`; empty where it is gone or we may not look."""
     found: dict[int, str] = {}
     with suppress(OSError):
-        for number in os.listdir(f"/proc/{pid}/fd"):
+        for number in os.listdir(f"{root}/{pid}/fd"):
             with suppress(OSError):  # closed since it was listed
-                found[int(number)] = os.readlink(f"/proc/{pid}/fd/{number}")
+                found[int(number)] = os.readlink(f"{root}/{pid}/fd/{number}")
     return found
 
 
-def socket_inodes(pid: int) -> set[int]:
+def socket_inodes(pid: int, root: str = "/proc") -> set[int]:
     """The inodes of a process's sockets, as /proc/net has them; empty where it is gone or we may not look."""
-    targets = open_files(pid).values()
+    targets = open_files(pid, root).values()
     return {int(target[len("socket:[") : -1]) for target in targets if target.startswith("socket:[")}
 
 

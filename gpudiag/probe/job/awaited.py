@@ -1,7 +1,6 @@
 """What a system call waits for, by its arguments: the file, FIFO, socket, lock or process behind them."""
 
 import os
-import socket
 import stat
 import struct
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpudiag.linux.proc import list_pids, open_files, read_text
+from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
 from gpudiag.model.job import Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -245,31 +245,18 @@ class _opened:
 
 
 def _socket(pid: int, inode: str) -> Awaited:
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        with suppress(OSError):
-            for line in read_text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-                fields = line.split()
-                if fields[9] == inode:
-                    listens = fields[3] == "0A"  # TCP_LISTEN of include/net/tcp_states.h
-                    local, remote = (read_address(text, family) for text in fields[1:3])
-                    connecting = "it does not answer yet" if fields[3] == "02" else ""
-                    return Awaited("listener", local) if listens else Awaited("socket", remote, connecting)
+    for one in read_tcp_sockets(pid):
+        if str(one.inode) == inode:
+            if one.state == LISTENING:
+                return Awaited("listener", format_address(one.local))
+            connecting = "it does not answer yet" if one.state == CONNECTING else ""
+            return Awaited("socket", format_address(one.remote), connecting)
     with suppress(OSError):
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
             fields = line.split()
             if fields[6] == inode:
                 return Awaited("socket", f"a Unix socket {' '.join(fields[7:])}".strip())
     return Awaited("socket", "a socket")
-
-
-def read_address(text: str, family: socket.AddressFamily) -> str:
-    """`10.0.0.2:443` of the kernel's words in hexadecimal, each in the machine's byte order."""
-    number, _, port = text.partition(":")
-    data = b"".join(
-        struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8)
-    )
-    address = socket.inet_ntop(family, data).removeprefix("::ffff:")
-    return f"[{address}]:{int(port, 16)}" if ":" in address else f"{address}:{int(port, 16)}"
 
 
 def _other_end(pid: int, target: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gpudiag.errors import LaunchError
-from gpudiag.interfaces import list_addresses
+from gpudiag.linux.interfaces import list_addresses
 from gpudiag.linux.namespaces import read_machine
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.environment import RankEnvironment
