@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
 from gpudiag.model.device import Device, Snapshot, SourceState
+from gpudiag.model.documents import loads
 from gpudiag.model.host import Machine, PciDevice
 from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.model.report import Report

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import die_with_parent
+from gpudiag.linux.child import die_with_parent
 from gpudiag.shortage import shortage_of
 from gpudiag.simulate.motion import is_in_motion, move_readings
 from gpudiag.simulate.scenario import Scenario

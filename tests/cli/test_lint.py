@@ -9,8 +9,7 @@ import pytest
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
 from gpudiag.lint.rules import BY_CODE, RULES
-from gpudiag.model.codec import loads
-from gpudiag.model.documents import json_schema
+from gpudiag.model.documents import json_schema, loads
 from gpudiag.model.lint import LintReport
 from tests.cli.sarif import SARIF
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.nvml.library import build_library
 

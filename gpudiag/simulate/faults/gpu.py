@@ -5,7 +5,7 @@ from dataclasses import replace
 from fnmatch import filter as filter_names
 from typing import Any
 
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.reference.vocabulary import ACTIONS_IN_XID_154, RECOVERY_ACTIONS
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
@@ -80,8 +80,7 @@ def hang_call(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """One NVML function never returns for the GPU."""
     function = fault.argument or ""
     if not filter_names(exported_functions(), function):  # a name, or nvmlDeviceGetMemory*
-        near = find_nearest(function, exported_functions())
-        hint = f"did you mean {near}?" if near else "such as hang-call:0:nvmlDeviceGetPowerUsage"
+        hint = did_you_mean(function, exported_functions()) or "such as hang-call:0:nvmlDeviceGetPowerUsage"
         raise fault.refuse(f"{function!r} is not an NVML function", hint)
     return blueprint.change_gpu(fault.on, lambda gpu: _with_fault(gpu, CallFault(function, hang=True)))
 
