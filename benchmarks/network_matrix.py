@@ -1,6 +1,6 @@
 """What `gpudiag nccl-test` reports of faulty and healthy networks between four machines, and after how long.
 
-    python -m benchmarks.network_matrix [--only WORD] [--times 3] [--launcher tcp|env|torchrun|srun|mpirun] [--healthy]
+    python -m benchmarks.network_matrix [--only WORD ...] [--times 3] [--launcher tcp|env|torchrun|srun|mpirun] [--healthy | --faults]
 
 The machines are network namespaces, as in tests/ranks. A row is right where one report has the cause, the host and
 nobody else, and no other process has another report; a healthy one where all ranks end with status 0. The time runs from
@@ -240,13 +240,18 @@ def _command(
 def main() -> int:
     """Print a row for each case, then how many were right."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="cases whose name holds this word")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="WORD", help="cases whose name holds one of these"
+    )
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--launcher", choices=("tcp", "env", "torchrun", "srun", "mpirun"), default="tcp")
-    parser.add_argument("--healthy", action="store_true", help="only the healthy networks")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--healthy", action="store_true", help="only the healthy networks")
+    kinds.add_argument("--faults", action="store_true", help="only the others")
     parser.add_argument("--keep", type=Path, help="keep what the ranks printed in this folder")
     options = parser.parse_args()
-    chosen = [one for one in CASES if options.only in one.name and (one.healthy or not options.healthy)]
+    named = [one for one in CASES if any(word in one.name for word in options.only)]
+    chosen = [one for one in named if not (options.faults if one.healthy else options.healthy)]
     right = runs = 0
     faults: list[float] = []
     for case in chosen:

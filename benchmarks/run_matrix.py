@@ -78,7 +78,7 @@ CUDA_CASES = (
     Case("pyloop", "job.stalled", 1, "in tokenize", 10_000),
     Case("stop", "job.stalled", 1, "stopped", 10_000),
     Case("skip", "job.stalled", None, "on rank 1", 10_000),
-    Case("size", "job.stalled", None, "all_reduce", 10_000),
+    Case("size", "job.stalled", None, "float32 [1048576]", 10_000),
     Case("order", "job.stalled", None, "in exchange", 10_000),
     Case("spin", "job.stalled", None, "GPU", 10_000),
     Case("loader", "job.stalled", 1, "loader", 10_000),

@@ -172,7 +172,7 @@ def _blocks(
     cuts = {rank: _cut(series, block_seconds) for rank, series in pulses.items()}
     blocks = []
     for place in range(min(len(cut) for cut in cuts.values())):
-        if any(_slept_through(*cut[place]) for cut in cuts.values()):
+        if any(_stood_still(*cut[place]) for cut in cuts.values()):
             continue
         block = {rank: _share(rank, *cut[place], glances.get(rank, ())) for rank, cut in cuts.items()}
         waits = [share.waits_for_ranks for share in block.values()]
@@ -181,9 +181,14 @@ def _blocks(
     return blocks
 
 
-def _slept_through(first: Pulse, last: Pulse) -> bool:
-    """Whether a rank has not woken up between two pulses: a pause, which says nothing of steps."""
-    return first.sleeps == last.sleeps and asleep_share(first, last) > _PAUSE_SHARE
+def _stood_still(first: Pulse, last: Pulse) -> bool:
+    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which says nothing of steps.
+
+    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the backward
+    pass runs in a thread of autograd's.
+    """
+    asleep = asleep_share(first, last)
+    return first.sleeps == last.sleeps and (asleep > _PAUSE_SHARE or asleep < 1 - _PAUSE_SHARE)
 
 
 def _cut(series: Sequence[Pulse], block_seconds: float) -> list[tuple[Pulse, Pulse]]:

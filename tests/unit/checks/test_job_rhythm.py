@@ -1,6 +1,7 @@
 """The rhythm and the shares of real jobs, by pulses recorded from outside, and the rule by which a stall is told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,18 @@ def test_a_pause_says_nothing_of_steps() -> None:
     """Rank 0 waits without waking up for 40 of 60 s, and rank 1 works on: no step was taken then."""
     still = [Pulse(float(at), min(at, 20) * 0.5, 0.0, at, min(at, 20) * 10) for at in range(60)]
     assert find_slow_ranks({0: still, 1: spent(0.5)}, {}) == ()
+
+
+def test_who_evaluates_alone_while_the_others_spin_for_a_collective_is_not_slow() -> None:
+    """As recorded on the stand-in for CUDA: neither sleeps once in half a minute, and the processors are shared."""
+    first = spent(0.5, 12)
+    last = first[-1]
+    for_seconds = range(1, 31)
+    alone = [replace(last, at_seconds=last.at_seconds + n, ran_seconds=last.ran_seconds + 0.45 * n, queued_seconds=0.55 * n) for n in for_seconds]  # fmt: skip
+    spins = [replace(one, ran_seconds=one.ran_seconds - 0.01) for one in alone]
+    evaluates = [Glance(15.0 + n, False, "train.py:111 in evaluate", "") for n in range(9)]
+    waits = [Glance(15.0 + n, False, "train.py:155 in main", "ranks") for n in range(9)]
+    assert not find_slow_ranks({0: [*first, *alone], 1: [*first, *spins]}, {0: evaluates, 1: waits})
 
 
 def test_half_of_the_ranks_are_not_slow() -> None:
