@@ -72,7 +72,8 @@ def find_curves(operation: str, models: frozenset[str], gpus: int, nodes: int) -
     return tuple(
         curve
         for curve in curves()
-        if (curve.operation, curve.gpus, curve.nodes) == (operation, gpus, nodes) and models <= set(curve.models)
+        if (curve.operation, curve.gpus, curve.nodes) == (operation, gpus, nodes)
+        and models <= set(curve.models)
     )
 
 

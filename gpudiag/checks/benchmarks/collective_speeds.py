@@ -57,7 +57,9 @@ def expect_published(
         if expected is None or other or floor_too_early or size_bytes < SMALLEST_BYTES:
             continue
         name = f"collective.{curve.kind}" if size_bytes >= PLATEAU_BYTES else "collective.below_plateau"
-        found.append((curve, Opinion("table", expected, f"{curve.setup}: {curve.source}", speed_limits()[name])))
+        found.append(
+            (curve, Opinion("table", expected, f"{curve.setup}: {curve.source}", speed_limits()[name]))
+        )
     return tuple(found)
 
 
@@ -99,7 +101,10 @@ def network_bound(operation: str, nics: Nics, gpus: int, nodes: int, board: Boar
         bounds.append(Bound(reach, f"what {gpus_of_node} over {host_words(board)}", "collective.nics"))
     if operation.startswith("alltoall"):
         share = nodes / (nodes - 1) / per_node
-        bounds = [Bound(one.bytes_per_second * share, f"{one.words}, shared by {per_node} GPUs", one.limit) for one in bounds]
+        bounds = [
+            Bound(one.bytes_per_second * share, f"{one.words}, shared by {per_node} GPUs", one.limit)
+            for one in bounds
+        ]
     return min(bounds, key=lambda one: one.bytes_per_second)
 
 
