@@ -5,7 +5,7 @@ from typing import Any
 from gpudiag.checks.benchmarks.collectives import NO_GPU, SHARED_GPU
 from gpudiag.errors import UsageError
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric, Setup, TestResult
-from gpudiag.model.codec import from_document
+from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Outcome
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.reading import NOT_ASKED, Missing

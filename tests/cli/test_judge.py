@@ -7,7 +7,7 @@ import pytest
 
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 
 ROW = "  8589934592    2147483648     float     sum      -1    31356  273.95  479.41      0    31308  274.36  480.14      0\n"

@@ -4,7 +4,8 @@ import tempfile
 from pathlib import Path
 
 from gpudiag.model.benchmark import Judgement, MeasuredTable
-from gpudiag.model.codec import dumps, loads
+from gpudiag.model.codec import dumps
+from gpudiag.model.documents import loads
 from gpudiag.render.judge_text import render_judgement
 from gpudiag.render.style import Style
 from tests.corpus.judged import JudgeCase, judge_cases
