@@ -367,9 +367,9 @@ def _causes(run: _Run) -> str:
         )
     if run.board is not None and link_bound(run.model, run.board).limit == "collective.links":
         return (
-            "Look in this order. 1. All NVLinks up: `nvidia-smi nvlink -s`. 2. The fabric manager runs:"
-            " `systemctl status nvidia-fabricmanager`. 3. No other program on the GPUs, clocks not held down:"
-            " `nvidia-smi -q -d PERFORMANCE`. 4. NCCL_DEBUG=INFO shows P2P and NVLS, not SHM (`gpudiag explain LOG`)."
+            "Look in this order. 1. No NCCL_ variable is set: `env | grep NCCL_`. 2. All NVLinks up: `nvidia-smi nvlink -s`. 3. The fabric manager runs:"
+            " `systemctl status nvidia-fabricmanager`. 4. No other program on the GPUs, clocks not held down:"
+            " `nvidia-smi -q -d PERFORMANCE`. 5. NCCL_DEBUG=INFO shows P2P and NVLS, not SHM (`gpudiag explain LOG`)."
             " On Blackwell, compare with NCCL_MAX_CTAS=32: NCCL 2.28 halved the thread blocks."
             f" {again}"
         )

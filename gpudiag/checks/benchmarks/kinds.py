@@ -37,8 +37,8 @@ WRONG_DATA = FindingKind(
 FAR_TOO_SLOW = _kind(
     code="measured.far_too_slow",
     outcome=Outcome.FAIL,
-    meaning="A speed is below what any sound machine of this kind is known to reach, whatever NCCL's settings.",
-    remedy="Keep the machine out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it.",
+    meaning="A speed is below what any sound machine of this kind is known to reach, whatever algorithm NCCL chose.",
+    remedy="Run it again with no NCCL_ variable set (`env | grep NCCL_`). If it is slow again, keep the machine out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it.",
     basis=_BASIS,
 )
 TOOL_FAILED = _kind(
