@@ -24,7 +24,7 @@ from gpudiag.checks.benchmarks.kinds import (
     TOO_SMALL,
 )
 from gpudiag.checks.ranks.measured_speeds import Opinion
-from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Setup
+from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Nics, Setup
 from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.reading import Missing
@@ -42,7 +42,6 @@ _SLOWING = (
     (r"NCCL_IB_DISABLE=1", "data between nodes passes through TCP sockets"),
     (r"NCCL_NET=Socket", "data between nodes passes through TCP sockets"),
     (r"NCCL_NET_GDR_LEVEL=(?:LOC|0)\b", "network cards do not read GPU memory"),
-    (r"NCCL_IB_HCA==?\w+(?::\d)?(?:$|\s)", "one network card is allowed, and no more"),
     (r"NCCL_MAX_NCHANNELS=[1-4]\b", "few channels are allowed"),
     (r"NCCL_PROTO=LL\b", "the protocol for small messages is used for all"),
 )
@@ -180,9 +179,37 @@ def _judge(run: _Run) -> Finding:
         return _judge_published(run) or _judge_bound(run, _link(run))
     setup = run.table.setup
     if not isinstance(setup.nics, Missing):
+        allowed = _allowed_cards(setup.settings)
+        if 0 < allowed < setup.nics.count:
+            return _judge_allowed(run, Nics(allowed, setup.nics.gbits_per_second))
         network = network_bound(run.table.operation, setup.nics, run.gpus, run.nodes, run.board)
         return _judge_bound(run, network)
     return _judge_published(run) or _judge_like_scale(run)
+
+
+def _allowed_cards(settings: tuple[str, ...]) -> int:
+    """How many network cards NCCL_IB_HCA names; 0 where it is not set, or names those to leave out."""
+    named = next((one.partition("=")[2] for one in settings if one.startswith("NCCL_IB_HCA=")), "")
+    cards = {card.partition(":")[0] for card in named.lstrip("=").split(",") if card}
+    # `mlx5` alone is the beginning of every card's name.
+    return 0 if named.startswith("^") or any(not re.search(r"_\d+$", card) for card in cards) else len(cards)
+
+
+def _judge_allowed(run: _Run, nics: Nics) -> Finding:
+    """By the cards that NCCL_IB_HCA allows, where those are not all."""
+    bound = network_bound(run.table.operation, nics, run.gpus, run.nodes, run.board)
+    limit, share = speed_limits()[bound.limit], run.busbw / bound.bytes_per_second
+    evidence = Evidence(
+        "busbw", run.busbw, "B/s", limit.warn * bound.bytes_per_second, f"{bound.words}: {limit.source}"
+    )
+    cards = "1 card" if nics.count == 1 else f"{nics.count} cards"
+    words = f"{run.what}. NCCL_IB_HCA allows {cards} of a node: {share:.0%} of {bound.words} ({format_rate(bound.bytes_per_second)})"
+    if share >= limit.warn:
+        message = f"{words}, which is right for that. Without the setting NCCL uses all cards"
+        return KNOWN_SETTING.finding(run.subject, message, evidence)
+    return SLOW.finding(
+        run.subject, f"{words}; {limit.warn:.0%} and more is usual", evidence, remedy=_causes(run)
+    )
 
 
 def _link(run: _Run) -> Bound | None:

@@ -111,7 +111,7 @@ def test_a_matrix_that_ends_early_is_not_judged(read):
 
 def test_one_slow_gpu_of_a_table_is_named(read):
     text = "Device 0: NVIDIA H100 80GB HBM3 (00000000:19:00)\nRunning host_to_device_memcpy_ce.\n"
-    text += "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n 0 1 2 3\n 0 55.3 55.3 44.0 55.2\n\nSUM host_to_device_memcpy_ce 209.8\n"
+    text += "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n 0 1 2 3\n 0 55.3 55.3 36.0 55.2\n\nSUM host_to_device_memcpy_ce 201.8\n"
     [judged] = read(text)
     assert codes([judged]) == ["measured.slow_part"]
     assert "GPU 2 is" in judged.findings[0].message
