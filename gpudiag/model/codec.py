@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 
 # The codec writes such a field's members beside it instead of under its name.
 FLATTEN = {"flatten": True}
+# The codec neither writes nor reads such a field; it has a default.
+UNWRITTEN = {"unwritten": True}
 _NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does not have it")
 _REASONS = {reason.value: reason for reason in MissingReason}
 _NO_WORDS: dict[str, str] = {}
@@ -55,6 +57,7 @@ def noun(cls: type[_T]) -> type[_T]:
     made.__hash__ = _hash
     made.__repr__ = _show
     made.__reduce__ = _reduce
+    made.COMPARED = tuple(one.name for one in fields(made) if one.compare)
     return made  # type: ignore[no-any-return]
 
 
@@ -94,12 +97,16 @@ def _values(self: Any) -> tuple[Any, ...]:
     return tuple(getattr(self, name) for name in self.__match_args__)
 
 
+def _compared(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, name) for name in self.COMPARED)
+
+
 def _equals(self: Any, other: object) -> Any:
-    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(_compared(self))
 
 
 def _show(self: Any) -> str:
@@ -182,10 +189,15 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
     return document
 
 
+def written_fields(noun_type: Any) -> "list[Field[Any]]":
+    """The fields that a document has, or whose members it has."""
+    return [one for one in fields(noun_type) if not one.metadata.get("unwritten")]
+
+
 @cache
 def _written_fields(noun_type: Any) -> tuple[tuple[str, bool], ...]:
     """Each field's name, and whether its members are written beside it."""
-    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in fields(noun_type))
+    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in written_fields(noun_type))
 
 
 def format_time(moment: datetime) -> str:
@@ -293,7 +305,7 @@ _SCALARS: dict[Any, type] = {
 
 @cache
 def _field_plan(noun_type: Any) -> tuple[_Plan, ...]:
-    return tuple(_Plan(noun_type, one) for one in fields(noun_type))
+    return tuple(_Plan(noun_type, one) for one in written_fields(noun_type))
 
 
 def _noun(noun_type: Any, document: Any, otherwise: Missing | None) -> Any:
