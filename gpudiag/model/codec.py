@@ -57,7 +57,6 @@ def noun(cls: type[_T]) -> type[_T]:
     made.__hash__ = _hash
     made.__repr__ = _show
     made.__reduce__ = _reduce
-    made.COMPARED = tuple(one.name for one in fields(made) if one.compare)
     return made  # type: ignore[no-any-return]
 
 
@@ -97,8 +96,14 @@ def _values(self: Any) -> tuple[Any, ...]:
     return tuple(getattr(self, name) for name in self.__match_args__)
 
 
+@cache
+def _compared_names(noun_type: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(noun_type) if one.compare)
+
+
 def _compared(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, name) for name in self.COMPARED)
+    kind: Any = type(self)
+    return tuple(getattr(self, name) for name in _compared_names(kind))
 
 
 def _equals(self: Any, other: object) -> Any:

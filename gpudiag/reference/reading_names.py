@@ -33,9 +33,21 @@ _NO_READINGS = {
 }
 _UNITS = ("_bytes_per_second", "_bytes", "_celsius", "_watts", "_mhz", "_percent", "_seconds", "_bits")
 _SPELLED = {
-    "ecc": "ECC", "gpu": "GPU", "gsp": "GSP", "inforom": "InfoROM", "cuda": "CUDA", "mig": "MIG", "nvlink": "NVLink",
-    "numa": "NUMA", "pcie": "PCIe", "pci": "PCI", "sm": "SM", "uuid": "UUID", "vbios": "VBIOS", "nvml": "NVML",
-}  # fmt: skip
+    "ecc": "ECC",
+    "gpu": "GPU",
+    "gsp": "GSP",
+    "inforom": "InfoROM",
+    "cuda": "CUDA",
+    "mig": "MIG",
+    "nvlink": "NVLink",
+    "numa": "NUMA",
+    "pcie": "PCIe",
+    "pci": "PCI",
+    "sm": "SM",
+    "uuid": "UUID",
+    "vbios": "VBIOS",
+    "nvml": "NVML",
+}
 
 
 @cache

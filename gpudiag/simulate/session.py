@@ -1,4 +1,4 @@
-"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and its end.
+"""A simulated machine for programs: library, nvidia-smi, host tree, environment, and its end.
 
 A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
 was killed. So programs must end with the machine: a guardian process waits for the end of the session's
@@ -249,7 +249,10 @@ def _parent_folder() -> Path:
             if own and may_execute and os.access(place, os.W_OK) and ":" not in str(place):
                 return place
     raise UsageError(
-        f"no folder for a simulated machine can be used: tried {' and '.join(map(str, places)) or 'TMPDIR, /tmp'}",
+        (
+            "no folder for a simulated machine can be used: tried "
+            f"{' and '.join(map(str, places)) or 'TMPDIR, /tmp'}"
+        ),
         hint="set TMPDIR to a folder of your own that has room and is not mounted noexec",
     )
 
@@ -361,7 +364,10 @@ class Session:
         nvidia_smi = self.folder / "bin" / "nvidia-smi"
         nvidia_smi.unlink(missing_ok=True)
         if self.scenario.nvidia_smi_present:
-            start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import program as nvidia_smi"
+            start = (
+                "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import "
+                "program as nvidia_smi"
+            )
             start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
             # -I -S: without the environment and site-packages it starts in milliseconds.
             _write_program(nvidia_smi, f"{python} -I -S -c '{start}' {parent}")
@@ -427,7 +433,7 @@ def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
 
 
 def _write_first(root: Path, files: Mapping[str, str]) -> None:
-    """Write the host tree of a machine that nobody looks at yet: some 500 files, none of which is there to be replaced."""
+    """Write the host tree of a machine that nothing reads yet: some 500 new files."""
     made: set[str] = set()
     for path, text in files.items():
         _refuse_outside(path)
