@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gpudiag.probe.nvml import LIBRARY
 from gpudiag.probe.nvml.ask import (
     LIBRARY_NOT_FOUND,
     Noted,
@@ -18,7 +19,6 @@ from gpudiag.probe.nvml.ask import (
     reason_of,
     state_of_init,
 )
-from gpudiag.probe.nvml.early import LIBRARY
 from gpudiag.probe.sheet import Sheet
 from gpudiag.probe.start import SIMULATED
 
