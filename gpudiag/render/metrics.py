@@ -29,7 +29,7 @@ _NVLINK_ERRORS = {
     "crc_flit": "flow-control CRC errors", "crc_data": "data CRC errors", "replay": "retries",
     "recovery": "recovery errors",
 }  # fmt: skip
-_CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
+_CAUSE_NAMES = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
 # One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG instance
 # has of its own is a metric of readings that it has under the same names.
@@ -71,7 +71,7 @@ class Metric:
     rare: frozenset[str] = frozenset()  # label values of samples that are only in the full scrape
 
 
-_ACTIONS_TOLD = ", ".join(
+_ACTION_NAMES = ", ".join(
     f"{number} {action.replace('_', ' ').replace('p2p', 'P2P').replace('gpu', 'GPU').replace('imex', 'IMEX')}"
     for number, action in enumerate(("nothing", *RECOVERY_ACTIONS[1:]))
 )
@@ -191,7 +191,7 @@ _MADE: dict[str, tuple[Metric, ...]] = {
                 DcgmName(
                     f"DCGM_FI_DEV_{reason.upper()}_VIOLATION",
                     "counter",
-                    f"Throttling duration due to {_CAUSES_TOLD.get(reason, reason)} constraints (in ns).",
+                    f"Throttling duration due to {_CAUSE_NAMES.get(reason, reason)} constraints (in ns).",
                     _NANOSECONDS_PER_SECOND,
                     {"reason": reason},
                 )
@@ -222,7 +222,7 @@ _MADE: dict[str, tuple[Metric, ...]] = {
         Metric(
             "gpudiag_gpu_recovery_action",
             "gauge",
-            f"What NVML asks for: {_ACTIONS_TOLD}.",
+            f"What NVML asks for: {_ACTION_NAMES}.",
             _recovery,
         ),
     ),
@@ -344,7 +344,7 @@ _ONLY_DCGM = (
         "",
         "gauge",
         "",
-        _sampler([("power_draw_watts", {}, 1.0)]),  # what NVML says is of now wherever it says so
+        _sampler([("power_draw_watts", {}, 1.0)]),  # the present draw on every GPU whose NVML names it so
         (DcgmName("DCGM_FI_DEV_POWER_USAGE_INSTANT", "gauge", "Instantaneous power draw (in W)."),),
     ),
     Metric(
