@@ -9,7 +9,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveResult
 from gpudiag.model.training import StrategyResult
 
-# --- what a run tells while it goes on
+# --- what a run reports while it continues
 
 
 class EventKind(StrEnum):
@@ -118,7 +118,7 @@ class NumberedEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """`gpudiag.run_events/1`: what a run has told."""
+    """`gpudiag.run_events/1`: what a run has reported."""
 
     SCHEMA: ClassVar[str] = "gpudiag.run_events/1"
 
@@ -134,4 +134,4 @@ class RunNews:
     text: str
 
 
-RunTold = Union[Run, RunNews]  # noqa: UP007 - used at run time
+RunUpdate = Union[Run, RunNews]  # noqa: UP007 - used at run time

@@ -228,7 +228,7 @@ class RunMemory:
         return os.uname().nodename if snapshot is None else machine_key(snapshot)
 
     def _load(self) -> None:
-        """In the disk's thread: the first picture says whether the machine is a simulated one."""
+        """In the disk's thread: the first picture shows whether the machine is simulated."""
         until = monotonic() + _SECONDS
         while self._snapshot() is None and monotonic() < until:
             sleep(0.05)
