@@ -60,7 +60,7 @@ def _messages(netlink: socket) -> Iterator[bytes]:
 
 
 def _parse_address(body: bytes) -> InterfaceAddress:
-    """What one RTM_NEWADDR says."""
+    """The content of one RTM_NEWADDR."""
     family, prefix, _, _, index = _ADDRESS_HEADER.unpack_from(body)
     attributes: dict[int, bytes] = {}
     at = _ADDRESS_HEADER.size

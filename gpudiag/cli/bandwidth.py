@@ -68,7 +68,7 @@ def _test(
         BandwidthRun(
             plan,
             store,
-            progress.say,
+            progress.announce,
             progress.warn,
             join_listeners(events.write, progress.show),
             python=options["python"],
@@ -76,13 +76,13 @@ def _test(
     ):
         with progress:
             report = run.run()
-        status = _tell(report, exit_status(report, PreflightPlan()), wanted, launch)
+        status = _share(report, exit_status(report, PreflightPlan()), wanted, launch)
         warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
     return status
 
 
-def _tell(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
+def _share(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
     from gpudiag.render.report_formats import render_json
 
     def document() -> str:

@@ -63,7 +63,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
                 watch_seconds=plan.watch,
                 deadline_seconds=plan.deadline_seconds,
             )
-            _tell(report, events)
+            _write_events(report, events)
         return print_hang(report, wanted)
     if pid is not None or plan.job_of is not None:
         raise UsageError(
@@ -73,7 +73,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
     return _hang_together(environment, plan, native=native, wanted=wanted)
 
 
-def _tell(report: HangReport, events: EventFile) -> None:
+def _write_events(report: HangReport, events: EventFile) -> None:
     """Write an event for each finding, and the outcome."""
     from gpudiag.model.run import EventKind, RunEvent
 
@@ -123,7 +123,7 @@ def _hang_together(
             deadline_seconds=plan.deadline_seconds,
         )
         own = EXIT_STATUSES[report.outcome]
-        if launch.tells:
+        if launch.is_reporter:
             collected = launch.collect(to_document(report), own)
             joined = join_hang_sources(collected.sources, limits, is_whole=collected.is_whole)
             status = print_hang(joined, wanted)

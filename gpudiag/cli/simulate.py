@@ -1,4 +1,4 @@
-"""`gpudiag simulate`: run a program on a simulated machine, or say what that machine is."""
+"""`gpudiag simulate`: run a program on a simulated machine, or show what that machine is."""
 
 import click
 
@@ -51,7 +51,7 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does not need it
 
     if not scenario:
-        raise UsageError("say which machine to simulate", hint=f"one of {', '.join(sorted(base_machines()))}")
+        raise UsageError("name the machine to simulate", hint=f"one of {', '.join(sorted(base_machines()))}")
     machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
