@@ -92,9 +92,9 @@ def _verdict(
     elif findings:
         first, more = findings[0], len(findings) - 1
         others = f", and {more} more" if more else ""
-        said = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
+        sentence = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
         rest = verdict.sentence.removeprefix(NOTHING_WRONG).strip()
-        verdict = replace(verdict, sentence=f"{said} {rest}".strip())
+        verdict = replace(verdict, sentence=f"{sentence} {rest}".strip())
     elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
         cut = next(name for name, shown in facts if shown.is_cut)
         verdict = replace(
@@ -223,7 +223,7 @@ def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list
         for sighting in sightings
         if sighting.role is not Role.SYMPTOM and ANY_CAUSE not in follows[sighting.explanation.topic]
     ]
-    told: list[Sighting] = []
+    ordered: list[Sighting] = []
     for sighting in sightings:
         topic = sighting.explanation.topic
         origin = next((other for other in follows[topic] if other in topics), None)
@@ -231,8 +231,8 @@ def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list
             origin = next((root for root in roots if root != topic), None)
             if origin is None and unknown and unknown[0].where:
                 origin = "the unknown error"
-        told.append(sighting if origin is None else _as_echo(sighting, origin))
-    return sorted(told, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
+        ordered.append(sighting if origin is None else _as_echo(sighting, origin))
+    return sorted(ordered, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
 
 
 def _as_echo(sighting: Sighting, origin: str) -> Sighting:
@@ -250,15 +250,15 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
                 continue
             last[name, raised.stream] = raised
             counts[_shape(raised.text)] = counts.get(_shape(raised.text), 0) + 1
-    told: dict[str, UnknownError] = {}
+    errors: dict[str, UnknownError] = {}
     for (name, stream), raised in last.items():
         error = UnknownError(
             text=shorten_text(mask_text(raised.text), 500), log=name, line=raised.number, count=counts[_shape(raised.text)], where=shorten_text(mask_text(raised.where), 300),
             rank=stream, meaning=meaning_of(raised.text),
         )  # fmt: skip
-        told.setdefault(_shape(raised.text), error)
-    if told or has_cause:
-        return sorted(told.values(), key=lambda error: error.line)
+        errors.setdefault(_shape(raised.text), error)
+    if errors or has_cause:
+        return sorted(errors.values(), key=lambda error: error.line)
     for name, shown in facts:
         line = shown.last_error
         if line is not None and not shown.found and not shown.went_on(line.number):

@@ -1,4 +1,4 @@
-"""What the path of a log says: of which rank, host and attempt it is."""
+"""Reads the path of a log: which rank, host and attempt it is of."""
 
 import re
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Of which rank, host and attempt a log is, as far as its path says."""
+    """The rank, host and attempt of a log, as far as its path shows them."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -45,7 +45,7 @@ class LogPlace:
 
 @lru_cache(maxsize=4096)
 def read_place(name: str, shared: int = 0) -> LogPlace:
-    """What a path says; the parts nearest to the file's name go before.
+    """What a path shows; the parts nearest to the file's name take precedence.
 
     Its first `shared` characters are those of every log's path: no host's name is guessed from them.
     """

@@ -388,7 +388,7 @@ def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
 
 def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
     if explanation is not None and _is_of_plugin(event) and _is_of_application(event.topic):
-        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].mend}"
+        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].remedy}"
     if explanation is not None:
         failure = failures().get(event.topic)
         return explanation.remedy if failure is None else failure.remedy_for(event.text)

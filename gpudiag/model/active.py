@@ -35,7 +35,7 @@ COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
 @dataclass(frozen=True, slots=True)
 class ActivePlan:
-    """What every rank is told: the tests, on which kind of device, and how much of it."""
+    """What every rank receives: the tests, the kind of device, and the sizes."""
 
     tests: tuple[str, ...]
     device_kind: str  # cpu or cuda
@@ -146,7 +146,7 @@ class SustainedResult:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryPoint:
-    """What one GPU's sensors said while a test ran, `at_seconds` after the ranks were started."""
+    """The readings of one GPU's sensors while a test ran, `at_seconds` after the ranks were started."""
 
     at_seconds: float
     device_uuid: str

@@ -299,7 +299,7 @@ class RankSpeed:
 
 @dataclass(frozen=True, slots=True)
 class StrategyMeasurement:
-    """One strategy on its ranks: all that they told, and what happened to them."""
+    """One strategy on its ranks: all that they reported, and what happened to them."""
 
     strategy: str
     workload: str
