@@ -144,7 +144,7 @@ def judge_history(sight: Sight) -> DoctorPart:
 
 
 def judge_ports(sight: Sight) -> DoctorPart:
-    """The ports that `serve` and ranks take unless told otherwise."""
+    """The ports that `serve` and ranks take by default."""
     ports = sight.seen.ports
     if isinstance(ports, Missing):
         return unread("ports", "the ports of this machine", ports)
@@ -188,9 +188,9 @@ def judge_cgroup(sight: Sight) -> DoctorPart:
             return DoctorPart("cgroup", PartState.NOT_HERE, explain_missing(cgroup))
         return unread("cgroup", "the control group", cgroup)
     memory, processors = cgroup.memory_limit_bytes, cgroup.processors_limit
-    said = [f"memory limited to {format_size(memory)}"] if isinstance(memory, int) else []
-    said += [f"{processors:g} processors"] if isinstance(processors, float) else []
-    return DoctorPart("cgroup", PartState.WORKS, ", ".join(said) or "no limit of memory or processors")
+    limits = [f"memory limited to {format_size(memory)}"] if isinstance(memory, int) else []
+    limits += [f"{processors:g} processors"] if isinstance(processors, float) else []
+    return DoctorPart("cgroup", PartState.WORKS, ", ".join(limits) or "no limit of memory or processors")
 
 
 def judge_slurm(sight: Sight) -> DoctorPart:
@@ -204,7 +204,7 @@ def judge_slurm(sight: Sight) -> DoctorPart:
 
 
 def judge_kubelet(sight: Sight) -> DoctorPart:
-    """The kubelet's socket, which says which pod has which GPU."""
+    """The kubelet's socket, which reports the pod of each GPU."""
     kubelet = sight.seen.kubelet
     if isinstance(kubelet, Missing):
         if kubelet.reason is MissingReason.SOURCE_ABSENT:

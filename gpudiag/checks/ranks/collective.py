@@ -152,12 +152,12 @@ def _judge_result(
     verdict = judge_speed("busbw", busbw, "B/s", opinions)
     kind = COLLECTIVE_SPEED if verdict.outcome is Outcome.PASS else COLLECTIVE_SLOW
     algorithm = find_algorithm(result, devices, environment)
-    told = () if isinstance(algorithm, Missing) else (Evidence("algorithm", algorithm, source="NCCL"),)
+    chosen = () if isinstance(algorithm, Missing) else (Evidence("algorithm", algorithm, source="NCCL"),)
     message = (
         f"{result.op} {result.dtype} of {format_size(result.size_bytes)} on {measurement.world_size} GPUs: "
         f"{format_rate(busbw)} busbw, expected {format_rate(max(opinion.expected for opinion in opinions))}"
     )
-    return kind.finding(HostSubject(measurement.host), message, *verdict.evidence, *told)
+    return kind.finding(HostSubject(measurement.host), message, *verdict.evidence, *chosen)
 
 
 def _history_opinions(before: Baseline | None) -> list[Opinion]:
@@ -203,15 +203,15 @@ def _algorithm_of(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL was set, or NVLS, its our choice where it can.
+    """The algorithm whose figures count: as NCCL_ALGO sets it; otherwise NVLS, NCCL's default where the GPUs support it.
 
     A speed that NVLS would be slow for and a ring would not is a ring's: then NVLS is off, and no link is bad.
     """
     if environment.get("NCCL_NVLS_ENABLE") == "0":
         return "ring"
-    told = {"ring": "ring", "tree": "tree", "nvls": "NVLS"}.get(environment.get("NCCL_ALGO", "").lower())
-    if told is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
-        return told or "NVLS"
+    forced = {"ring": "ring", "tree": "tree", "nvls": "NVLS"}.get(environment.get("NCCL_ALGO", "").lower())
+    if forced is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
+        return forced or "NVLS"
     share, busbw = speed_limits()["collective.measured"].warn, result.busbw_bytes_per_second
     rings = [rate.value for rate in rates if rate.algorithm == "ring"]
     fits = rings and not isinstance(busbw, Missing) and share * min(rings) <= busbw <= _BEST_RING * max(rings)

@@ -247,9 +247,9 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
     ]
     seen = seen_meanwhile(active_of(context), result)
     by_device = () if device is None else matrix_opinions(device, result.dtype, result.size, seen)
-    said = (*by_device, *peers_opinion(peers))
+    expectations = (*by_device, *peers_opinion(peers))
     return judge_against(
-        context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", said
+        context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", expectations
     )
 
 

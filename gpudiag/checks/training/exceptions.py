@@ -124,7 +124,7 @@ def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failu
 def with_meaning(finding: Finding, meaning: Failure) -> Finding:
     """The finding with what its exception is known to mean, who must act, and how to fix it."""
     fact = Evidence("meaning", f"{meaning.title}: {meaning.cause}", source=f"gpudiag explain {meaning.id}")
-    return replace(finding, evidence=(*finding.evidence, fact), remedy=meaning.mend, owner=meaning.owner)
+    return replace(finding, evidence=(*finding.evidence, fact), remedy=meaning.remedy, owner=meaning.owner)
 
 
 def _shows(failure: Failure, line: str, frames: str) -> bool:
