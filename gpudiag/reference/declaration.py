@@ -155,7 +155,7 @@ class Otel:
 
 
 class Metric:
-    """The reading as a sample of a family, multiplied into the family's unit, told from the others by its labels.
+    """The reading as a sample of a family, multiplied into the family's unit, distinguished from the others by its labels.
 
     `rare`: this sample is only in the full scrape.
     """
@@ -204,7 +204,7 @@ class Fact:
 class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
-    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
+    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier`: how
     often the service asks: once, on every tick (fast: what moves from second to second), every five seconds (slow), or
     every minute (fixed: what changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
     """

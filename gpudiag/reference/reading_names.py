@@ -21,7 +21,7 @@ WHY_MISSING = {
     MissingReason.ERROR: "reading it failed",
 }
 
-# Names whose words, taken as they stand, would not tell a person what they are.
+# Names whose own words would not be clear to a reader.
 _NAMES = {
     "id": "identity",
     "responding": "an answer to any question",
@@ -114,7 +114,7 @@ def describe_missing(missing: Missing) -> str:
 
 
 def explain_missing(missing: Missing) -> str:
-    """Why a value is not there: the source's own words, or ours where it said nothing."""
+    """Why a value is not there: the source's own words, or ours where it gave none."""
     return missing.detail or WHY_MISSING[missing.reason]
 
 

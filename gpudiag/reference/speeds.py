@@ -21,7 +21,7 @@ class SpeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class LeastSize:
-    """The smallest that a measured speed says something of: seconds of one call, and times the cache of a GPU."""
+    """The smallest size at which a measured speed counts: seconds of one call, and times the cache of a GPU."""
 
     call_seconds: float
     cache_times: int

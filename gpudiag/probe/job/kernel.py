@@ -49,7 +49,7 @@ class Schedule:
 class SchedulerClocks:
     """The scheduler's clock of each processor, which counts neither interrupts nor time that a hypervisor took.
 
-    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is told by the clock of the
+    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is known by the clock of the
     processor that it ran on, which is read by running there for a moment.
     """
 

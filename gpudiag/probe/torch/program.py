@@ -3,7 +3,7 @@
 `PYTHON program.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
 
     ["absent", WORDS]          torch is not installed there
-    ["build", {...}]           model.TorchFacts, as far as the build tells it
+    ["build", {...}]           model.TorchFacts, as far as the build shows it
     ["counts", {...}]          how many GPUs torch counts, and whether CUDA initialises
     ["device", ORDINAL, {...}] one GPU as CUDA shows it, once a context was tried on it
     ["finished", SECONDS]
