@@ -193,7 +193,7 @@ class Alerting:
         return result
 
     def read_metrics(self) -> str:
-        """What Prometheus says of itself."""
+        """What Prometheus reports about itself."""
         return httpx.get(f"{self.url}/metrics", timeout=30.0).raise_for_status().text
 
     def rule_failures(self) -> float:

@@ -114,13 +114,13 @@ def _start_children(count: int) -> subprocess.Popen[bytes]:
 def _import_milliseconds() -> float:
     """Beyond what a probe's process has loaded by then."""
     program = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
-    told = [
+    printed = [
         subprocess.check_output(
             [sys.executable, "-c", f"import os, re, socket, struct; {program.format('psutil')}"]
         )
         for _ in range(_IMPORTS)
     ]
-    return 1000 * statistics.median(map(float, told))
+    return 1000 * statistics.median(map(float, printed))
 
 
 def _import_kib() -> int:

@@ -123,7 +123,7 @@ class Row:
     wanted: tuple[str, ...]
     verdict: str
     found: tuple[str, ...]
-    keeps_jobs_off: bool = False  # some FAIL says so; the gate is another question than the verdict
+    keeps_jobs_off: bool = False  # some FAIL blocks jobs; the gate is another question than the verdict
 
     @property
     def kept(self) -> bool:
@@ -262,7 +262,7 @@ def _codes(names: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Write the page; say which rows break their promise, and end with status 1 if any does."""
+    """Write the page; print which rows break their promise, and end with status 1 if any does."""
     healthy, faulty, compared = list(healthy_rows()), list(fault_rows()), list(compared_rows())
     injected = list(injected_rows())
     _, heading, rest = PAGE.read_text().partition(_NEXT_HEADING)
