@@ -13,6 +13,7 @@ GIB = 1024**3
 TIB = 1024**4
 
 BYTES_PER_GB = 1_000_000_000
+BYTES_PER_MB = 1_000_000
 MILLIWATTS_PER_WATT = 1000
 MILLIJOULES_PER_JOULE = 1000
 JOULES_PER_KWH = 3_600_000
@@ -53,7 +54,9 @@ def format_gib(size_bytes: float) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """A rate in GB/s (1e9 bytes per second) with three significant figures: `0.42 GB/s`."""
+    """A rate with three significant figures, in GB/s (1e9 bytes per second), or MB/s below 0.1: `0.420 GB/s`, `6.57 MB/s`."""
+    if bytes_per_second < 0.1 * BYTES_PER_GB:
+        return f"{significant(bytes_per_second / BYTES_PER_MB)} MB/s"
     return f"{significant(bytes_per_second / BYTES_PER_GB)} GB/s"
 
 

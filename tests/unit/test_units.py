@@ -79,3 +79,11 @@ def test_a_figure_has_three_significant_digits(value, text):
 )
 def test_a_duration_is_short(seconds, text):
     assert units.format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "text"),
+    [(365e9, "365 GB/s"), (0.1e9, "0.100 GB/s"), (6.57e6, "6.57 MB/s"), (0, "0 MB/s")],
+)
+def test_a_rate_has_three_figures_and_no_leading_zeros(bytes_per_second: float, text: str) -> None:
+    assert units.format_rate(bytes_per_second) == text

@@ -55,9 +55,10 @@ class Announcer:
         self._addresses, self._machine = card.addresses, card.machine
         self._hosts = tuple(hosts)[:_MOST_KNOWN]
         self._known: tuple[str, ...] | None = None
-        self._heard: dict[tuple[str, int, str, str], Heard] = {}
+        self._heard: dict[tuple[str, int, str, str, bool], Heard] = {}
         self._misses = False
         self._closed = False
+        self._relayed: Card | None = None
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
 
@@ -66,11 +67,23 @@ class Announcer:
         """What is announced, with the addresses that this machine looks up."""
         return replace(self._card, addresses=self._addresses, machine=self._machine)
 
+    @property
+    def is_announcing(self) -> bool:
+        """Whether somebody has been missed for so long that this agent announces itself."""
+        return self._misses and self._socket is not None
+
     def start(self) -> None:
         """Announce from 1.5 s from now on, unless `pause` is called before; again and again, ever more seldom."""
         self._misses = True
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    def relay(self, card: Card) -> None:
+        """From now on, without announcing anything, answer agents of that leader's run with its card, and keep theirs."""
+        self._relayed = replace(card, relayed=True)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._open_and_announce, daemon=True)
             self._thread.start()
 
     def pause(self) -> None:
@@ -90,7 +103,7 @@ class Announcer:
         opened = self._socket
         if opened is None or self._closed:
             return
-        self._card = replace(self._card, ended=exit_status)
+        self._card = replace(self._relayed or self._card, ended=exit_status)
         for _ in range(_TIMES_OF_END):
             with contextlib.suppress(OSError):
                 self._send_to_all(opened)
@@ -108,6 +121,9 @@ class Announcer:
                 self._thread = None  # all came in time: not even a socket was made
                 return
             time.sleep(0.05)
+        self._open_and_announce()
+
+    def _open_and_announce(self) -> None:
         with contextlib.suppress(OSError), _open_socket() as self._socket:
             self._announce(self._socket)
 
@@ -131,13 +147,14 @@ class Announcer:
         own = self.card
         if (card.key, card.rank, card.host, card.entry) == (own.key, own.rank, own.host, own.entry):
             return
-        place = (card.key, card.rank, card.host, card.place)
+        place = (card.key, card.rank, card.host, card.place, card.relayed)
         if place in self._heard or len(self._heard) < _MOST_CARDS:
             now = time.monotonic()
             first = self._heard[place].first_at if place in self._heard else now
             self._heard[place] = Heard(card, address[0], now, first)
-        if own.leads and not card.leads:
-            _send(opened, _datagram(own), address)
+        answer = own if own.leads else self._relayed
+        if answer is not None and not card.leads and (own.leads or card.key == answer.key):
+            _send(opened, _datagram(answer), address)
 
     def _send_to_all(self, opened: socket.socket) -> None:
         data = _datagram(self.card)

@@ -86,7 +86,9 @@ class Astray:
         found: dict[int, Address] = {}
         for heard in self._announcer.heard():
             one = heard.card
-            if one.port is not None and one.rank < self.card.rank and self._is_same_run(heard):
+            if one.port is None or one.relayed:
+                continue
+            if one.rank < self.card.rank and self._is_same_run(heard):
                 found[one.rank] = (heard.address, one.port)
         return found
 
@@ -136,7 +138,7 @@ class Astray:
         if now - self._tried_at < _RETRY_SECONDS or self._is_still_looking(now):
             return
         for heard in self._announcer.heard():
-            if not heard.card.leads or not is_same_job(self.card, heard.card):
+            if not heard.card.leads or heard.card.relayed or not is_same_job(self.card, heard.card):
                 continue
             if self._is_at_place(heard):
                 if heard.card.key != self.card.key:  # another name of the same machine

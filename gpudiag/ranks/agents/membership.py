@@ -81,6 +81,9 @@ class Follower:
     ) -> None:
         """Report this agent's ranks over `link`; keep the leader's messages in `peers`; ask it over `paths`."""
         self._link = link
+        self.announcer: Announcer | None = None  # by which it relays what others announce
+        self._is_relay = False
+        self._relayed: dict[tuple[int, str], float] = {}
         self.notes: list[messages.WayLook] = []  # what the leader is to get of what was found on the way
         self.addresses: HostAddresses | None = None  # of this host, for the leader
         self._paths = paths
@@ -124,6 +127,7 @@ class Follower:
             for message in self._receive():  # first: clock questions must be answered at once
                 self._unanswered_since = None
                 self._answer(message)
+            self._relay()
             while self.notes:
                 self._link.send(self.notes.pop(0))
             new = self._local.poll()
@@ -142,6 +146,22 @@ class Follower:
                 raise LeaderSilentError
         self._link.send(messages.VerdictReceived())
         return self._verdict
+
+    @property
+    def relays(self) -> bool:
+        """Whether agents were heard that the leader may not hear."""
+        return bool(self._relayed)
+
+    def _relay(self) -> None:
+        """Send the leader what agents of its run have announced since the last time."""
+        if not self._is_relay or self.announcer is None:
+            return
+        for heard in self.announcer.heard():
+            card, place = heard.card, (heard.card.rank, heard.card.host)
+            is_new = self._relayed.get(place) != heard.at
+            if is_new and not card.leads and card.key == self.announcer.card.key:
+                self._relayed[place] = heard.at
+                self._link.send(messages.RelayedCard(card, heard.address))
 
     def _receive(self) -> list[messages.Message]:
         try:
@@ -196,6 +216,10 @@ class Follower:
                 self._link.send(messages.ClockAnswer(message.asked_at, time.monotonic()))
             case messages.RefusedRank():
                 raise started_twice(message.rank, message.why)
+            case messages.RelayRequest():
+                if self.announcer is not None:
+                    self._is_relay = True
+                    self.announcer.relay(message.card)
             case messages.SurveyRequest():
                 if self._paths is not None:
                     self._paths.surveyor.start(message)
@@ -289,7 +313,7 @@ class Membership:
                 return run if self._twin is None else self._follow_twin(self._twin, assignment)
             leader, link = found
             follower = Follower(link, assignment, own, self._peers, self._paths)
-            follower.addresses = self._addresses
+            follower.addresses, follower.announcer = self._addresses, self._announcer
             self._look_on(follower)
             try:
                 verdict = follower.follow(self._discovery.rank, self._location, self._discovery.port, leader)
@@ -301,6 +325,8 @@ class Membership:
                 self._peers.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
             else:
                 self._keep_answering(verdict.run)
+                if follower.relays and self._announcer is not None and verdict.run is not None:
+                    self._announcer.announce_end(int(_exit_status(verdict.run)))
                 return _obey(verdict, link)
 
     def close(self) -> None:

@@ -68,6 +68,7 @@ class Card:
     ended: int | None = (
         None  # from a leader that has reported it: the exit status of all, whom no link reaches
     )
+    relayed: bool = False  # the leader's card, from one of its followers: nobody finds it at that address
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,21 @@ class Stray:
     """To the leader of others of its job, from an agent that does not find rank 0: who it is, and what it found."""
 
     card: Card
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """From a leader that misses ranks: relay what agents of this run announce, and answer them with its card."""
+
+    card: Card
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedCard:
+    """From a follower: what an agent announces that reaches this one, and perhaps not the leader."""
+
+    card: Card
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +314,8 @@ Message = (
     | Card
     | Stray
     | WayLook
+    | RelayRequest
+    | RelayedCard
     | RefusedRank
     | RankState
     | RankSettings

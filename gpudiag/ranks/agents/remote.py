@@ -50,6 +50,7 @@ _GATHER_SECONDS = 2.0
 
 # How often the leader is heard by its followers, and how often the next leaders get what it knows.
 _TELL_SECONDS = 0.5
+_MOST_RELAYS = 8
 # All states are as many as there are ranks, so telling all ranks costs the square of that: the lowest ranks, which lead
 # next, get them every time, and as many of the others in turn. With many ranks they are made less often.
 _HEIRS = 16
@@ -196,6 +197,9 @@ class RemoteRanks:
         self._own_rank = own_rank
         self._own = own
         self._told_at = 0.0
+        self._relays: set[str] = (
+            set()
+        )  # hosts of followers that listen for agents that this one does not hear
         self._asked_at = 0.0
         self._turn = 0
         others = (rank for rank in range(world_size) if rank != own_rank)
@@ -340,11 +344,23 @@ class RemoteRanks:
         """The ranks that their agents could not start."""
         return tuple(self._start_failures.values())
 
+    def _ask_for_relays(self) -> None:
+        """Let one follower of each of some hosts listen for agents that this one does not hear."""
+        request = self.strays.wants_relays
+        if request is None or len(self._relays) >= _MOST_RELAYS:
+            return
+        for record in self._records.values():
+            host = record.view.host
+            if record.link is not None and host not in (self._own_host, *self._relays):
+                self._relays.add(host)
+                record.link.send(request)
+
     def send_views(self, views: tuple[RankView, ...]) -> None:
         """Twice a second, ask the followers for their clocks' time, and send the next leaders what this one knows."""
         self.strays.announce(
             any(view.life is Life.NOT_STARTED and view.rank != self._own_rank for view in views)
         )
+        self._ask_for_relays()
         now = time.monotonic()
         due = now - self._asked_at >= _TELL_SECONDS
         question = line_of(messages.ClockQuestion(now))
@@ -521,6 +537,8 @@ class RemoteRanks:
                 return record.compare_clocks(message)
             case messages.RankSettings():
                 record.settings = message.settings
+            case messages.RelayedCard():
+                self.strays.note_relayed(message.card, message.address)
             case messages.WayLook():
                 record.way = message
             case messages.SentSegments():

@@ -49,6 +49,7 @@ class Strays:
         self._addresses = addresses
         self._is_under_way = is_under_way
         self._records: dict[_Place, StrayRecord] = {}
+        self._relayed: dict[_Place, Heard] = {}
         self._has_refused = False
         self.twins: dict[_Place, str] = {}  # ranks that were started twice, with both hosts
         self.twins_since = math.inf  # CLOCK_MONOTONIC, in seconds
@@ -94,6 +95,19 @@ class Strays:
             except LinkLostError:
                 record.link.close()
                 del self._records[place]
+
+    def note_relayed(self, card: messages.Card, address: str) -> None:
+        """Keep what an agent announces that a follower hears."""
+        now = time.monotonic()
+        earlier = self._relayed.get((card.rank, card.host))
+        first_at = now if earlier is None else earlier.first_at
+        self._relayed[card.rank, card.host] = Heard(card, address, now, first_at)
+
+    @property
+    def wants_relays(self) -> messages.RelayRequest | None:
+        """What followers are asked for once ranks have been missing for a moment; None before."""
+        misses = self._announcer is not None and self._announcer.is_announcing
+        return messages.RelayRequest(self._card) if misses and self._card is not None else None
 
     def announce(self, incomplete: bool) -> None:
         """Announce this leader while ranks are missing; and find out whether it is the one that the others look for."""
@@ -197,13 +211,19 @@ class Strays:
         self.twins[rank, host] = describe_twins(rank, self._hosts()[rank], host)
         self.twins_since = min(self.twins_since, time.monotonic())
 
+    def _heard(self) -> tuple[Heard, ...]:
+        """What agents announce that reaches this one, or one of its followers."""
+        own = () if self._announcer is None else self._announcer.heard()
+        known = {(heard.card.rank, heard.card.host) for heard in own}
+        return (*own, *(heard for place, heard in self._relayed.items() if place not in known))
+
     def _unreached(self) -> list[Heard]:
         """The agents of this run that are heard, and that no link reaches."""
         if self._announcer is None or self._own_rank != 0:  # the others look for rank 0, and still may come
             return []
         return [
             heard
-            for heard in self._announcer.heard()
+            for heard in self._heard()
             if heard.card.key == self._key
             and not heard.card.leads
             and heard.card.world_size == self._world_size

@@ -28,7 +28,6 @@ _DESTINATION_OFFSET = 24
 _COOKIE_OFFSET = 44
 # In struct tcp_info; the kernel is older than Linux 4.6 where the second is not there, and than 4.19 without the third.
 _TOTAL_RETRANS_OFFSET, _DATA_SEGMENTS_OUT_OFFSET, _DSACK_DUPS_OFFSET = 100, 156, 216
-_MIN_RTT_OFFSET = 148  # microseconds
 _SAMPLE_SECONDS = 0.5
 
 

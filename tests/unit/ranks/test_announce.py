@@ -14,7 +14,7 @@ from gpudiag.ranks.agents import announce
 from gpudiag.ranks.agents.announce import ANNOUNCE_PORTS, Announcer, own_addresses, read_neighbours
 from gpudiag.ranks.agents.astray import Astray, is_same_job, relation
 from gpudiag.ranks.agents.discovery import Discovery
-from gpudiag.ranks.agents.messages import Card
+from gpudiag.ranks.agents.messages import Card, FailedRun
 from gpudiag.ranks.diagnosis.split import Relation
 
 RUN = "run 1"
@@ -153,3 +153,29 @@ def test_those_that_all_miss_rank_0_find_the_lowest_of_them() -> None:
     assert astray.leader() is None
     assert hears(CARD, replace(first, leads=True), "10.0.0.2").leader() == 1
     assert hears(first, CARD, "10.0.0.3").addresses() == {}
+
+
+def test_a_follower_relays_the_leader_s_card_to_those_of_its_run_and_announces_nothing() -> None:
+    leader = replace(LEADER, key=RUN)
+    follower = replace(CARD, rank=1, host="a1")
+    with closing(Announcer(follower)) as relay, announced(CARD) as one:
+        relay.relay(leader)
+        wait_for(one.heard)
+        wait_for(relay.heard)
+        assert [heard.card for heard in one.heard()] == [replace(leader, relayed=True)]
+        assert [heard.card.host for heard in relay.heard()] == ["a2"]
+        relay.announce_end(3)
+        wait_for(lambda: one.heard()[0].card.ended == 3)
+
+
+def test_a_relayed_leader_is_alive_and_is_not_where_its_card_came_from() -> None:
+    own = replace(CARD, place="10.0.0.1:29500", addresses=("10.0.0.1",))
+    leader = replace(LEADER, key=RUN, place=own.place, addresses=own.addresses, machine=own.addresses)
+    astray = hears(own, replace(leader, relayed=True), "10.0.0.2")
+    astray.start()
+    assert astray.may_be_reported
+    assert astray.addresses() == {}
+    assert astray.poll() is None
+    assert not astray.is_joined
+    ended = hears(own, replace(leader, relayed=True, ended=3), "10.0.0.2")
+    assert ended.poll() == FailedRun(3)

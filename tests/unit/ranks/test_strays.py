@@ -25,6 +25,7 @@ from gpudiag.ranks.agents.messages import (
     Message,
     RankState,
     RefusedRank,
+    RelayedCard,
     Stray,
 )
 from gpudiag.ranks.agents.refusal import share_refusal
@@ -95,6 +96,19 @@ def test_a_stray_counts_where_its_rank_is_missing_and_tells_more_later(leader: L
         assert (stray.rank, stray.host, stray.place, stray.found) == (2, "a2", "a9:29500", "nobody listens")
         assert leader.remote.strays.met().absent == {1, 2}
     leader.poll_until(lambda: not leader.remote.strays.lookers())  # it has found its own rank 0
+
+
+def test_what_a_follower_hears_counts_as_what_the_leader_hears() -> None:
+    own = Card(KEY, "nccl-test", "", os.getuid(), 0, 3, "a0", PLACE, leads=True)
+    lost = card(2, "a2", key=KEY, place=PLACE, obstacle="no_answer", found="a0 does not answer")
+    with closing(Leader(Announcer(own))) as leader, closing(leader.connect(hello(1, "a1"))) as link:
+        link.send(RelayedCard(lost, "10.0.0.2"))
+        leader.poll_until(leader.remote.strays.lookers)
+        (looker,) = leader.remote.strays.lookers()
+        assert (looker.rank, looker.host, looker.obstacle, looker.joined) == (2, "a2", "no_answer", False)
+        link.send(RelayedCard(replace(lost, rank=1), "10.0.0.2"))  # a rank that has met this leader
+        leader.poll_until(lambda: len(leader.remote.strays._relayed) == 2)
+        assert [one.rank for one in leader.remote.strays.lookers()] == [2]
 
 
 def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Leader) -> None:
