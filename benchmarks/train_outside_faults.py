@@ -298,14 +298,14 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
         if own:
             cells = [_cell([run for run in own if run.ranks == size]) for size in sizes]
             under = "" if cause.strategy == "ddp" else f" ({cause.strategy})"
-            yield f"| {name.replace('_', ' ')}{under} | {_describe(cause)} | {' | '.join(cells)} |"
+            yield f"| {name.replace('_', ' ')}{under} | {_describe_cause(cause)} | {' | '.join(cells)} |"
     yield ""
     for run in runs:
         if not run.right:
             yield f"- not right: {run.fault.replace('_', ' ')}, {run.ranks} ranks: {', '.join(run.codes) or run.outcome}: {run.message}"
 
 
-def _describe(cause: Cause) -> str:
+def _describe_cause(cause: Cause) -> str:
     rank = "" if cause.rank is None else f", rank {cause.rank}"
     return f"{' or '.join(cause.codes)}{rank}{f', {cause.owner}' if cause.owner else ''}"
 

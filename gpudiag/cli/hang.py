@@ -103,7 +103,7 @@ def _hang_together(
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.cli.launch import announce_place
-    from gpudiag.cli.together import await_status
+    from gpudiag.cli.launch_status import await_status
     from gpudiag.model.codec import to_document
     from gpudiag.runs.hang import look_here
     from gpudiag.runs.hang_merge import join_hang_sources

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpudiag.cli.launch_status import await_status, share_report
 from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile
-from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report

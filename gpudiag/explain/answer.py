@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import BinaryIO
 
+from gpudiag.explain.classifier import Classifier
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
 from gpudiag.explain.no_failure import NOTHING_WRONG
-from gpudiag.explain.run_words import RunWords, is_run_verdict, with_run_words
-from gpudiag.explain.shapes import Classifier
+from gpudiag.explain.run_reports import RunReports, is_run_verdict, with_run_reports
 from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import (
     LogExplanation,
@@ -50,7 +50,7 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
-    nccl, words, classifier = NcclReader(), RunWords(), Classifier()
+    nccl, words, classifier = NcclReader(), RunReports(), Classifier()
     for name, lines in sources:
         read, shown = _read(name, lines, nccl, words, classifier)
         logs.append(read)
@@ -69,12 +69,12 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
 
 
 def _verdict(
-    logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None, words: RunWords
+    logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None, words: RunReports
 ) -> Verdict | None:
     """Who failed first; None where there was not a line to judge by."""
     if not any(log.lines_read for log in logs):
         return None
-    verdict, refused = with_run_words(judge(facts), words), sum(log.refused is not None for log in logs)
+    verdict, refused = with_run_reports(judge(facts), words), sum(log.refused is not None for log in logs)
     findings = nccl.findings if nccl is not None else ()
     if verdict.kind is VerdictKind.ONLY_ECHOES and (
         apart := [one for one in findings if one.code in _KEEPS_APART]
@@ -131,7 +131,7 @@ def _of_nccl(verdict: Verdict, finding: NcclFinding) -> Verdict:
 
 
 def _read(
-    name: str, lines: Source, nccl: NcclReader, words: RunWords, classifier: Classifier
+    name: str, lines: Source, nccl: NcclReader, words: RunReports, classifier: Classifier
 ) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpudiag.explain.lines import NOBODY, Speaker
 from gpudiag.explain.log import LogFacts
-from gpudiag.explain.places import LogPlace, read_place, without_previous
+from gpudiag.explain.log_paths import LogPath, parse_log_path, without_previous
 from gpudiag.explain.rank_facts import RankFacts, short_host
 
 
@@ -16,7 +16,7 @@ class LogOfJob:
 
     name: str
     facts: LogFacts
-    place: LogPlace
+    place: LogPath
     host: str = ""
     rank: int | None = None  # where all of it is one rank's
     ranks_of_local: dict[int, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     """The names that all logs of a job give together."""
     below = _common_lengths([name for name, _ in facts])
     job = Identities(
-        [LogOfJob(name, shown, read_place(name, below[os.path.isabs(name)])) for name, shown in facts]
+        [LogOfJob(name, shown, parse_log_path(name, below[os.path.isabs(name)])) for name, shown in facts]
     )
     _number_attempts(job)
     for log in job.logs:

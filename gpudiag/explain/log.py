@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
+from gpudiag.explain.classifier import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.launcher_lines import LAUNCHER_MARK, read_launcher_line
 from gpudiag.explain.lines import (
     HEADER,
@@ -22,7 +23,6 @@ from gpudiag.explain.lines import (
     read_time,
 )
 from gpudiag.explain.rank_facts import RankFacts
-from gpudiag.explain.shapes import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome

@@ -2,7 +2,7 @@
 
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
-from gpudiag.explain.first import order_of
+from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.log import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind

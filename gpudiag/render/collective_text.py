@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpudiag.checks.ranks.collective import COLLECTIVE_SPEED
-from gpudiag.checks.ranks.movements import describe_movement
+from gpudiag.checks.ranks.rising_counters import describe_movement
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.operation import BARRIER, OPERATIONS

@@ -1,7 +1,7 @@
 """The machine's parts: driver, device files, kernel log, rights, folders, ports, memory, Slurm, kubelet."""
 
 from gpudiag.checks import limits
-from gpudiag.checks.doctor.sight import Sight, unread
+from gpudiag.checks.doctor.inputs import Sight, unread
 from gpudiag.installed import root_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.doctor import DoctorPart, PartState, TraceRights

@@ -10,12 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
-from gpudiag.checks.ranks.meeting import (
-    ADDRESS_NOT_REACHED,
-    MEETING_FINDINGS,
-    PORTS_CLOSED,
-    kind_of,
-)
 from gpudiag.checks.ranks.network import (
     MEETING_SPLIT,
     MEETING_UNREACHABLE,
@@ -34,6 +28,12 @@ from gpudiag.checks.ranks.remedies import (
     describe_debugging,
     is_crash_of_debugging,
     own_remedy,
+)
+from gpudiag.checks.ranks.rendezvous import (
+    ADDRESS_NOT_REACHED,
+    MEETING_FINDINGS,
+    PORTS_CLOSED,
+    kind_of,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT

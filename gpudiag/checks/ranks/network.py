@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from gpudiag.checks.ranks.meeting import describe_address, describe_closed, describe_parted
+from gpudiag.checks.ranks.rendezvous import describe_address, describe_closed, describe_parted
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity

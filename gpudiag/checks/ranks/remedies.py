@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from gpudiag.checks.ranks.meeting import address_remedy, closed_remedy
+from gpudiag.checks.ranks.rendezvous import address_remedy, closed_remedy
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident, IncidentKind
 

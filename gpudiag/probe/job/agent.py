@@ -11,10 +11,10 @@ from gpudiag.linux.proc import read_stat, read_text
 from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
-from gpudiag.probe.job.awaited import read_address
 from gpudiag.probe.job.find import FoundJob, after_launcher, is_agent
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
+from gpudiag.probe.job.wait_targets import read_address
 
 _STACK_SECONDS = 5.0  # as for a look
 _RAN_SECONDS = 1.0  # of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less

@@ -10,8 +10,8 @@ from time import monotonic
 from gpudiag.linux.proc import read_stat, read_text
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.job.awaited import Call, find_awaited
 from gpudiag.probe.job.proc import describe_process
+from gpudiag.probe.job.wait_targets import Call, find_awaited
 
 _MOST_THREADS = 400  # of one process; the main thread is among them
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from gpudiag.linux.proc import read_text
 from gpudiag.model.job import REMOVABLE, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
-from gpudiag.probe.job.awaited import find_file_system, find_lock_holders
 from gpudiag.probe.job.memory import Memory
 from gpudiag.probe.job.proc import describe_process
 from gpudiag.probe.job.py_spy import RawFrame, Variable
+from gpudiag.probe.job.wait_targets import find_file_system, find_lock_holders
 from gpudiag.reference.waits import is_library
 
 _LIBRARIES = re.compile(r"/(filelock|fasteners|portalocker|lockfile|zc/lockfile|oslo_concurrency)/")

@@ -34,7 +34,7 @@ from gpudiag.probe.kernel_log.lines import (
     markers,
     parse_each_line,
 )
-from gpudiag.probe.kernel_log.places import Place, Ring, places
+from gpudiag.probe.kernel_log.log_sources import Place, Ring, places
 
 # --- which lines are kept
 

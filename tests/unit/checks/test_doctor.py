@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.checks.doctor.inputs import Sight
 from gpudiag.checks.doctor.report import FRAMEWORKS, NEEDS, judge_doctor
-from gpudiag.checks.doctor.sight import Sight
 from gpudiag.cli.commands import COMMANDS
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.doctor import (

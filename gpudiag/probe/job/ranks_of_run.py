@@ -54,7 +54,9 @@ class OwnRanks:
 
 def start_ranks(command_pid: int, variable: str, run_id: str, *, families: bool) -> GuardedChild:
     """A child that lists the ranks whose environment has the run's id; with `families` those that have no rank, too."""
-    return start_guarded("gpudiag.probe.job.own_run:stream_ranks", command_pid, variable, run_id, families)
+    return start_guarded(
+        "gpudiag.probe.job.ranks_of_run:stream_ranks", command_pid, variable, run_id, families
+    )
 
 
 def read_ranks(child: GuardedChild) -> OwnRanks | None:
@@ -117,7 +119,7 @@ def _expected(job: FoundJob) -> int | None:
 
 def start_glance(pid: int) -> GuardedChild:
     """A child that reads where the main thread of a process is."""
-    return start_guarded("gpudiag.probe.job.own_run:stream_glance", pid)
+    return start_guarded("gpudiag.probe.job.ranks_of_run:stream_glance", pid)
 
 
 def stream_glance(emit: Emit, pid: int) -> None:

@@ -30,7 +30,7 @@ _OWN_CAUSE = frozenset((VerdictKind.MACHINE_FAILED, VerdictKind.LINK_FAILED, Ver
 
 
 @dataclass(slots=True)
-class RunWord:
+class RunReport:
     """One sentence of `gpudiag run`: STALL while the job stood still, FAIL and the like at its end."""
 
     outcome: str
@@ -47,12 +47,12 @@ class RunWord:
         return int(found[1]) if found else None
 
 
-class RunWords:
+class RunReports:
     """Collects the reports of `gpudiag run` in the logs that it watches."""
 
     def __init__(self) -> None:
         """No reports yet."""
-        self.reports: list[RunWord] = []
+        self.reports: list[RunReport] = []
         self._part = ""  # what the next indented line goes on with
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -75,7 +75,7 @@ class RunWords:
             first = (
                 findings[0] if findings else {"message": document["headline"], "outcome": document["outcome"]}
             )
-            word = RunWord(
+            word = RunReport(
                 str(first["outcome"]).upper(), _shown(first["message"]), log, 1,
                 _shown(first.get("remedy", "")), str(first.get("code", "")),
             )  # fmt: skip
@@ -87,7 +87,7 @@ class RunWords:
     def _add(self, log: str, number: int, text: str) -> bool:
         head = _HEAD.match(text)
         if head is not None:
-            self.reports.append(RunWord(head[1], head[2], log, number))
+            self.reports.append(RunReport(head[1], head[2], log, number))
             self._part = "sentence"
         elif not self.reports or not text.startswith("  ") or self.reports[-1].log != log:
             return False
@@ -101,7 +101,7 @@ class RunWords:
             self.reports[-1].remedy = f"{self.reports[-1].remedy} {text.strip()}"[:_MOST_CHARACTERS]
         return True
 
-    def last(self) -> RunWord | None:
+    def last(self) -> RunReport | None:
         """The last word that names a fault, with its code taken off; None without one.
 
         The report at the end counts before the stalls, and of several findings the worst stands first.
@@ -120,7 +120,7 @@ def is_run_verdict(head: bytes) -> bool:
     return _SCHEMA.match(head) is not None
 
 
-def with_run_words(verdict: Verdict, words: RunWords) -> Verdict:
+def with_run_reports(verdict: Verdict, words: RunReports) -> Verdict:
     """The verdict by the logs, with the report of `gpudiag run`: as the answer, or as further evidence."""
     word = words.last()
     if word is None:
@@ -155,7 +155,7 @@ def with_run_words(verdict: Verdict, words: RunWords) -> Verdict:
     )
 
 
-def _kind_of(word: RunWord) -> VerdictKind:
+def _kind_of(word: RunReport) -> VerdictKind:
     if word.outcome == "STALL" or word.code in ("job.stalled", "job.rank_left", "job.paused"):
         return VerdictKind.RANK_MISSING
     if (
@@ -169,7 +169,7 @@ def _kind_of(word: RunWord) -> VerdictKind:
     return VerdictKind.RANK_FAILED if word.outcome == "FAIL" else VerdictKind.NOTHING
 
 
-def _without_code(word: RunWord) -> RunWord:
+def _without_code(word: RunReport) -> RunReport:
     code = _CODE.search(f"{word.sentence}{word.remedy}")
     return replace(
         word,
