@@ -388,6 +388,11 @@ def _link(column: str, address: tuple[str, str]) -> Json:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the files."""
     for name, board in boards().items():
         (FOLDER / name).write_text(board_text(board))
+
+
+if __name__ == "__main__":
+    main()

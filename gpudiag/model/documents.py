@@ -1,13 +1,13 @@
 """The documents there are, by schema name, and the JSON Schema of each, from the nouns' own annotations."""
 
 import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import type_hints
+from gpudiag.model.codec import type_hints, written_fields
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
@@ -109,7 +109,7 @@ def _noun_schema(noun: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = type_hints(noun)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for field in fields(noun):
+    for field in written_fields(noun):
         if field.metadata.get("flatten"):
             inner = _noun_schema(hints[field.name], definitions)
             properties |= inner["properties"]

@@ -1,5 +1,6 @@
 """What a finding is about, and what proves it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Union
 
@@ -25,6 +26,15 @@ class RankSubject:
     rank: int
     host: str
     kind: Literal["rank"] = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class RanksSubject:
+    """Several ranks of a run, ascending, and their host; the host that looked where they are on several."""
+
+    ranks: tuple[int, ...]
+    host: str
+    kind: Literal["ranks"] = "ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,53 @@ class FileSubject:
     kind: Literal["file"] = "file"
 
 
-Subject = Union[DeviceSubject, RankSubject, LinkSubject, HostSubject, SourceSubject, FileSubject]  # noqa: UP007 - used as a type alias at run time
+Subject = Union[  # noqa: UP007 - used as a type alias at run time
+    DeviceSubject, RankSubject, RanksSubject, LinkSubject, HostSubject, SourceSubject, FileSubject
+]  # fmt: skip
+
+
+def about_ranks(ranks: Iterable[int], host: str) -> Subject:
+    """The subject of a finding about these ranks of a host; the host where there are none."""
+    several = tuple(sorted(set(ranks)))
+    if not several:
+        return HostSubject(host)
+    return RankSubject(several[0], host) if len(several) == 1 else RanksSubject(several, host)
+
+
+def ranks_of(subject: Subject) -> tuple[int, ...]:
+    """The ranks that a finding is about; none where it is about another part."""
+    if isinstance(subject, RankSubject):
+        return (subject.rank,)
+    return subject.ranks if isinstance(subject, RanksSubject) else ()
+
+
+ENVIRONMENT = "environment"  # the origin of a fact that is a variable; its name is the variable's
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One fact: its value with the unit, the limit it was held against, and where it was read."""
+    """One fact: its value with the unit, the limit it was held against, and where it was read.
+
+    `source` may name behind a semicolon where the limit comes from: `environment; limit: NVML`.
+    """
 
     name: str
     value: Scalar
     unit: str | None = None
     limit: Scalar | None = None
     source: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where the value was read, without where its limit comes from."""
+        return self.source.partition("; ")[0]
+
+
+def of_variable(name: str, value: Scalar, *, limit: Scalar | None = None, limit_source: str = "") -> Evidence:
+    """The fact that a variable of the environment has that value, and the limit with its source."""
+    return Evidence(
+        name,
+        value,
+        limit=limit,
+        source=f"{ENVIRONMENT}; limit: {limit_source}" if limit_source else ENVIRONMENT,
+    )

@@ -42,8 +42,6 @@ class PublishedSpeed:
     ideal: float
     source: str
     models: tuple[str, ...] = ()  # NVML's name of such GPUs
-    gpus: int = 1
-    algorithm: str = ""  # NCCL's, where the figure is for a particular one: ring or NVLS
     dtype: str = ""
     power_capped: bool = False
     size: int = 0  # of a matrix product, where the figure is for a particular one

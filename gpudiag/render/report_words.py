@@ -17,12 +17,14 @@ from gpudiag.model.evidence import (
     FileSubject,
     HostSubject,
     LinkSubject,
+    RanksSubject,
     RankSubject,
     Scalar,
     SourceSubject,
     Subject,
 )
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
+from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.render.style import one_line, wrapped
@@ -170,6 +172,8 @@ def _subject_words(subject: Subject) -> str:
         return _device(subject)
     if isinstance(subject, RankSubject):
         return f"rank {subject.rank} on {subject.host}"
+    if isinstance(subject, RanksSubject):
+        return f"{name_ranks(subject.ranks)} on {subject.host}"
     if isinstance(subject, LinkSubject):
         return f"{subject.ends[0]} to {subject.ends[1]} on {subject.host}"
     if isinstance(subject, SourceSubject):

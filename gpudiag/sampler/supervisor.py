@@ -38,6 +38,7 @@ from gpudiag.probe.nvml.answer import NvmlAnswer
 from gpudiag.probe.nvml.careful import CALLING
 from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.probe.visibility import read_allocation
+from gpudiag.sampler import pauses
 from gpudiag.sampler.inspect import DRIVER
 from gpudiag.sampler.tiers import FAST_SECONDS
 
@@ -166,8 +167,6 @@ _INSPECT = "gpudiag.sampler.inspect"
 _GPUTIL, _TORCH = "gputil", "torch"
 _HOST_SECONDS = 60.0
 _PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, cheapest first
-_ANEW_SECONDS = 10.0  # between two looks where something has changed
-_AFTER_EVENT_SECONDS = 5.0  # between two looks that events asked for
 _DEADLINE_SECONDS = 60.0  # of one look; torch has 30 s of them
 
 
@@ -241,9 +240,10 @@ class Inspector(SingleChild):
         self._due_at = dict(self._asked_at)
         self._wanted = True
         self._is_outdated = False  # the look in progress began before the GPUs changed
+        self._pauses = pauses.PAUSES
 
     def ask_soon(self) -> None:
-        """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
+        """Have the host and the kernel log read soon, after an event; see `Pauses.after_event`."""
         self._wanted = True
 
     def ask_at_once(self) -> None:
@@ -258,7 +258,7 @@ class Inspector(SingleChild):
             self.surroundings = replace(self.surroundings, gputil=None, torch=None)
         for name in _PERIODS:
             # Not sooner: a GPU that comes and goes must not keep torch loading.
-            self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
+            self._due_at[name] = self._asked_at[name] + self._pauses.after_change
 
     def look(self, *, driver_hangs: bool = False) -> None:
         """Start a look if one is due; give up one that is late. Call it about every second.
@@ -274,7 +274,7 @@ class Inspector(SingleChild):
         if stuck >= _MAX_STUCK:
             return
         self._sources = () if driver_hangs else self._due(now)
-        wanted = self._wanted and now - self._asked_at["host"] > _AFTER_EVENT_SECONDS
+        wanted = self._wanted and now - self._asked_at["host"] > self._pauses.after_event
         if not (wanted or self._sources or now - self._asked_at["host"] > _HOST_SECONDS):
             return
         self._wanted = False
@@ -337,13 +337,8 @@ _CHILD = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
 _SILENT_SECONDS = 2.5  # beyond its own interval; then the child itself is stuck
 _WEDGED_SECONDS = 4.0  # a call that takes longer is given up
-_BETWEEN_SUCCESSORS_SECONDS = 6.0
-_LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first minute
-_LOST_LATER_SECONDS = 30.0
 _LOST_SOON = 60.0
 _SUCCESSOR_SECONDS = 3.0  # a successor that has not reported by then is killed
-_RESTART_SECONDS = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end in a row
-_FAILED_SECONDS = 4.0  # after a child that NVML refused: nothing changes that fast
 _STEADY_SECONDS = 20.0  # a child that lived that long was healthy
 
 
@@ -386,6 +381,7 @@ class Supervisor:
             None  # calls left out, and why; None: none has crashed
         )
         self._gives_up = False  # the successor was started because a call does not return
+        self._pauses = pauses.PAUSES
 
     def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
         """Set how often the child ticks; a paused one asks nothing."""
@@ -453,21 +449,30 @@ class Supervisor:
                 "`python -m gpudiag.sampler.child` shows why"
             )
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
-        step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
+        restart = self._pauses.restart
+        step = min(self._ends_in_a_row, len(restart) - 1)
         if crash and self._spared:  # it has learned what to leave out
             step = 0
-        self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
+        self._start_at = now + (self._pauses.failed if self._failed else restart[step])
 
     def _renew(self, now: float) -> None:
         """Start a successor where a fresh process might cure what the picture shows."""
         trouble, since = self._trouble(), now - self._renewed_at
-        wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS
-        if not wedged and not _looks_for_lost(trouble, since):
+        waited = since > self._pauses.between_successors
+        wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and waited
+        if not wedged and not self._looks_for_lost(trouble, since):
             return
         self._renewed_at = now
         self._gives_up = wedged
         self._held = []
         self._successor = self._start(self._receive_from_successor)
+
+    def _looks_for_lost(self, trouble: Trouble, since: float) -> bool:
+        """Whether it is time to look for a lost GPU again: often at first, then less often."""
+        if trouble.lost_for_seconds is None:
+            return False
+        soon = trouble.lost_for_seconds < _LOST_SOON
+        return since > (self._pauses.lost if soon else self._pauses.lost_later)
 
     def _look_at_successor(self, child: ChildProcess, now: float) -> None:
         told = any(message["kind"] in ("tick", "failed") for message in self._held)
@@ -516,10 +521,3 @@ class Supervisor:
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
         self._abandoned.append(child)
-
-
-def _looks_for_lost(trouble: Trouble, since: float) -> bool:
-    """Whether it is time to look for a lost GPU again: often at first, then less often."""
-    if trouble.lost_for_seconds is None:
-        return False
-    return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)

@@ -5,8 +5,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +14,17 @@ import httpx
 from gpudiag.ranks.process import is_alive
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import Session, open_session
+from tests.warm_start import IMPORT_PATH, start_cold, start_python
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-IMPORT_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "api")))
 START_SECONDS = 90.0  # proves that it starts at all
 END_SECONDS = 60.0  # and that it ends
+# `gpudiag`, with the pauses between two looks and the like at a quarter.
+PROGRAM = """
+from gpudiag.sampler import pauses
+pauses.PAUSES = pauses.PAUSES.times(0.25)
+from gpudiag.cli.main import run
+run()
+"""
 
 
 class Served:
@@ -81,14 +85,10 @@ def serving(
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)
     environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": IMPORT_PATH}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpudiag", "serve", "--port", "0", *options],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    with log.open("wb") as output, open(os.devnull) as nothing:
+        words = ("-c", PROGRAM, "serve", "--port", "0", *options)
+        start = start_python if descriptors is None else start_cold
+        process = start(words, environment, nothing.fileno(), output.fileno(), output.fileno())
     if descriptors is not None:  # before it asks how many it has: its modules take longer to load
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:

@@ -16,8 +16,9 @@ from gpudiag.ranks.process import is_alive, read_process
 from gpudiag.sampler.ring import Ring
 from gpudiag.sampler.spill import Spill
 from gpudiag.store.history import RunFacts
-from tests.api.serving import IMPORT_PATH, machine, serving
+from tests.api.serving import machine, serving
 from tests.stored_runs import record_run
+from tests.warm_start import IMPORT_PATH
 
 pytestmark = pytest.mark.timeout(180)
 POWER = "/api/v1/history?series=power_draw_watts&device=0&step=1"

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -164,10 +164,11 @@ class Teller:
         return file.tell()
 '''
     texts = [text for _, text in texts_of_module(source)]
-    hits = {hit for text in texts for verb in verbs() if (hit := verb.is_in(text))}
-    assert hits == {"Teller", "tells", "said", "mend", "hears", "say", "unheard"}
+    assert set(_hits(texts)) == {"Teller", "said", "tells", "mend", "say", "unheard", "hears"}
     table = '# It says so.\nmend = "x"\n[[a]]\npattern = "it told"\n'
-    assert [hit for _, text in texts_of_table(table) for verb in verbs() if (hit := verb.is_in(text))] == [
-        "says",
-        "mend",
-    ]
+    assert _hits(text for _, text in texts_of_table(table)) == ["says", "mend"]
+
+
+def _hits(texts: Iterable[str]) -> list[str]:
+    hits = (verb.is_in(text) for text in texts for verb in verbs())
+    return [hit for hit in hits if hit]

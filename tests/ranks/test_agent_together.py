@@ -8,7 +8,7 @@ import pytest
 from tests.ranks.grouping import WORLD_SIZE, Group
 from tests.ranks.launching import Launches
 
-pytestmark = pytest.mark.ranks  # they tell silence from slowness: run one at a time
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]  # they tell silence from slowness: run one at a time
 
 
 @pytest.fixture
@@ -18,6 +18,7 @@ def group(launches: Launches) -> Iterator[Group]:
     group.kill()
 
 
+@pytest.mark.each_run
 def test_agents_agree_on_one_run_and_the_lowest_rank_reports_it(group: Group) -> None:
     outcome = group.start("rounds").end()
     assert outcome.statuses == [0, 0, 0]
@@ -61,6 +62,7 @@ def test_a_killed_follower_is_named_and_the_leader_reports(group: Group) -> None
     assert outcome.incidents == [("died", 2)]
 
 
+@pytest.mark.each_run
 def test_a_killed_leader_is_named_and_the_next_rank_reports(group: Group) -> None:
     group.start("wait").wait_for_ranks()
     group.programs[0].kill()

@@ -15,7 +15,7 @@ from gpudiag.ranks.run import message_of_run
 from gpudiag.ranks.stages import STAGES
 from tests.ranks.launching import LIMIT_SECONDS, Launches
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow]
 
 WORLD_SIZE = 4
 # What each fault is found to be.

@@ -112,7 +112,7 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
         finding = NOT_PARALLEL.finding(where(measurement, alone), message, evidence)
         if not strategy_facts()[measurement.strategy].one_process:
             return finding
-        return replace(finding, remedy=_ONE_PROCESS_REMEDY)
+        return finding.with_remedy(_ONE_PROCESS_REMEDY)
     if wanted.isdecimal() and stages and stages != {int(wanted)}:
         found = min(stage for stage in stages if stage is not None)
         evidence = Evidence("stage", found, limit=int(wanted), source=_COUNT)

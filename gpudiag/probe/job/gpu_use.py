@@ -15,8 +15,8 @@ from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
-from gpudiag.probe.nvml.child import load_pynvml
 from gpudiag.probe.nvml.device import plan_of, read_plan
+from gpudiag.probe.nvml.library import load_pynvml
 from gpudiag.probe.nvml.memory import read_processes
 from gpudiag.probe.start import SIMULATED
 
