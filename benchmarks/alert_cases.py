@@ -1,7 +1,7 @@
 """The faults and the healthy kinds of machine that the alerts are tried on, and what a person should get.
 
 A case names the machine as it is when all is well, what happens to it, and how it is repaired: the fault goes while the
-machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is booted anew.
+machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is rebooted.
 """
 
 from collections.abc import Iterator

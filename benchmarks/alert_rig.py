@@ -252,7 +252,7 @@ def describe_machine(name: str, machine: str, faults: str = "", more: str = "") 
 
 @dataclass
 class Machine:
-    """One machine with its service, which can be changed, and started anew at the same address."""
+    """One machine with its service, which can be changed, and restarted at the same address."""
 
     name: str
     folder: Path

@@ -133,7 +133,7 @@ def _marked(mark: str) -> list[int]:
         try:
             if wanted in path.read_bytes() and is_alive(int(path.parent.name)):
                 found.append(int(path.parent.name))
-        except OSError:  # it ended meanwhile, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found
 

@@ -163,7 +163,7 @@ def saturate(place: Any, seconds: float) -> tuple[float, float]:
 
 
 def measure_hostile(service: Served, seconds: float) -> None:
-    """What clients that mean harm cost the others, and how much memory the service takes meanwhile."""
+    """What hostile clients cost the others, and how much memory the service takes for them."""
     for clients in (_HOSTILE, _MANY_HOSTILE):
         for kind in _ATTACKS:
             row(

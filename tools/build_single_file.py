@@ -98,7 +98,7 @@ def build(python: str, wheels: Path, names: Sequence[str], target: Path) -> None
     )  # fmt: skip
 
 
-PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and asks no GPU in vain
+PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and has no GPU to ask
 
 
 def try_out(target: Path, pex_root: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """HTTP connections with limits on time and bytes: uvicorn itself waits without limit.
 
-Its parser buffers a head until it is complete, joins a header that comes in pieces anew with each of them,
+Its parser buffers a head until it is complete, joins a header that comes in pieces again with each of them,
 and queues the requests that come before the last one is answered. So bytes, headers and requests are counted
 as they arrive, before the parser sees more of them; and the client must read what is written.
 

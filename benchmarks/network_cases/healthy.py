@@ -125,7 +125,7 @@ CASES = (
         for order in itertools.permutations(range(4))
     ),
     Case(
-        "the wait starts anew with each rank",
+        "the wait restarts with each rank",
         starts=_late(rank1=8, rank3=16, rank2=24),
         flags=("--rendezvous-timeout", "14"),
     ),

@@ -425,7 +425,7 @@ def on_calendar(at: datetime, whole: datetime | None, dated: datetime | None) ->
 
 
 def _after_waiting(found: list[Event]) -> list[Event]:
-    """The events, with those set aside that a rank shows after it had waited for another rank in vain.
+    """The events, with those set aside that a rank shows after its wait for another rank timed out.
 
     What a rank meets while it is taken down after a timeout is no reason for that timeout.
     """

@@ -278,7 +278,7 @@ def step_of(body: str) -> int | None:
 
 
 def _is_later(line: LogLine, at: datetime | None) -> bool:
-    """Whether a line that stands later was printed later too: logs of ranks may stand one after the other."""
+    """Whether a later line was also printed later: rank logs may be concatenated."""
     return at is None or line.at is None or line.at >= at
 
 

@@ -11,7 +11,7 @@ from gpudiag.model.job import JobVerdict
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Reading
 
-OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints amid the job's own
+OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints among the job's own
 
 
 @dataclass(frozen=True, slots=True)

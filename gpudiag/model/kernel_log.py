@@ -6,7 +6,7 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.reading import Missing, Reading
 
-# The kernel counts from boot, a syslog daemon writes with a delay, and the clock may be set meanwhile.
+# The kernel counts from boot, a syslog daemon writes with a delay, and the clock may be set between the two.
 SAME_EVENT_SECONDS = 2.0
 # A burst ends when the log is silent for this long: NVIDIA Fleet Intelligence, "Xid bursts", 2026.
 BURST_SILENCE = timedelta(minutes=3)

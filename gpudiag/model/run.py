@@ -67,7 +67,7 @@ class Run:
     """`gpudiag.run/1`: one run.
 
     `gpus` are the UUIDs that it may use, empty for all or none; `lock` is what no other run may hold
-    meanwhile: UUIDs, or `host` for a run without GPUs.
+    during the run: UUIDs, or `host` for a run without GPUs.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.run/1"

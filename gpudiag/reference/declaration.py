@@ -77,7 +77,7 @@ class Field:
 
 
 class ByHand:
-    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading, and others that name it too; its fields."""
+    """A reader function in `BY_HAND` of `probe.nvml.device`; it may fill several readings; `fields`: the NVML fields it needs."""
 
     __slots__ = ("fields", "name")
 

@@ -60,7 +60,7 @@ class JobWatch(SingleChild):
             if not self._child.ended and now - self._child.heard_at < _SILENT_SECONDS:
                 return
             self.close()
-            self._stalls.clear()  # the next child sees them anew
+            self._stalls.clear()  # the next child finds them again
             self._fail("the process that watches jobs gave no answer, and is started again")
         if now - self._started_at > _AGAIN_SECONDS:
             self._started_at = now

@@ -32,7 +32,7 @@ _MAX_BYTES = 32 << 20
 _ROOM_BYTES = 1 << 20  # a preflight of 16 GPUs writes a third of it
 
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
-_FOLDER_SECONDS = 1.0  # for a folder; everybody waits meanwhile
+_FOLDER_SECONDS = 1.0  # for a folder; all requests wait until then
 _FORGOTTEN = "runs are not remembered"
 _AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 

@@ -50,12 +50,12 @@ INSTANT_CHECKS = tuple(
     check for check in BUILTIN if check.level is Level.INSTANT and check is not memory_free
 )
 _HOUSEKEEPING_SECONDS = 0.5
-# After these changes the kernel log and the PCI bus are read anew.
+# After these changes the kernel log and the PCI bus are read again.
 _CONCERNS_HOST = (
     TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
 )  # fmt: skip
-# After these changes other sources must be queried anew before they are compared with NVML.
+# After these changes other sources must be queried again before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
 _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
 _LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
@@ -231,7 +231,7 @@ class MachineWatch:
         self._publish()
 
     def _take_jobs(self) -> None:
-        """Judge anew: a job stands still, goes on, or is not watched any more."""
+        """Judge again: a job stands still, continues, or is no longer watched."""
         self._join()
         self._publish()
 

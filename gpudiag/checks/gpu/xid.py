@@ -209,7 +209,7 @@ def xid_kernel_log(context: Context) -> Judgement:
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The stored events that the log no longer has: it starts anew with every boot.
+    """The stored events that the log no longer has: it is empty after every boot.
 
     Those of a board that was here before another took its place, and those of long ago, are left out.
     """

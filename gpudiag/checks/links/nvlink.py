@@ -325,7 +325,7 @@ def _same_links(pair: Pair) -> Iterator[tuple[NvLink, NvLink]]:
 
 
 def _rise(now: NvLink, before: NvLink, counters: Iterable[str]) -> int:
-    """By how much the counters rose in all; one that began anew or is missing counts as 0."""
+    """By how much the counters rose in all; one that was reset or is missing counts as 0."""
     rises = ((getattr(now, name), getattr(before, name)) for name in counters)
     return sum(
         max(0, value - was)

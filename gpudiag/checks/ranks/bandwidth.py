@@ -301,6 +301,6 @@ def _method(result: BandwidthResult) -> Evidence:
 
 
 def _best(result: BandwidthResult) -> Evidence:
-    """The best burst beside the median: where they differ much, the GPU changed its pace meanwhile."""
+    """The best burst beside the median: where they differ much, the GPU changed its pace in between."""
     best = result.bytes_per_second * result.time_p50_seconds / result.time_best_seconds
     return Evidence("best_bytes_per_second", best, "B/s", source="best of the same run")

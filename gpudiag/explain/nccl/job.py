@@ -1,4 +1,4 @@
-"""The facts of all processes put together: which communicators there are, which rank is where, who sends to whom how."""
+"""The facts of all processes merged: the communicators, each rank's host, and the transport between each pair."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -27,7 +27,7 @@ _OPTIONS = (
     # Without it grpc sends the socket's path, escaped, as the authority, which names no host.
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks anew
+    ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks afresh
 )
 
 

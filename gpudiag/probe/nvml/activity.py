@@ -1,4 +1,4 @@
-"""What happened on a GPU between two looks at it: its engines and links by NVML's GPM, its NVLinks' data by their counters.
+"""GPU activity between two samples: engines and links by NVML's GPM, NVLink traffic by its counters.
 
 A caller that asks again and again (`Ask.repeated`) has both looks; a single look has neither. GPM is for Hopper
 and later, and not for a part of a virtual GPU (NVIDIA/dcgm-exporter#701). In a container it may be refused for want
@@ -40,7 +40,7 @@ class _Window:
         self.last = pynvml.nvmlGpmSampleAlloc()
         self.next = pynvml.nvmlGpmSampleAlloc()
         self.taken_at: float | None = None
-        self.of: object = None  # who the sample is of: a GPU instance's number is given anew
+        self.of: object = None  # who the sample is of: the number of a GPU instance is reused
         self.answers: list[float | Absent] | None = None
 
     def free(self) -> None:
@@ -213,7 +213,7 @@ def _throughput(ask: Ask, total: int) -> float:
     """Bytes per second since the last look.
 
     Raises:
-        Absent: there was none, or the counters have begun anew.
+        Absent: there was none, or the counters were reset.
     """
     now = monotonic()
     before, then = ask.kept.get("nvlink traffic", (None, 0.0))

@@ -222,7 +222,7 @@ def _fork(torch: Any, question: str, descriptor: int) -> int:
 
 
 def _ask_afresh(question: str, descriptor: int) -> NoReturn:
-    """Become an interpreter that imports torch anew: this fork cannot use CUDA."""
+    """Become a new interpreter that imports torch: this fork cannot use CUDA."""
     os.set_inheritable(descriptor, True)
     os.execv(sys.executable, [sys.executable, __file__, question, str(descriptor)])  # noqa: S606 - itself
 
