@@ -15,7 +15,7 @@ _SNIFFED_BYTES = 8192
 
 
 def decode_source(content: bytes) -> tuple[str | None, str, str | None]:
-    """The text, its encoding, and a remark; None as text where the bytes are none, and the remark says why."""
+    """The text, its encoding, and a remark; where the bytes are not text, None and the reason as remark."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:

@@ -1,10 +1,10 @@
 """What a check concludes: outcomes, findings and the result of one check."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gpudiag.compat import Self, StrEnum
-from gpudiag.model.codec import UNWRITTEN
+from gpudiag.model.codec import UNWRITTEN, noun
 from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
 from gpudiag.model.reading import Missing, MissingReason
 
@@ -61,7 +61,7 @@ class Owner(StrEnum):
     JOB = "job"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
@@ -103,7 +103,7 @@ def _name_of(gpu: DeviceSubject) -> str | None:
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CheckResult:
     """What one check concluded; `reason`: why it was skipped or could not look.
 

@@ -204,12 +204,13 @@ class Fact:
 class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
-    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier`: how
+    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `called` is what a sentence
+    calls the reading, where the words of the field's name would not be clear to a reader. `tier`: how
     often the service asks: once, on every tick (fast: what moves from second to second), every five seconds (slow), or
     every minute (fixed: what changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
     """
 
-    __slots__ = ("fact", "history", "metric", "name", "question", "tier", "words")
+    __slots__ = ("called", "fact", "history", "metric", "name", "question", "tier", "words")
 
     def __init__(
         self,
@@ -218,6 +219,7 @@ class Declared:
         question: Question | None,
         tier: Tier = "slow",
         *,
+        called: str = "",
         history: HistoryKind | None = None,
         metric: Metric | None = None,
         fact: Fact | None = None,
@@ -225,6 +227,7 @@ class Declared:
         """Declare the field of that name of `model.device.Device` or `DeviceId`."""
         self.name = name
         self.words = words
+        self.called = called
         self.question = question
         self.tier = tier
         self.history = history

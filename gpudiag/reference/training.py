@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpudiag.installed import install_command, pip_command
+from gpudiag.model.number_ranges import count_of
 from gpudiag.reference.tables import read_table
 
 
@@ -51,7 +52,7 @@ class StrategyFacts:
     @property
     def code_needed(self) -> str:
         """The lines to add to a single-process script, and what they do."""
-        return f"{self.lines} line{'s' * (self.lines != 1)}: {self.changes}"
+        return f"{count_of(self.lines, 'line')}: {self.changes}"
 
 
 @cache

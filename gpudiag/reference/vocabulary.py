@@ -66,14 +66,46 @@ ENABLE_STATES = ("disabled", "enabled")  # nvmlEnableState_t
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 # nvmlDeviceArchitecture_t
 ARCHITECTURES = (
-    None, None, "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell",
-    "dla", "dla2", "rubin", None, "npu3",
-)  # fmt: skip
+    None,
+    None,
+    "kepler",
+    "maxwell",
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "dla",
+    "dla2",
+    "rubin",
+    None,
+    "npu3",
+)
 # nvmlBrandType_t
 BRANDS = (
-    None, "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloud_gaming",
-    "quadro_rtx", "nvidia_rtx", "nvidia", "geforce_rtx", "titan_rtx", "dla", "vgamedev", "npu",
-)  # fmt: skip
+    None,
+    "quadro",
+    "tesla",
+    "nvs",
+    "grid",
+    "geforce",
+    "titan",
+    "vapps",
+    "vpc",
+    "vcs",
+    "vws",
+    "cloud_gaming",
+    "quadro_rtx",
+    "nvidia_rtx",
+    "nvidia",
+    "geforce_rtx",
+    "titan_rtx",
+    "dla",
+    "vgamedev",
+    "npu",
+)
 
 # nvmlGpuFabricState_t, its summary of health, and the values of its health mask
 FABRIC_STATES = (None, "not_started", "in_progress", "completed")
@@ -85,28 +117,54 @@ FABRIC_FAULTS = {
     "access_timeout_recovery": 6,
 }  # by shift
 FABRIC_MISCONFIGURATIONS = (
-    None, None, "incorrect_sysguid", "incorrect_chassis_sn", "no_partition", "insufficient_nvlinks",
-    "incompatible_gpu_fw", "invalid_location", "gpu_state_invalid",
-)  # fmt: skip
+    None,
+    None,
+    "incorrect_sysguid",
+    "incorrect_chassis_sn",
+    "no_partition",
+    "insufficient_nvlinks",
+    "incompatible_gpu_fw",
+    "invalid_location",
+    "gpu_state_invalid",
+)
 
 # nvmlGpuTopologyLevel_t, nvmlGpuP2PStatus_t
 PEER_PATHS = {
-    "board": 0, "pcie_switch": 10, "pcie_switches": 20, "host_bridge": 30, "numa_node": 40, "system": 50,
-}  # fmt: skip
+    "board": 0,
+    "pcie_switch": 10,
+    "pcie_switches": 20,
+    "host_bridge": 30,
+    "numa_node": 40,
+    "system": 50,
+}
 PEER_STATUSES = (
-    "ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported", "disabled", "not_supported",
+    "ok",
+    "chipset_not_supported",
+    "gpu_not_supported",
+    "topology_not_supported",
+    "disabled",
+    "not_supported",
     "unknown",
-)  # fmt: skip
+)
 
 
 # nvidia-smi's words for those that it does not write as NVML's header does, one capital letter each.
 ARCHITECTURES_IN_NVIDIA_SMI = {"ada": "Ada Lovelace", "dla": "DLA", "dla2": "DLA2", "npu3": "NPU3"}
 BRANDS_IN_NVIDIA_SMI = {
-    "nvs": "NVS", "grid": "GRID", "geforce": "GeForce", "vapps": "NVIDIA Virtual Applications",
-    "vpc": "NVIDIA Virtual PC", "vcs": "NVIDIA Virtual Compute Server", "vws": "NVIDIA RTX Virtual Workstation",
-    "cloud_gaming": "NVIDIA Cloud Gaming", "quadro_rtx": "Quadro RTX", "nvidia_rtx": "NVIDIA RTX",
-    "nvidia": "NVIDIA", "geforce_rtx": "GeForce RTX", "titan_rtx": "Titan RTX",
-}  # fmt: skip
+    "nvs": "NVS",
+    "grid": "GRID",
+    "geforce": "GeForce",
+    "vapps": "NVIDIA Virtual Applications",
+    "vpc": "NVIDIA Virtual PC",
+    "vcs": "NVIDIA Virtual Compute Server",
+    "vws": "NVIDIA RTX Virtual Workstation",
+    "cloud_gaming": "NVIDIA Cloud Gaming",
+    "quadro_rtx": "Quadro RTX",
+    "nvidia_rtx": "NVIDIA RTX",
+    "nvidia": "NVIDIA",
+    "geforce_rtx": "GeForce RTX",
+    "titan_rtx": "Titan RTX",
+}
 
 
 def word_of(words: tuple[str | None, ...], number: int) -> str:

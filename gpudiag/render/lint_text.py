@@ -21,7 +21,7 @@ def render_lint(report: LintReport, style: Style = PLAIN) -> str:
 
 
 def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
-    """A mistake; why it matters is printed once for each code."""
+    """A mistake; the reason is printed once for each code."""
     word = finding.severity.value.upper()
     cell = f" (cell {finding.cell})" if finding.cell is not None else ""
     place = f"{one_line(finding.path)}:{finding.line}{cell}"
@@ -40,7 +40,7 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
 
 
 def _where(finding: LintFinding) -> str:
-    """A comment on where the statement goes; empty if it replaces the statement that was found."""
+    """A comment with the place of the statement; empty where it replaces the one that was found."""
     if finding.place is None:
         return ""
     moved = "move it" if finding.place.moves else "add it"

@@ -24,7 +24,7 @@ from gpudiag.model.evidence import (
     Subject,
 )
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import join_words, name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.render.style import one_line, wrapped
@@ -221,7 +221,7 @@ def describe_remedy(finding: Finding) -> str:
 def describe_owners(findings: tuple[Finding, ...]) -> str:
     """Who must act on these findings: `hardware`, `hardware and the job's owner`."""
     owners = list(dict.fromkeys(_OWNERS[finding.owner] for finding in findings))
-    return " and ".join(", ".join(owners).rsplit(", ", 1)) if owners else ""
+    return join_words(owners)
 
 
 def faults_worst_first(report: Report) -> tuple[Finding, ...]:

@@ -27,12 +27,11 @@ from gpudiag.model.measure import (
     CollectiveResult,
     Incident,
     IncidentKind,
-    Measures,
     RankReport,
 )
 from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE

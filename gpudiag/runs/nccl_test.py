@@ -11,10 +11,10 @@ from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.finding import Finding, worst_first
 from gpudiag.model.history import History
-from gpudiag.model.measure import CollectiveMeasurement, Localisation, Measures
+from gpudiag.model.measure import CollectiveMeasurement, Localisation
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import CollectiveReport
+from gpudiag.model.report import CollectiveReport, Measures
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks

@@ -16,11 +16,11 @@ from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst, worst_first
-from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, Measures
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import (
     RankEpochEnd,

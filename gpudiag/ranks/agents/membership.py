@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import ExitStatus, GpudiagError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
@@ -27,7 +28,6 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 

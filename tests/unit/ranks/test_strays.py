@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import announce, refusal
 from gpudiag.ranks.agents.announce import Announcer
@@ -31,7 +32,6 @@ from gpudiag.ranks.agents.messages import (
 from gpudiag.ranks.agents.refusal import share_refusal
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.diagnosis.split import find_split
-from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.run import RankRun, message_of_run
 from tests.unit.ranks.views import view
 

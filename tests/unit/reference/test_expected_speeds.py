@@ -34,7 +34,9 @@ def name(curve: Curve) -> str:
 
 @walk(curves(), name)
 def test_a_curve_says_where_and_when_it_was_read_and_how_far_others_are(curve: Curve) -> None:
-    assert curve.source and curve.agreement and curve.setup
+    assert curve.source
+    assert curve.agreement
+    assert curve.setup
     assert re.fullmatch(r"2026-1[01]-\d\d", curve.date)
     assert curve.kind in (FLOOR, "measured")
     assert curve.algorithm in ("", "ring", "NVLS")
@@ -73,7 +75,8 @@ def test_a_curve_is_found_by_what_it_ran_on_and_read_between_its_points(curve: C
     assert curve.at(curve.points[0][0] - 1) is None
     for (low, slow), (high, fast) in pairwise(curve.points):
         between = curve.at((low + high) // 2)
-        assert between is not None and min(slow, fast) <= between <= max(slow, fast)
+        assert between is not None
+        assert min(slow, fast) <= between <= max(slow, fast)
 
 
 def test_sources_of_one_machine_agree_on_the_plateau() -> None:
@@ -98,7 +101,8 @@ def test_wrong_floors_of_others_are_not_repeated() -> None:
 
 @walk(boards(), lambda board: board.names[0])
 def test_a_board_agrees_with_the_other_tables(board: Board) -> None:
-    assert board.source and board.called
+    assert board.source
+    assert board.called
     assert bool(board.host_gb_per_second) + bool(board.pcie_generation) <= 1
     for product in board.names:
         model, links = find_model(product), find_links(product)
@@ -127,7 +131,9 @@ def test_network_cards_are_read_as_people_write_them() -> None:
 
 def test_other_programs_faults_are_found_by_their_words() -> None:
     found = find_told_failure("dcgmi diag", "Persistence mode for GPU 0 is currently disabled.")
-    assert found is not None and found.status == "config" and found.source
+    assert found is not None
+    assert found.status == "config"
+    assert found.source
     assert find_told_failure("dcgmi diag", "Uncorrectable ECC error") is None
     statuses = {entry["status"] for entry in read_table("boards.toml")["told_failure"]}
     assert statuses == {"config", "busy", "known"}
@@ -135,6 +141,7 @@ def test_other_programs_faults_are_found_by_their_words() -> None:
 
 def test_latencies_have_a_limit_by_the_operation() -> None:
     write, read = latency_limit("write"), latency_limit("read")
-    assert write is not None and read is not None
+    assert write is not None
+    assert read is not None
     assert 1e-6 < write[0] < read[0] < 1e-5
     assert latency_limit("unknown") is None

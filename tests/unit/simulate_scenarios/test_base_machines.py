@@ -1,4 +1,4 @@
-"""Every machine that comes with gpudiag: whole, valid, and healthy as far as its readings say."""
+"""Every machine that comes with gpudiag: whole, valid, and healthy by its readings."""
 
 import re
 from dataclasses import fields
@@ -17,7 +17,7 @@ NAMED_IN_THE_ISSUE = {
     "h100x8-container2", "h100x8-slurm4", "wsl2-rtx", "laptop", "no-persistence", "none",
     "gb200x4", "gb300x4", "gh200", "l40sx8", "v100x8", "a6000x4", "vgpu", "a100x16", "h100-vm", "h200-vm",
 }  # fmt: skip
-# What the library or the place on the machine says, not the machine file.
+# Readings from the library or from the place on the machine, not from the machine file.
 PEERS = "peers"
 SUBSYSTEM = "pci_subsystem_id"  # a key of a GPU in a machine file, and no reading there
 NVLINK_SPEED = "nvlink_throughput_bytes_per_second"  # follows from two looks at the counters

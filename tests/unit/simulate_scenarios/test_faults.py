@@ -1,4 +1,4 @@
-"""Every fault changes what it says, and nothing else; two that cannot both be are refused."""
+"""Every fault changes what it names, and nothing else; two that cannot both be are refused."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""The host tree: the kernel's formats, and one fact told alike in every file that has it."""
+"""The host tree: the kernel's formats, and one fact alike in every file that has it."""
 
 import re
 

@@ -23,11 +23,11 @@ def readings(scenario: Scenario, position: int, name: str) -> list[float]:
 @pytest.mark.parametrize("name", UPPER_BOUNDS)
 def test_a_busy_gpu_moves_and_never_above_what_the_scenario_says(name: str) -> None:
     scenario = load_scenario("h100x8+busy:0+busy:1")
-    said = scenario.gpus[0].readings[name]
+    declared = scenario.gpus[0].readings[name]
     seen = readings(scenario, 0, name)
     assert len(set(seen)) >= 4
-    assert max(seen) <= said
-    assert min(seen) >= said * 0.8
+    assert max(seen) <= declared
+    assert min(seen) >= declared * 0.8
 
 
 def test_busy_gpus_do_not_move_in_step() -> None:
