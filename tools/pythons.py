@@ -29,7 +29,7 @@ TOOLS = (
 TESTS = (
     *(
         f"tests/unit/{name}"
-        for name in ("checks", "explain", "lint", "model", "probe", "reference", "render", "runs", "sampler")
+        for name in ("checks", "explain", "lint", "measured", "model", "probe", "reference", "render", "runs", "sampler")
     ),
     "tests/unit/test_compat.py",
     "tests/unit/test_installed.py",

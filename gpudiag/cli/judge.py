@@ -28,18 +28,16 @@ def _gpu(context: click.Context, parameter: click.Parameter, value: str | None) 
     """NVML's name of the GPU that is meant."""
     if value is None:
         return None
-    from gpudiag.model.nearest import find_nearest
+    from gpudiag.model.nearest import did_you_mean
     from gpudiag.reference.expected_speeds import known_gpus
 
     known = known_gpus()
     name = known.get(" ".join(value.lower().replace("_", " ").split()))
     if name is not None:
         return name
-    near = find_nearest(value.lower(), known)
     hint = (
-        f"did you mean {near}?"
-        if near
-        else "such as: h100, h200, b200, gb200, a100, a100 pcie, rtx 4090, l40s"
+        did_you_mean(value.lower(), known)
+        or "such as: h100, h200, b200, gb200, a100, a100 pcie, rtx 4090, l40s"
     )
     raise UsageError(f"--gpu: no GPU called {value!r} is known", hint=hint)
 
