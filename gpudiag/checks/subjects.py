@@ -1,7 +1,5 @@
 """What findings are about, and how a message names it; and what checks of the host share."""
 
-from typing import TYPE_CHECKING
-
 from gpudiag.checks.gpu.availability import granted
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.context import Context
@@ -9,11 +7,8 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Finding, Owner
 from gpudiag.model.host import PciDevice
+from gpudiag.model.host_state import HostState
 from gpudiag.model.reading import Missing
-
-if TYPE_CHECKING:  # a listing loads these checks, and no host's state
-    from gpudiag.model.host_state import HostState
-
 
 # --- GPUs
 
@@ -44,7 +39,7 @@ def short_bus_id(bus_id: str) -> str:
 # --- the host
 
 
-def host_state(context: Context) -> "HostState":
+def host_state(context: Context) -> HostState:
     """The host's state; the need `host_state` makes sure that it is there."""
     state = context.snapshot.machine.state
     assert not isinstance(state, Missing)  # noqa: S101 - the runner answers for the need
@@ -65,7 +60,7 @@ def usable_gpus(context: Context) -> int:
     return here if grant is None else min(here, grant[1])
 
 
-def is_virtual(state: "HostState") -> bool:
+def is_virtual(state: HostState) -> bool:
     """Whether a hypervisor runs this machine: it hides clocks, bridges and governors."""
     layout = state.processor_layout
     return not isinstance(layout, Missing) and layout.virtual_machine

@@ -9,7 +9,7 @@ from gpudiag.checks.on_gpus import GPU_CHECKS
 NOT_FOR_A_LISTING = (
     "gpudiag.checks.builtin", "gpudiag.checks.software.torch_build", "gpudiag.checks.software.settings",
     "gpudiag.checks.host.health", "gpudiag.reference.software", "gpudiag.reference.speeds",
-    "gpudiag.model.host_state", "tomllib",
+    "tomllib",
 )  # fmt: skip
 _PROGRAM = "import sys, gpudiag.runs.instant; print(*sys.modules)"
 
