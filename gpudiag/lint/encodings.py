@@ -21,7 +21,7 @@ def decode_source(content: bytes) -> tuple[str | None, str, str | None]:
             try:
                 return content.decode(encoding), encoding, None
             except UnicodeDecodeError:
-                return None, encoding, f"its byte-order mark says {encoding}, but its bytes are not"
+                return None, encoding, f"its byte-order mark is that of {encoding}, but its bytes are not"
     if b"\0" in content[:_SNIFFED_BYTES]:
         return None, "", "it is binary, not text"
     declared = _declared_encoding(content)

@@ -14,9 +14,7 @@ _VARIABLE = re.compile(r"^\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?$")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 # What takes a value behind a blank, of srun and sbatch; all others of interest have a `=`.
 _SLURM = frozenset(
-    """
-    nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node
-    """.split()
+    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node".split()
 )
 _FLAGS_WITHOUT_VALUE = frozenset({"standalone", "no-python", "m", "module", "run-path"})
 

@@ -1,7 +1,7 @@
 """Syntax of Python 3.12 and later written so that 3.11 reads it, every statement on the line on which it was.
 
-The linter parses with the Python that it runs under. What is replaced here carries no rule's subject: type parameters,
-type statements, the fields of f-strings that reuse their own quotes.
+The linter parses with the Python that it runs under. What is replaced here carries no rule's subject: type
+parameters, type statements, the fields of f-strings that reuse their own quotes.
 """
 
 import re

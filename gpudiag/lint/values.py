@@ -55,9 +55,7 @@ _CALLS = {
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "module",
 }
 _SAME = frozenset(
-    """
-    to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_
-    """.split()
+    "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
 )
 _SAME_CALLS = frozenset(
     """

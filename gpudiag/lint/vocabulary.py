@@ -89,9 +89,7 @@ TORCH_COLLECTIVES = frozenset(
 )
 # What makes groups: every rank of the job calls it, those that are in none of them too.
 GROUP_MAKERS = frozenset(
-    """
-    new_group new_subgroups new_subgroups_by_enumeration split_group init_device_mesh DeviceMesh
-    """.split()
+    "new_group new_subgroups new_subgroups_by_enumeration split_group init_device_mesh DeviceMesh".split()
 )
 HOROVOD_COLLECTIVES = frozenset(
     """
@@ -103,9 +101,7 @@ HOROVOD_COLLECTIVES = frozenset(
 LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", "reduce_boolean_decision"})
 LIGHTNING_FABRIC = frozenset("barrier all_gather all_reduce broadcast save load".split())
 ACCELERATE_COLLECTIVES = frozenset(
-    """
-    wait_for_everyone gather gather_for_metrics reduce pad_across_processes
-    """.split()
+    "wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split()
 )
 
 _TORCH_DISTRIBUTED = frozenset(

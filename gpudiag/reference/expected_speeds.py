@@ -1,4 +1,4 @@
-"""The speeds of collectives that others have published, by expected_speeds.toml, and the boards of boards.toml."""
+"""The published speeds of collectives in expected_speeds.toml, and the boards of boards.toml."""
 
 import math
 import re
@@ -68,7 +68,7 @@ def _curve(entry: Mapping[str, Any]) -> Curve:
 
 
 def find_curves(operation: str, models: frozenset[str], gpus: int, nodes: int) -> tuple[Curve, ...]:
-    """The curves of that operation on exactly such machines; every model of a run must be one of the curve's."""
+    """The curves of that operation on such machines; every model of a run must be one of the curve's."""
     return tuple(
         curve
         for curve in curves()
@@ -106,7 +106,7 @@ def find_board(name: str) -> Board | None:
 
 
 def known_gpus() -> dict[str, str]:
-    """NVML's name of a GPU by every name that a person may write, capitals aside: `h100 sxm` and the full name."""
+    """NVML's name of a GPU by each name that a person may write, in small letters: `h100 sxm`."""
     known: dict[str, str] = {}
     for board in boards():
         for name in board.names:
@@ -145,7 +145,7 @@ def find_told_failure(tool: str, message: str) -> ToldFailure | None:
 
 
 def latency_limit(operation: str) -> tuple[float, str] | None:
-    """Seconds above which a latency of small messages is asked about, with the source; None for an unknown operation."""
+    """The latency of small messages, in seconds, above which to ask why, with its source; None if unknown."""
     for entry in read_table(_BOARDS)["latency"]:
         if operation in entry["operations"]:
             return entry["microseconds"] / 1e6, str(entry["source"])

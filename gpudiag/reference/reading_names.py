@@ -1,6 +1,7 @@
 """What people call a reading, and why there is none: the words of every text, in place of names of fields.
 
-A document has the field (`retired_pages_corrected`) and the reason (`not_supported`); a sentence has these words.
+A document has the field (`retired_pages_corrected`) and the reason (`not_supported`); a sentence has these
+words.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def describe_missing(missing: Missing) -> str:
 
 
 def explain_missing(missing: Missing) -> str:
-    """Why a value is not there: the source's own words, or ours where it said nothing."""
+    """Why a value is not there: the source's own words, or ours where it gave none."""
     return missing.detail or WHY_MISSING[missing.reason]
 
 

@@ -33,7 +33,7 @@ class StrategyFacts:
 
     @property
     def one_voice(self) -> bool:
-        """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
+        """Whether one rank reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
 
     def install_command(self, module: str, python: str | None, settings: str = "") -> str:

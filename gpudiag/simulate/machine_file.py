@@ -152,7 +152,7 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
     missing: dict[str, str] = {}
     others: dict[str, Any] = {}
     for layer in layers:
-        said_missing = _missing(layer["missing"], name)
+        listed_missing = _missing(layer["missing"], name)
         for key, value in layer.items():
             if key in READINGS:
                 readings[key] = _expand(key, value, name)
@@ -163,9 +163,9 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
                 raise UsageError(
                     f"{name}: a GPU has no {key!r}", hint=nearest_hint(key, (*READINGS, *_GPU_KEYS))
                 )
-        for key in said_missing:
+        for key in listed_missing:
             readings.pop(key, None)
-        missing |= said_missing
+        missing |= listed_missing
     unsaid = [key for key in READINGS if key not in readings and key not in missing and key != _BETWEEN_GPUS]
     forgotten = [key for key in _IDENTITY if key in unsaid]
     if forgotten:

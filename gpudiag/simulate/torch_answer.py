@@ -16,7 +16,8 @@ from gpudiag.units import KIB
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
 # What torch's context took of one H100's and one H200's memory before anything was allocated (driver
-# 580.159.04, torch 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver, torch.
+# 580.159.04, torch 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver,
+# torch.
 _CONTEXT_BYTES = 650_969_088
 _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"

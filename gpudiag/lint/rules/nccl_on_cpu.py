@@ -9,9 +9,7 @@ from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
 _MAKERS = frozenset(
-    """
-    torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange
-    """.split()
+    "torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange".split()
 )
 _ON_GPUS = (
     "cuda",

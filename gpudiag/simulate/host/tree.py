@@ -18,8 +18,8 @@ from gpudiag.units import GIB, KIB, TIB
 
 # The users of every simulated machine; a process may add more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
-# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h); others than these are shown
-# by their name, as the kernels of some boards and hypervisors do.
+# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h); others than these are
+# shown by their name, as the kernels of some boards and hypervisors do.
 _ARM_PARTS = {"Cortex-X925": "0xd85", "Neoverse-V2": "0xd4f"}
 
 

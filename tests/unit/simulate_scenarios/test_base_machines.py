@@ -34,7 +34,7 @@ def test_every_machine_of_the_issue_is_there():
     assert set(base_machines()) == NAMED_IN_THE_ISSUE
 
 
-def test_every_machine_says_where_its_facts_come_from(base: Scenario):
+def test_every_machine_lists_where_its_facts_come_from(base: Scenario):
     assert base.sources
     assert base.description
     assert base.hostname
@@ -130,7 +130,7 @@ def test_two_loads_at_one_time_are_equal(base: Scenario):
     assert machine(base.name) == base
 
 
-def test_the_names_of_the_machines_tell_how_many_gpus_there_are():
+def test_the_names_of_the_machines_show_how_many_gpus_there_are():
     counted = {name: int(match[1]) for name in base_machines() if (match := re.fullmatch(r"\w+x(\d+)", name))}
     assert counted
     assert {name: len(machine(name).gpus) for name in counted} == counted
