@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from gpudiag.ranks.agents.network import find_listener
 from gpudiag.ranks.agents.run_directory import RunDirectory
 from gpudiag.ranks.agents.tcp_counters import is_connected_to
 from gpudiag.ranks.diagnosis import evidence
-from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota
+from gpudiag.ranks.diagnosis.control_group import GroupWatch
 from gpudiag.ranks.diagnosis.dump import DumpFiles, RankDump, collect_dumps
 from gpudiag.ranks.diagnosis.host_load import HostLoad
 from gpudiag.ranks.diagnosis.start_error import StartFailure, slow_start
@@ -66,54 +66,44 @@ _GPU_SECONDS = 0.7
 
 @dataclass(slots=True)
 class RankRecord:
-    """What has been seen of one rank so far; `view` is the frozen form for the watchdog."""
+    """What has been seen of one rank so far; `view` is what the watchdog gets of it."""
 
     local: LocalRank
     events: EventReader
-    life: Life = Life.NOT_STARTED
-    pid: int | None = None
-    exit: int | None = None
-    seen_at: float = 0.0
-    changed_at: float = 0.0
-    finished: bool = False
-    finished_at: float = 0.0
-    raised: RaisedError | None = None
-    position: Position | None = None
-    still_seconds: float = 0.0
+    seen: RankView  # times are CLOCK_MONOTONIC
     cpu_seconds_total: float = 0.0
     cpu_seconds_when_moved: float = 0.0
-    process_state: str = ""
-    has_gpu: bool = False
     looked_for_gpu: bool = False  # since it last moved
-    wait_channel: str | None = None
     store_port: int | None = None  # where ranks have their rendezvous, if that is by TCP
     connected: bool = False  # to the store there, since it entered that stage
     connection_looked_at: float = 0.0
     groups: GroupWatch = field(default_factory=GroupWatch)
     groups_looked_at: float = 0.0
     quota_read_at: float = 0.0
-    frozen_by: str | None = None
-    quota: Quota | None = None
     dead_since: float | None = None  # when it was first seen dead, until the template reports its end
-    traces: tuple[Evidence, ...] = ()
     traced: bool = False
 
     def add_start(self, pid: int, at: float) -> None:
         """Record that the rank was forked."""
-        self.pid, self.life, self.changed_at, self.still_seconds = pid, Life.ALIVE, at, 0.0
+        self.seen = replace(self.seen, pid=pid, life=Life.ALIVE, changed_at=at, still_seconds=0.0)
 
     def add_end(self, exit_status: int | None, at: float) -> None:
         """Record the end of the rank's process: its exit status or minus a signal; None if not known."""
-        self.exit, self.life, self.changed_at = exit_status, Life.ENDED, at
+        self.seen = replace(self.seen, exit=exit_status, life=Life.ENDED, changed_at=at)
+
+    def add_traces(self, *traces: Evidence) -> None:
+        """Record evidence of how the rank ended."""
+        self.seen = replace(self.seen, traces=(*self.seen.traces, *traces))
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
         """Record from lines of the rank's event file how its entry ended."""
         for event in events:
             data = event["data"]
             if event["kind"] == EventKind.RESULT:
-                self.finished, self.finished_at = True, event["at"]
+                self.seen = replace(self.seen, finished=True, finished_at=event["at"])
             elif event["kind"] == EventKind.RAISED:
-                self.raised = RaisedError(data["type"], data["message"], data["place"], event["at"])
+                error = RaisedError(data["type"], data["message"], data["place"], event["at"])
+                self.seen = replace(self.seen, raised=error)
 
     def add_look(
         self,
@@ -124,75 +114,53 @@ class RankRecord:
         load: float = 1.0,
     ) -> None:
         """Record a look at the rank, `watched` seconds after the last one, on a host with this load."""
-        self.seen_at = now
-        if self.life in (Life.ALIVE, Life.STOPPED):
+        if self.seen.running:
             self._add_process(now, state, load)
-        if position is None or position.is_same_place(self.position):
-            self.still_seconds += watched
+        if position is None or position.is_same_place(self.seen.position):
+            still_seconds = self.seen.still_seconds + watched
         else:
-            self.still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
+            still_seconds, self.cpu_seconds_when_moved = 0.0, self.cpu_seconds_total
             self.looked_for_gpu, self.connected = False, False
-        self.position = position
+        self.seen = replace(self.seen, seen_at=now, position=position, still_seconds=still_seconds)
         self._look_for_connection(now)
 
     @property
     def connecting(self) -> bool:
         """Whether it is in the rendezvous, and has no connection to the store there yet, as far as can be seen."""
-        in_rendezvous = self.position is not None and self.position.stage == RENDEZVOUS
-        return in_rendezvous and self.store_port is not None and not self.connected
+        return self.seen.stage == RENDEZVOUS and self.store_port is not None and not self.connected
 
     @property
     def knows_history(self) -> bool:
         """Whether its last collectives are worth reading: they change until it stands still or has ended."""
-        return self.life is Life.ENDED or self.still_seconds >= HISTORY_SECONDS
+        return self.seen.life is Life.ENDED or self.seen.still_seconds >= HISTORY_SECONDS
 
     def view(self, host: str, load: float = 1.0) -> RankView:
         """The record for the watchdog, with the host's load; times are CLOCK_MONOTONIC."""
-        return RankView(
-            rank=self.local.rank,
-            local_rank=self.local.local_rank,
-            host=host,
-            life=self.life,
-            pid=self.pid,
-            exit=self.exit,
-            seen_at=self.seen_at,
-            changed_at=self.changed_at,
-            finished=self.finished,
-            finished_at=self.finished_at,
-            raised=self.raised,
-            position=self.position,
-            still_seconds=self.still_seconds,
-            cpu_seconds=self.cpu_seconds_total - self.cpu_seconds_when_moved,
-            has_gpu=self.has_gpu,
-            process_state=self.process_state,
-            frozen_by=self.frozen_by,
-            quota=self.quota,
-            wait_channel=self.wait_channel,
-            traces=self.traces,
-            load=load,
-            connecting=self.connecting,
-        )
+        cpu_seconds = self.cpu_seconds_total - self.cpu_seconds_when_moved
+        return replace(self.seen, host=host, load=load, cpu_seconds=cpu_seconds, connecting=self.connecting)
 
     def _look_for_connection(self, now: float) -> None:
-        if not self.connecting or self.pid is None or self.store_port is None:
+        pid = self.seen.pid
+        if not self.connecting or pid is None or self.store_port is None:
             return
         if now - self.connection_looked_at >= _CONNECTION_SECONDS:
             self.connection_looked_at = now
-            self.connected = bool(is_connected_to(self.pid, self.store_port))
+            self.connected = bool(is_connected_to(pid, self.store_port))
 
     def _add_process(self, now: float, state: Stat | None, load: float) -> None:
         if state is None or state.state in DEAD_STATES:
             self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
             return
-        self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
-        if not self.looked_for_gpu and self.still_seconds >= _GPU_SECONDS:
-            self.looked_for_gpu, self.has_gpu = True, has_gpu_open(state.pid)
-            self.wait_channel = read_wait_channel(state.pid) or None
+        self.seen, self.cpu_seconds_total = replace(self.seen, process_state=state.state), state.cpu_seconds
+        if not self.looked_for_gpu and self.seen.still_seconds >= _GPU_SECONDS:
+            self.looked_for_gpu, has_gpu = True, has_gpu_open(state.pid)
+            channel = read_wait_channel(state.pid) or None
+            self.seen = replace(self.seen, has_gpu=has_gpu, wait_channel=channel)
         self._look_at_groups(now, state.pid)
-        stopped = state.state in STOPPED_STATES or self.frozen_by is not None
-        if stopped != (self.life is Life.STOPPED):
-            self.life = Life.STOPPED if stopped else Life.ALIVE
-            self.changed_at, self.still_seconds = now, 0.0
+        stopped = state.state in STOPPED_STATES or self.seen.frozen_by is not None
+        if stopped != (self.seen.life is Life.STOPPED):
+            life = Life.STOPPED if stopped else Life.ALIVE
+            self.seen = replace(self.seen, life=life, changed_at=now, still_seconds=0.0)
 
     def _look_at_groups(self, now: float, pid: int) -> None:
         if now - self.groups_looked_at >= _GROUP_SECONDS:
@@ -200,18 +168,21 @@ class RankRecord:
             self.groups.look(pid)
             # Read rarely: a quota need not be noticed within seconds, and its files are read one by one.
             if now - self.quota_read_at >= _QUOTA_SECONDS:
-                self.quota_read_at, self.quota = now, self.groups.quota()
-        rests = self.still_seconds >= _FROZEN_LOOK_SECONDS or self.frozen_by is not None
-        self.frozen_by = self.groups.frozen_by() if rests else None
-        if self.frozen_by is not None:
-            self.process_state = FROZEN_STATE
+                self.quota_read_at = now
+                self.seen = replace(self.seen, quota=self.groups.quota())
+        seen = self.seen
+        rests = seen.still_seconds >= _FROZEN_LOOK_SECONDS or seen.frozen_by is not None
+        frozen_by = self.groups.frozen_by() if rests else None
+        shown = seen.process_state if frozen_by is None else FROZEN_STATE
+        if (frozen_by, shown) != (seen.frozen_by, seen.process_state):
+            self.seen = replace(seen, frozen_by=frozen_by, process_state=shown)
 
     def _add_untold_end(self, now: float, patience_seconds: float) -> None:
         if self.dead_since is None:
             self.dead_since = now
         elif now - self.dead_since >= patience_seconds:
             self.add_end(None, self.dead_since)
-            self.traces += (evidence.of_untold_end(),)
+            self.add_traces(evidence.of_untold_end())
 
 
 # --- all ranks of this agent
@@ -353,6 +324,7 @@ class LocalRanks:
             RankRecord(
                 local,
                 EventReader(directory.events_path(local.rank)),
+                RankView(local.rank, local.local_rank, host="", life=Life.NOT_STARTED),
                 store_port=job.store_port,
                 groups=GroupWatch(own_groups),
             )
@@ -421,13 +393,13 @@ class LocalRanks:
         load = self._load.factor()
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
-            state = None if record.pid is None else find_process(record.pid)
+            state = None if record.seen.pid is None else find_process(record.seen.pid)
             position = self._board.read_position(index, history=record.knows_history)
             record.add_look(now, watched, position, state, load)
             new = record.events.read_new()
             record.add_events(new)
             events += [(record.local.rank, event) for event in new]
-            if record.life is Life.ENDED and record.exit != 0:
+            if record.seen.life is Life.ENDED and record.seen.exit != 0:
                 self._keep_traces(record)
         return events
 
@@ -439,23 +411,25 @@ class LocalRanks:
     def limit_start(self, seconds: float, limit_seconds: float) -> None:
         """Take the start for failed if it has gone on for that long, and longer than the limit on this host's load."""
         limit = limit_seconds * self.load
-        starting = any(record.life is Life.NOT_STARTED for record in self.records)
+        starting = any(record.seen.life is Life.NOT_STARTED for record in self.records)
         if starting and self.start_failure is None and seconds > limit:
             self.start_failure = slow_start(limit, self._job.preload)
 
     def live_pids(self) -> list[int]:
         """The processes of ranks that have not ended."""
         return [
-            record.pid for record in self.records if record.pid is not None and record.life is not Life.ENDED
+            record.seen.pid
+            for record in self.records
+            if record.seen.pid is not None and record.seen.life is not Life.ENDED
         ]
 
     def dump(self) -> tuple[RankDump, ...]:
         """Ask live ranks for their stacks; the answers that come within half a second."""
         asked = []
         for record in self.records:
-            if record.life is Life.ALIVE and record.pid is not None:
+            if record.seen.life is Life.ALIVE and record.seen.pid is not None:
                 files = DumpFiles(self._directory.path, record.local.rank)
-                files.ask(record.pid)
+                files.ask(record.seen.pid)
                 asked.append(files)
         return collect_dumps(asked)
 
@@ -465,21 +439,21 @@ class LocalRanks:
             return
         record.traced = True
         # If its exit status could not be read, the kernel log matters all the more.
-        if record.exit in (None, -signal.SIGKILL) and record.pid is not None:
-            record.traces += (*self._oom.read_evidence(record.pid), *record.groups.memory_evidence())
-        port = None if record.raised is None else taken_port(record.raised.message)
+        if record.seen.exit in (None, -signal.SIGKILL) and record.seen.pid is not None:
+            record.add_traces(*self._oom.read_evidence(record.seen.pid), *record.groups.memory_evidence())
+        port = None if record.seen.raised is None else taken_port(record.seen.raised.message)
         if port is not None and (who := find_listener(port)) is not None:
-            record.traces += (Evidence("port_taken_by", who, source="/proc/net/tcp"),)
+            record.add_traces(Evidence("port_taken_by", who, source="/proc/net/tcp"))
         crash = DumpFiles(self._directory.path, record.local.rank).stack_of_crash()
         if crash:
-            record.traces += (Evidence("stack", "\n".join(crash), source="stack when the signal came"),)
+            record.add_traces(Evidence("stack", "\n".join(crash), source="stack when the signal came"))
         tail = self.stderr_tail(record.local.rank)
         if tail:
-            record.traces += (Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"),)
+            record.add_traces(Evidence("stderr", tail, source=f"rank {record.local.rank}'s standard error"))
         if (
             self._explanations is not None and len(self.records) == 1
         ):  # with several ranks it is unknown which one a line came from
-            record.traces += tuple(map(explanation, self._explanations()))
+            record.add_traces(*map(explanation, self._explanations()))
 
     def stderr_tail(self, rank: int | None = None) -> str:
         """What a rank, or by default the template, wrote to stderr, shortened; empty if nothing."""
@@ -498,7 +472,7 @@ class LocalRanks:
         if self._ended:
             return ()
         self._ended = True
-        pids = [record.pid for record in self.records if record.pid is not None]
+        pids = [record.seen.pid for record in self.records if record.seen.pid is not None]
         contexts = sum(map(has_gpu_open, pids))
         self._socket.close()  # the template kills and reaps its ranks, and ends
         self._template_socket.close()
@@ -531,13 +505,13 @@ class LocalRanks:
             return
         self._template_ended = True
         status = None if self._template is None else self._template.exit_status()
-        if all(record.pid is None for record in self.records) and self.start_failure is None:
+        if all(record.seen.pid is None for record in self.records) and self.start_failure is None:
             self.start_failure = StartFailure("ended", {"exit": status})
         for record in self.records:
-            if record.pid is not None and record.life is not Life.ENDED:
+            if record.seen.pid is not None and record.seen.life is not Life.ENDED:
                 # The kernel kills the ranks with their parent, and no process is left to reap their status.
                 record.add_end(-signal.SIGKILL, time.monotonic())
-                record.traces += (evidence.of_lost_parent(status),)
+                record.add_traces(evidence.of_lost_parent(status))
 
     def _add_message(self, message: dict[str, Any]) -> None:
         kind = message.pop("kind")
