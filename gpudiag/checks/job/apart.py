@@ -8,6 +8,7 @@ from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
 from gpudiag.checks.job.groups_made import judge_groups_made
+from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
@@ -16,12 +17,11 @@ from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 
-_ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
 _SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
 
 
-def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
+def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> list[Finding]:
     """Findings for ranks that all wait; `is_whole`: nobody else belongs to the job."""
     groups = waiters.groups
     waited = waiters.since_seconds
@@ -47,7 +47,7 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
         else f"{waiters.describe()}, and nothing moves"
     )
     finding = kind.finding(HostSubject(waiters.job.host), message, *facts_of(only))
-    return [finding] if waited is not None and waited >= _ALL_STILL_SECONDS else _not_yet(waiters, finding)
+    return [finding] if waited is not None and waited >= limits.network else _not_yet(waiters, finding)
 
 
 def _are_whole(groups: Sequence[Group]) -> bool:
