@@ -1,7 +1,7 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
-#             command could not tell: 3) on the CPU, which it then asks for by name
-# make test   the whole test suite
-# make quick  what tells most within a minute: lint, the rules of the house, unit tests of all but tensors and torch
+#             command has no verdict: 3) on the CPU, which it then asks for by name
+# make test   the test suite: of the tests marked `sliced` one in six, others at each commit; `make test-all` runs all of it
+# make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of all but tensors and torch
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-without-ranks test-ranks quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons torches lowest single-file dist check format benchmarks clean
+.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons torches lowest single-file dist check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -30,13 +30,24 @@ run: $(VENV)/.installed-torch
 		echo "$(BIN)/gpudiag $$command"; $(BIN)/gpudiag $$command || exit; \
 	done
 
-test: test-without-ranks test-ranks
+# Two lanes at once: what waits for processes most of the time, and what computes, with what that leaves of the processors.
+WAITING := tests/api tests/browser tests/cli tests/contract tests/ranks tests/stand_in
+SLICE ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)/6
 
-test-without-ranks: $(VENV)/.installed-dev
-	$(PYTEST) -m "not ranks" -n 5 --dist worksteal
+test: $(VENV)/.installed-dev
+	$(MAKE) --jobs 2 --keep-going --output-sync=recurse test-waiting test-computing
 
-test-ranks: $(VENV)/.installed-dev
-	$(PYTEST) -m ranks -n 3 --dist worksteal
+test-all:
+	$(MAKE) test SLICE=0/1
+
+test-waiting: $(VENV)/.installed-dev
+	status=0; \
+	$(PYTEST) -m ranks --slice $(SLICE) -n 3 --dist worksteal || status=1; \
+	$(PYTEST) -m "not ranks" --slice $(SLICE) -n 4 --dist worksteal $(WAITING) || status=1; \
+	exit $$status
+
+test-computing: $(VENV)/.installed-dev
+	nice -n 5 $(PYTEST) -m "not ranks" --slice $(SLICE) -n 2 --dist worksteal $(addprefix --ignore=,$(WAITING))
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/ruff check -q .
@@ -65,7 +76,7 @@ FRAMEWORKS ?= build/frameworks
 frameworks: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 
-# What cannot be installed is said, and its tests are skipped with the reason.
+# What cannot be installed is reported, and its tests are skipped with the reason.
 test-frameworks: $(VENV)/.installed-dev
 	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks -n 2 --dist worksteal
@@ -105,17 +116,9 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The rows of kinds (python -m tools.write_kinds) take an hour, and are written apart.
+# PAGES names some of them: `make pages PAGES="schemas boards"`.
 pages: $(VENV)/.installed-dev
-	$(BIN)/python tools/write_schemas.py
-	$(BIN)/python -m tools.write_vocabulary
-	$(BIN)/python -m tools.write_readings
-	$(BIN)/python -m tools.write_model
-	$(BIN)/python tools/write_findings_page.py
-	$(BIN)/python -m tools.write_lint_page
-	$(BIN)/python tools/write_detection.py
-	$(BIN)/python -m tools.write_prometheus_rule
-	$(BIN)/python -m tools.write_boards
+	$(BIN)/python -m tools.write_pages $(PAGES)
 
 # Strict: a dead link, or a page that mkdocs.yml does not list, fails it.
 docs: $(VENV)/.installed-dev

@@ -60,3 +60,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "ranks" or not collection_path.match("test_*.py"):
         return None
     return "pytest.mark.ranks" not in collection_path.read_text() or None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag by which `make test` takes a part of the tests of which there are many of a kind."""
+    parser.addoption("--slice", metavar="NUMBER/COUNT", help="of the tests marked `sliced`, one in COUNT")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `--slice NUMBER/COUNT`, leave out all other tests marked `sliced`, but for those marked `each_run`."""
+    if not config.option.slice:
+        return
+    number, count = map(int, config.option.slice.split("/"))
+    sliced = [
+        item
+        for item in items
+        if item.get_closest_marker("sliced") and not item.get_closest_marker("each_run")
+    ]
+    left_out = {id(item) for place, item in enumerate(sliced) if place % count != number % count}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]

@@ -1,15 +1,15 @@
 """Writes docs/detection.md: every fault that a simulated machine can have, what gpudiag should find, what it found.
 
 Each row is a run of `gpudiag preflight --level instant` on a simulated machine; the rows of active tests
-are runs on CPU ranks with a fault injected. Takes about two minutes.
+are runs on CPU ranks with a fault injected.
 """
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from gpudiag.model.active import DETERMINISM, MEMORY_COPY, MEMORY_PATTERNS, Acti
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import RankSubject
-from gpudiag.model.measure import Measures
+from gpudiag.model.report import Measures
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import measure_active
@@ -29,6 +29,7 @@ from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.session import open_session
 from gpudiag.units import MIB
+from tests.warm_start import run_python
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 _LIMIT_SECONDS = 120
@@ -109,7 +110,7 @@ INJECTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _HEAD = """# Detection
 
 Every fault that a simulated machine can have, what gpudiag should find, and what it found. Written by
-`python tools/write_detection.py`, which runs each row; a test holds the page against the runs. `3` behind a code is
+`python -m tools.write_detection`, which runs each row; a test holds the page against the runs. `3` behind a code is
 the NVML index of the GPU it is about.
 
 """
@@ -123,7 +124,7 @@ class Row:
     wanted: tuple[str, ...]
     verdict: str
     found: tuple[str, ...]
-    keeps_jobs_off: bool = False  # some FAIL says so; the gate is another question than the verdict
+    keeps_jobs_off: bool = False  # some FAIL blocks jobs; the gate is another question than the verdict
 
     @property
     def kept(self) -> bool:
@@ -131,24 +132,9 @@ class Row:
         return set(self.wanted) <= set(self.found) and (bool(self.wanted) or not self.found)
 
 
-def healthy_rows() -> Iterator[Row]:
-    """A run on every base machine: nothing may be found."""
-    return (run_instant(name, ()) for name in sorted(base_machines()))
-
-
-def fault_rows() -> Iterator[Row]:
-    """A run on a machine with each fault."""
-    return (run_instant(scenario, wanted) for scenario, wanted in EXPECTED.items())
-
-
-def compared_rows() -> Iterator[Row]:
-    """A run on each of those machines, held against the good one."""
-    for scenario, (good, wanted) in COMPARED.items():
-        yield run_compared(scenario, good, wanted)
-
-
-def run_compared(scenario: str, good: str, wanted: tuple[str, ...]) -> Row:
-    """One preflight at level instant, held against the report of another."""
+def run_compared(scenario: str) -> Row:
+    """One preflight at level instant on that machine of `COMPARED`, held against the report of the good one."""
+    good, wanted = COMPARED[scenario]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "good.json"
         run_instant(good, (), "--report", f"json={report}")
@@ -165,14 +151,9 @@ def injected_rows() -> Iterator[Row]:
 def run_instant(scenario: str, wanted: tuple[str, ...], *flags: str) -> Row:
     """One preflight at level instant on that simulated machine, without any history."""
     with tempfile.TemporaryDirectory() as state, open_session(load_scenario(scenario)) as session:
-        done = subprocess.run(
-            [sys.executable, "-m", "gpudiag", "preflight", "--level", "instant", "--json", *flags],
-            env={**session.environment, "GPUDIAG_STATE_DIR": state, "PYTHONPATH": _import_path()},
-            capture_output=True,
-            timeout=_LIMIT_SECONDS,
-            check=False,
-        )
-    document = json.loads(done.stdout)
+        words = ("-m", "gpudiag", "preflight", "--level", "instant", "--json", *flags)
+        done = run_python(words, {**session.environment, "GPUDIAG_STATE_DIR": state}, _LIMIT_SECONDS)
+    document = json.loads(done.out)
     found = [finding for result in document["results"] for finding in result["findings"]]
     return Row(
         scenario,
@@ -209,10 +190,6 @@ def names_of(findings: Iterable[dict[str, Any]]) -> tuple[str, ...]:
         if finding["outcome"] != "pass"
     )
     return tuple(dict.fromkeys(named))
-
-
-def _import_path() -> str:
-    return os.pathsep.join(path for path in sys.path if path)
 
 
 def page_text(healthy: list[Row], faulty: list[Row], compared: list[Row], injected: list[Row]) -> str:
@@ -262,8 +239,14 @@ def _codes(names: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Write the page; say which rows break their promise, and end with status 1 if any does."""
-    healthy, faulty, compared = list(healthy_rows()), list(fault_rows()), list(compared_rows())
+    """Write the page; print which rows break their promise, and end with status 1 if any does."""
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
+        rows = (
+            pool.map(lambda name: run_instant(name, ()), sorted(base_machines())),
+            pool.map(run_instant, EXPECTED, EXPECTED.values()),
+            pool.map(run_compared, COMPARED),
+        )
+        healthy, faulty, compared = map(list, rows)
     injected = list(injected_rows())
     _, heading, rest = PAGE.read_text().partition(_NEXT_HEADING)
     text = page_text(healthy, faulty, compared, injected)

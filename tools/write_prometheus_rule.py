@@ -26,5 +26,10 @@ def manifest_text() -> str:
     return _HEAD + "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the file."""
     MANIFEST.write_text(manifest_text())
+
+
+if __name__ == "__main__":
+    main()

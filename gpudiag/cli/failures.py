@@ -64,8 +64,8 @@ class Failure:
         """The lines, with sentences wrapped for a terminal; a word longer than a line stays whole."""
         from gpudiag.render.style import wrapped  # late, as traceback below: most commands never fail
 
-        told = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
-        return (*told, *self.trace)
+        lines = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
+        return (*lines, *self.trace)
 
 
 def describe_failure(error: BaseException) -> Failure:
@@ -127,10 +127,9 @@ def _asked_package(error: ImportError) -> str | None:
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
     """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
-    from gpudiag.model.nearest import find_nearest  # late, as traceback below: most commands never fail
+    from gpudiag.model.nearest import did_you_mean  # late, as traceback below: most commands never fail
 
-    near = find_nearest(word, known)
-    return f"; did you mean {near}?" if near else ""
+    return did_you_mean(word, known, "; ")
 
 
 def _describe_usage(error: click.ClickException) -> Failure:

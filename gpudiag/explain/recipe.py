@@ -19,7 +19,7 @@ from gpudiag.explain.topics import (
     known_topics,
 )
 from gpudiag.model.explanation import Explanation, LogExplanation
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.probe.job.flight_recorder import looks_like_dump
 from gpudiag.reference.cuda_errors import find_cuda_error
 from gpudiag.reference.failures import failures
@@ -47,9 +47,9 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
         return _NUMBERED[(numbered["kind"] or "xid").lower()](int(numbered["number"]))
     if words[0].lower() in _NUMBERED:
         kind = _WORDS[words[0].lower()]
-        said = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"say which {kind}"
+        problem = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"name the {kind}"
         raise UsageError(
-            said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
+            problem, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
         )
     if len(words) == 1 and words[0] != "-":
         topic = explain_topic(words[0])
@@ -64,8 +64,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     if len(words) > 1:
         raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
     topics = (*known_topics(), *failures())
-    near = find_nearest(text, topics)
-    question = f"; did you mean {near}?" if near else ""
+    question = did_you_mean(text, topics, "; ")
     raise UsageError(f"{text!r} is no finding code and no file{question}", hint=_HINT)
 
 
@@ -100,7 +99,7 @@ def _is_text(words: tuple[str, ...]) -> bool:
 
 
 def _exists(word: str) -> bool:
-    """Whether a file or folder has this name, or is said to be where this user may not look."""
+    """Whether a file or folder has this name, or may lie where this user may not read."""
     try:
         os.stat(word)
     except OSError as error:  # a text may be longer than a file name can be

@@ -30,7 +30,7 @@ _CLASSES = {
 }
 
 
-_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode says where to look
+_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to look at
 
 
 def known_topics() -> dict[str, Explanation]:
@@ -135,7 +135,7 @@ def explain_failure(failure: Failure) -> Explanation:
         title=failure.title,
         meaning=failure.cause,
         facts=(f"who must act: {failure.owner.value}", f"written by {failure.program}"),
-        remedy=failure.mend,
+        remedy=failure.remedy,
         proof=failure.proof,
         source=failure.source,
     )
@@ -143,7 +143,7 @@ def explain_failure(failure: Failure) -> Explanation:
 
 def _explain_code(kind: FindingKind) -> Explanation:
     failure = failures().get(kind.code)
-    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
+    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.remedy}",)
     return Explanation(
         topic=kind.code,
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",
@@ -158,6 +158,7 @@ def _explain_code(kind: FindingKind) -> Explanation:
 
 
 def _explain_rule(rule: Rule) -> Explanation:
+    examples = rule.read_examples()
     return Explanation(
         topic=rule.code,
         title=f"{rule.severity.value} of gpudiag lint: {rule.title}",
@@ -171,9 +172,9 @@ def _explain_rule(rule: Rule) -> Explanation:
         look_also=("gpudiag lint FILE...", "docs/lint.md"),
         source="gpudiag's catalogue of rules, docs/lint.md",
         examples=(
-            Example("wrong", rule.wrong),
-            Example("right", rule.right),
-            Example("right too, though it looks similar", rule.near_miss),
+            Example("wrong", examples.wrong),
+            Example("right", examples.right),
+            Example("right too, though it looks similar", examples.near_miss),
         ),
     )
 

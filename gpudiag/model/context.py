@@ -1,17 +1,18 @@
 """Context: all that a check may see."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
-from gpudiag.model.measure import Measures
 from gpudiag.model.plan import FreeMemory
 from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.report import Measures
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Context:
     """What was gathered, and what is expected: the only input of a check.
 
@@ -20,7 +21,7 @@ class Context:
     good run, and `known_gpus` the GPUs that it had then. `expected_machine` is the good machine that the user
     named (`--expect`), which may be another of the same kind. `samples` are this run's measurements
     as the history keeps them; `history` is what it keeps of earlier runs. `xid_events` are the Xids that NVML's
-    events told a service; a kernel log that cannot be read, or has lost the line, does not have them.
+    events reported to a service; a kernel log that cannot be read, or has lost the line, does not have them.
     `environment` are the variables under which ranks were started, where a speed is judged by them.
     """
 

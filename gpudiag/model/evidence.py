@@ -1,14 +1,14 @@
 """What a finding is about, and what proves it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal, Union
 
+from gpudiag.model.codec import noun
 from gpudiag.model.reading import Reading
 from gpudiag.model.reading import Scalar as Scalar
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeviceSubject:
     """One GPU, by its identity; `nvml_index` is for people."""
 
@@ -19,7 +19,7 @@ class DeviceSubject:
     kind: Literal["device"] = "device"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankSubject:
     """One rank of a run and the host it ran on."""
 
@@ -28,7 +28,7 @@ class RankSubject:
     kind: Literal["rank"] = "rank"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RanksSubject:
     """Several ranks of a run, ascending, and their host; the host that looked where they are on several."""
 
@@ -37,7 +37,7 @@ class RanksSubject:
     kind: Literal["ranks"] = "ranks"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LinkSubject:
     """A link between two ends, such as `rank 1` and `rank 2`, or a bus id and its switch."""
 
@@ -46,7 +46,7 @@ class LinkSubject:
     kind: Literal["link"] = "link"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class HostSubject:
     """One machine."""
 
@@ -54,7 +54,7 @@ class HostSubject:
     kind: Literal["host"] = "host"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class SourceSubject:
     """A source of readings on one machine: nvml, gputil, torch or host."""
 
@@ -63,7 +63,7 @@ class SourceSubject:
     kind: Literal["source"] = "source"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class FileSubject:
     """A place in a file; `line` counts from 1."""
 
@@ -95,7 +95,7 @@ def ranks_of(subject: Subject) -> tuple[int, ...]:
 ENVIRONMENT = "environment"  # the origin of a fact that is a variable; its name is the variable's
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Evidence:
     """One fact: its value with the unit, the limit it was held against, and where it was read.
 

@@ -1,7 +1,7 @@
 """GPUs that the kernel has put to sleep (PCI runtime suspend, D3cold), which asking NVML would wake.
 
 A laptop's GPU takes 5 to 7 W more while it is awake, and some wake for minutes after each question (henrygd/beszel-docs pull
-request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request 41). sysfs says it without waking them.
+request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request 41). sysfs shows it without waking them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ def read_sleeping(root: str = "/") -> tuple[int, dict[int, str]]:
     except OSError:
         return 0, {}
     asleep = {index: name for index, name in enumerate(bound) if is_asleep(os.path.join(folder, name))}
-    if not asleep:  # nearly always
-        return len(bound), {}
-    from gpudiag.probe.host.pci import bus_id_of_address
-
     return len(bound), {index: bus_id_of_address(name) for index, name in asleep.items()}
+
+
+def bus_id_of_address(address: str) -> str:
+    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain:0>8}:{rest}"
 
 
 def is_asleep(device: str) -> bool:

@@ -1,7 +1,7 @@
 """The kernel's own words for faults of the machine: the known failures that are looked for in its log.
 
-`gpudiag explain`, preflight, the bare command and the service know them from one table, known_failures/kernel.toml, and
-from those entries of storage.toml that the kernel writes.
+`gpudiag explain`, preflight, the bare command and the service know them from one table,
+known_failures/kernel.toml, and from those entries of storage.toml that the kernel writes.
 """
 
 import re
@@ -44,7 +44,7 @@ def kernel_words() -> tuple[KernelWords, ...]:
             title=entry["title"],
             owner=entry["owner"],
             cause=entry["cause"],
-            remedy=entry["mend"],
+            remedy=entry["remedy"],
             source=entry["source"],
             patterns=tuple(map(re.compile, entry["patterns"])),
             parts=tuple(map(longest_part, entry["patterns"])),

@@ -17,14 +17,14 @@ from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import XidTally
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
 from gpudiag.render.finding_metrics import FINDING, count_findings
-from gpudiag.render.metrics import METRICS, Metric
+from gpudiag.render.metrics import METRICS, Sampled
 from gpudiag.render.metrics_mig import add_mig
 from gpudiag.render.metrics_owners import add_owners
 
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
 _XID_EVENTS = (
     "gpudiag_gpu_xid_events_total",
-    "How often NVML reported that Xid, as far as the timeline tells.",
+    "How often NVML reported that Xid, as far as the timeline shows.",
 )
 _XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "Time of the last report of that Xid.")
 
@@ -75,10 +75,11 @@ def render_metrics(
     bases = identities if full else [_short_labels(device, numbers.elsewhere) for device in snapshot.devices]
     whole, short = [joined({**labels, **host}) for labels in identities], [joined(labels) for labels in bases]
     for metric in METRICS:
-        if full or metric.core:
+        family = metric.family
+        if full or family.core:
             rare = frozenset() if full else metric.rare
             lines = _lines(metric, snapshot.devices, whole if metric.name == _UP else short, rare)
-            page.add_lines(metric.name, metric.kind, metric.text, lines)
+            page.add_lines(metric.name, family.kind, family.text, lines)
     add_mig(page, list(zip(snapshot.devices, identities, bases, strict=True)), full=full)
     _add_status(page, snapshot, numbers)
     found = count_findings(numbers.findings, snapshot, seen, numbers.run_findings)
@@ -92,7 +93,7 @@ def render_metrics(
     return page.text()
 
 
-def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
+def _lines(metric: Sampled, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
     """The samples of one metric without the rare ones; a device's labels are rendered once for all."""
     name = metric.name
     return [
@@ -123,8 +124,8 @@ def _add_checks(page: Page, results: tuple[CheckResult, ...], host: Labels, *, f
     counts = Counter(result.outcome for result in results)
     counted = [({**host, "outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
     page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
-    told = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
-    statuses = [({**host, "check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
+    shown = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
+    statuses = [({**host, "check": result.check, "outcome": result.outcome.value}, 1.0) for result in shown]
     page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check.", statuses)
 
 
@@ -195,7 +196,7 @@ def _device_labels(device: Device, last_indices: Mapping[str, int] | None = None
 
 
 def _short_labels(device: Device, elsewhere: frozenset[str]) -> Labels:
-    """The index alone, which says who it is as long as no other GPU has had that index."""
+    """The index alone, which identifies the GPU as long as no other GPU has had that index."""
     labels = _device_labels(device)
     return labels if labels["uuid"] in elsewhere else {"gpu": labels["gpu"]}
 

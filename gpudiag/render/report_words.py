@@ -24,7 +24,7 @@ from gpudiag.model.evidence import (
     Subject,
 )
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import join_words, name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.render.style import one_line, wrapped
@@ -94,14 +94,14 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
 
 def describe_after_source(fact: Evidence) -> str:
     """The fact as it stands after its source; of a long text, such as a stack, the most useful line."""
-    value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
+    value = _useful_line(fact.value) if isinstance(fact.value, str) else fact.value
     name, limit = describe_name(fact), describe_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))
     words = describe_amount(value, fact.unit) if named else f"{name} {describe_amount(value, fact.unit)}"
     return f"{words} ({limit})" if limit else words
 
 
-def _telling_line(text: str) -> str:
+def _useful_line(text: str) -> str:
     """The most useful line: a crash's own words, else the last line that is no quoted code."""
     lines = text.rstrip().split("\n")
     for line in lines:
@@ -109,8 +109,8 @@ def _telling_line(text: str) -> str:
             return line
         if line.lstrip().startswith(_THROWN):
             return line.partition(_THROWN)[2].strip()
-    told = (line for line in reversed(lines) if line[:1].strip() and not line.startswith(_FRAME))
-    return next(told, lines[-1].strip())
+    candidates = (line for line in reversed(lines) if line[:1].strip() and not line.startswith(_FRAME))
+    return next(candidates, lines[-1].strip())
 
 
 def _number(value: float) -> str:
@@ -221,7 +221,7 @@ def describe_remedy(finding: Finding) -> str:
 def describe_owners(findings: tuple[Finding, ...]) -> str:
     """Who must act on these findings: `hardware`, `hardware and the job's owner`."""
     owners = list(dict.fromkeys(_OWNERS[finding.owner] for finding in findings))
-    return " and ".join(", ".join(owners).rsplit(", ", 1)) if owners else ""
+    return join_words(owners)
 
 
 def faults_worst_first(report: Report) -> tuple[Finding, ...]:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.holders import memory_free
-from gpudiag.checks.ranks.movements import find_movements
+from gpudiag.checks.ranks.rising_counters import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, outcome_of_findings
 from gpudiag.model.history import History
-from gpudiag.model.measure import HostCounters, Measures, Movement
+from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import NOT_ASKED, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.probe.host.counters import read_host_counters
 from gpudiag.runs.gate import judge_results
 from gpudiag.runs.placement import Placement

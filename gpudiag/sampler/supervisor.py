@@ -1,8 +1,5 @@
 """The sampler's children: one asks NVML and is replaced when it fails, one inspects the rest of the machine.
 
-asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
-reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.
-
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
 seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the driver hangs,
 nothing else is asked that would call it: each such process would hang as well, where no signal ends it, and they would
@@ -15,22 +12,21 @@ are never unwatched. At three children that cannot be killed, no more are starte
 """
 
 import asyncio
-import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from gpudiag.model.codec import all_missing, from_document
+from gpudiag.linux.child import KilledChildren
+from gpudiag.linux.loop_child import ChildProcess, SingleChild
+from gpudiag.model.codec import all_missing
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
+from gpudiag.model.documents import from_document
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.inventory import Answers
@@ -38,127 +34,11 @@ from gpudiag.probe.nvml.answer import NvmlAnswer
 from gpudiag.probe.nvml.careful import CALLING
 from gpudiag.probe.torch.answer import TorchAnswer
 from gpudiag.probe.visibility import read_allocation
+from gpudiag.sampler import pauses
 from gpudiag.sampler.inspect import DRIVER
 from gpudiag.sampler.tiers import FAST_SECONDS
 
-# --- one child
-
 _MAX_STUCK = 3
-_REAPED_SECONDS = 0.1  # how long a process that has closed its output may take to end
-_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-
-_READ_BYTES = 1 << 18
-_MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
-
-
-class ChildProcess:
-    """`python -m MODULE PID ARGUMENTS...`: its lines go to `receive` as objects; `ended` at its end."""
-
-    def __init__(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        receive: Callable[["ChildProcess", dict[str, Any]], None],
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start it from the event loop's thread; it dies with that thread.
-
-        Raises:
-            OSError: no process can be started.
-        """
-        self._hand_on = receive
-        self._buffer = bytearray()
-        self.started_at = self.heard_at = monotonic()
-        self.ended = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(os.getpid()), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(environment),
-            start_new_session=True,  # Ctrl-C in the terminal is the service's
-        )
-        self._output = _descriptor(self._process.stdout)
-        self._input = _descriptor(self._process.stdin)
-        os.set_blocking(self._output, False)
-        os.set_blocking(self._input, False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._output, self._receive)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def send(self, command: Mapping[str, Any]) -> None:
-        """Write one command line; a child that no longer reads shows by its silence."""
-        with contextlib.suppress(OSError):
-            os.write(self._input, json.dumps(command).encode() + b"\n")
-
-    def abandon(self) -> None:
-        """Kill it and stop reading from it; `is_reaped` says whether it has ended."""
-        self._end()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-
-    def is_reaped(self) -> bool:
-        """Whether the process has ended; one stuck in the driver stays until the driver's call returns."""
-        return self._process.poll() is not None
-
-    def crash(self) -> str:
-        """The signal by which a fault of its own ended it, `killed by SIGSEGV`; empty where none did."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REAPED_SECONDS)
-        status = self._process.poll()
-        fault = status is not None and -status in _FAULTS
-        return f"killed by {signal.Signals(-status).name}" if status is not None and fault else ""
-
-    def how_it_ended(self) -> str:
-        """Its exit status or signal in words."""
-        status = self._process.poll()
-        if status is None:
-            return "it closed its output"
-        return f"signal {-status}" if status < 0 else f"exit status {status}"
-
-    def _receive(self) -> None:
-        try:
-            data = os.read(self._output, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if not data or len(self._buffer) > _MAX_LINE_BYTES:
-            self._end()
-            return
-        self.heard_at = monotonic()
-        self._buffer += data
-        if b"\n" not in data:
-            return
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = bytearray(rest)
-        for line in lines:
-            if not self.ended:
-                self._hand_on(self, json.loads(line))
-
-    def _end(self) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        self._loop.remove_reader(self._output)
-        for stream in (self._process.stdout, self._process.stdin):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
-def _descriptor(stream: Any) -> int:
-    number: int = stream.fileno()
-    return number
-
-
-def _environment(environment: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment with this process's import path, however it was started."""
-    given = dict(os.environ if environment is None else environment)
-    return {**given, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
 
 # --- the machine around the GPUs
 
@@ -166,8 +46,6 @@ _INSPECT = "gpudiag.sampler.inspect"
 _GPUTIL, _TORCH = "gputil", "torch"
 _HOST_SECONDS = 60.0
 _PERIODS = {_GPUTIL: 300.0, _TORCH: 3600.0}  # seconds between two looks, cheapest first
-_ANEW_SECONDS = 10.0  # between two looks where something has changed
-_AFTER_EVENT_SECONDS = 5.0  # between two looks that events asked for
 _DEADLINE_SECONDS = 60.0  # of one look; torch has 30 s of them
 
 
@@ -204,27 +82,6 @@ class Surroundings:
 _ASKED_APART = ("nvml", "gputil", "torch", "host")
 
 
-class SingleChild:
-    """What runs at most one child at a time; those that were killed are kept until they have ended."""
-
-    def __init__(self) -> None:
-        """Start nothing."""
-        self._child: ChildProcess | None = None
-        self._closed: list[ChildProcess] = []
-
-    def close(self) -> None:
-        """Kill the child, if there is one."""
-        if self._child is not None:
-            self._child.abandon()
-            self._closed.append(self._child)
-            self._child = None
-
-    def count_stuck(self) -> int:
-        """The number of killed children that have not ended yet; the others are reaped."""
-        self._closed = [child for child in self._closed if not child.is_reaped()]
-        return len(self._closed)
-
-
 class Inspector(SingleChild):
     """Inspects the machine around the GPUs; `publish` gets each new result."""
 
@@ -241,9 +98,10 @@ class Inspector(SingleChild):
         self._due_at = dict(self._asked_at)
         self._wanted = True
         self._is_outdated = False  # the look in progress began before the GPUs changed
+        self._pauses = pauses.PAUSES
 
     def ask_soon(self) -> None:
-        """Have the host and the kernel log read soon, after an event; see `_AFTER_EVENT_SECONDS`."""
+        """Have the host and the kernel log read soon, after an event; see `Pauses.after_event`."""
         self._wanted = True
 
     def ask_at_once(self) -> None:
@@ -258,7 +116,7 @@ class Inspector(SingleChild):
             self.surroundings = replace(self.surroundings, gputil=None, torch=None)
         for name in _PERIODS:
             # Not sooner: a GPU that comes and goes must not keep torch loading.
-            self._due_at[name] = self._asked_at[name] + _ANEW_SECONDS
+            self._due_at[name] = self._asked_at[name] + self._pauses.after_change
 
     def look(self, *, driver_hangs: bool = False) -> None:
         """Start a look if one is due; give up one that is late. Call it about every second.
@@ -274,7 +132,7 @@ class Inspector(SingleChild):
         if stuck >= _MAX_STUCK:
             return
         self._sources = () if driver_hangs else self._due(now)
-        wanted = self._wanted and now - self._asked_at["host"] > _AFTER_EVENT_SECONDS
+        wanted = self._wanted and now - self._asked_at["host"] > self._pauses.after_event
         if not (wanted or self._sources or now - self._asked_at["host"] > _HOST_SECONDS):
             return
         self._wanted = False
@@ -337,13 +195,8 @@ _CHILD = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
 _SILENT_SECONDS = 2.5  # beyond its own interval; then the child itself is stuck
 _WEDGED_SECONDS = 4.0  # a call that takes longer is given up
-_BETWEEN_SUCCESSORS_SECONDS = 6.0
-_LOST_SECONDS = 8.0  # between fresh starts while a GPU is lost, in the first minute
-_LOST_LATER_SECONDS = 30.0
 _LOST_SOON = 60.0
 _SUCCESSOR_SECONDS = 3.0  # a successor that has not reported by then is killed
-_RESTART_SECONDS = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end in a row
-_FAILED_SECONDS = 4.0  # after a child that NVML refused: nothing changes that fast
 _STEADY_SECONDS = 20.0  # a child that lived that long was healthy
 
 
@@ -375,7 +228,7 @@ class Supervisor:
         self._current: ChildProcess | None = None
         self._successor: ChildProcess | None = None
         self._held: list[dict[str, Any]] = []  # what the successor has said
-        self._abandoned: list[ChildProcess] = []
+        self._killed = KilledChildren()
         self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
         self._ends_in_a_row = 0
         self._failed = False  # the current child's last message was that NVML failed
@@ -386,6 +239,7 @@ class Supervisor:
             None  # calls left out, and why; None: none has crashed
         )
         self._gives_up = False  # the successor was started because a call does not return
+        self._pauses = pauses.PAUSES
 
     def set_pace(self, interval_seconds: float, *, paused: bool = False) -> None:
         """Set how often the child ticks; a paused one asks nothing."""
@@ -416,8 +270,7 @@ class Supervisor:
 
     def count_stuck(self) -> int:
         """The number of killed children that have not ended yet; the others are reaped."""
-        self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
-        self.stuck = len(self._abandoned)
+        self.stuck = self._killed.count()
         return self.stuck
 
     def _look(self, now: float) -> None:
@@ -453,16 +306,18 @@ class Supervisor:
                 "`python -m gpudiag.sampler.child` shows why"
             )
         self._ends_in_a_row = 0 if now - child.started_at > _STEADY_SECONDS else self._ends_in_a_row + 1
-        step = min(self._ends_in_a_row, len(_RESTART_SECONDS) - 1)
+        restart = self._pauses.restart
+        step = min(self._ends_in_a_row, len(restart) - 1)
         if crash and self._spared:  # it has learned what to leave out
             step = 0
-        self._start_at = now + (_FAILED_SECONDS if self._failed else _RESTART_SECONDS[step])
+        self._start_at = now + (self._pauses.failed if self._failed else restart[step])
 
     def _renew(self, now: float) -> None:
         """Start a successor where a fresh process might cure what the picture shows."""
         trouble, since = self._trouble(), now - self._renewed_at
-        wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and since > _BETWEEN_SUCCESSORS_SECONDS
-        if not wedged and not _looks_for_lost(trouble, since):
+        waited = since > self._pauses.between_successors
+        wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and waited
+        if not wedged and not _looks_for_lost(trouble, since, self._pauses):
             return
         self._renewed_at = now
         self._gives_up = wedged
@@ -515,11 +370,11 @@ class Supervisor:
 
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
-        self._abandoned.append(child)
+        self._killed.add(child)
 
 
-def _looks_for_lost(trouble: Trouble, since: float) -> bool:
+def _looks_for_lost(trouble: Trouble, since: float, at: pauses.Pauses) -> bool:
     """Whether it is time to look for a lost GPU again: often at first, then less often."""
     if trouble.lost_for_seconds is None:
         return False
-    return since > (_LOST_SECONDS if trouble.lost_for_seconds < _LOST_SOON else _LOST_LATER_SECONDS)
+    return since > (at.lost if trouble.lost_for_seconds < _LOST_SOON else at.lost_later)

@@ -14,13 +14,13 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 from gpudiag.model.service import DeviceSeries, Series, Timeline, TimelineEntry, TimelineKind, XidTally
+from gpudiag.sampler import pauses
 from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, NAMES, Ring, plan_window, read_window, sample_of
 from gpudiag.sampler.spill import Sampled, Spill
 from gpudiag.sampler.tiers import SLOW_SECONDS
 from gpudiag.store.state_folder import DiskThread
 
 MAX_ENTRIES = 500
-_JOURNAL_SECONDS = 10.0
 _COPY_SECONDS = 300.0
 _CLOSE_SECONDS = 3.0
 
@@ -40,6 +40,7 @@ class Readings:
         # Entries that a full disk has refused, for the next try; only the disk's thread uses them.
         self._waiting_entries: list[dict[str, Any]] = []
         self._journal_has_gap = False
+        self._pauses = pauses.PAUSES
         self._journal_at = self._copy_at = monotonic()
         self._disk: DiskThread | None = None
         if folder is not None:
@@ -81,7 +82,7 @@ class Readings:
         if self._disk is None or self._spill is None:
             return
         spill = self._spill
-        journal_due = now - self._journal_at >= _JOURNAL_SECONDS
+        journal_due = now - self._journal_at >= self._pauses.journal
         if self._fresh_entries or (self._waiting_entries and journal_due):
             entries, self._fresh_entries = [encode(entry) for entry in self._fresh_entries], []
             self._disk.do(lambda: self._write_entries(spill, entries))

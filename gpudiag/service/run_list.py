@@ -13,12 +13,13 @@ from time import monotonic, sleep
 
 from gpudiag.checks.gpu.availability import signs_of_use
 from gpudiag.errors import RunConflictError, RunNotFoundError, StoreError, UsageError
+from gpudiag.linux.namespaces import read_boot_id
+from gpudiag.linux.proc import find_process
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.option import Plan
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunState
 from gpudiag.model.service import ActiveRun
-from gpudiag.ranks.process import read_process
 from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
@@ -32,7 +33,7 @@ _MAX_BYTES = 32 << 20
 _ROOM_BYTES = 1 << 20  # a preflight of 16 GPUs writes a third of it
 
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
-_FOLDER_SECONDS = 1.0  # for a folder; everybody waits meanwhile
+_FOLDER_SECONDS = 1.0  # for a folder; all requests wait until then
 _FORGOTTEN = "runs are not remembered"
 _AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 
@@ -77,11 +78,11 @@ def own_identity() -> str:
 
 def _identity(pid: int) -> str:
     """A process's identity: its host's boot, its pid, and its start time."""
-    process = read_process(pid)
+    process = find_process(pid)
     started = 0 if process is None else process.start_ticks
     boot = ""
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = read_boot_id()
     return f"{boot}:{pid}:{started}"
 
 
@@ -228,7 +229,7 @@ class RunMemory:
         return os.uname().nodename if snapshot is None else machine_key(snapshot)
 
     def _load(self) -> None:
-        """In the disk's thread: the first picture says whether the machine is a simulated one."""
+        """In the disk's thread: the first picture shows whether the machine is simulated."""
         until = monotonic() + _SECONDS
         while self._snapshot() is None and monotonic() < until:
             sleep(0.05)

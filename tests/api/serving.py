@@ -5,22 +5,29 @@ import os
 import re
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import Session, open_session
+from tests.warm_start import IMPORT_PATH, start_cold, start_python
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-IMPORT_PATH = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "api")))
 START_SECONDS = 90.0  # proves that it starts at all
 END_SECONDS = 60.0  # and that it ends
+# `gpudiag` with shorter pauses. Those between two children of the sampler stay longer than a child has to report: on a busy machine one
+# would end the other.
+PROGRAM = """
+from gpudiag.sampler import pauses
+pauses.PAUSES = pauses.Pauses(
+    after_event=1.0, after_change=2.0, between_successors=4.0, lost=4.0, lost_later=8.0, failed=1.0, journal=2.0
+)
+from gpudiag.cli.main import run
+run()
+"""
 
 
 class Served:
@@ -43,7 +50,7 @@ class Served:
     def change(self, spec: str) -> None:
         self.session.update(load_scenario(spec))
 
-    def wait(self, reached, seconds: float = 20.0):
+    def wait(self, reached, seconds: float = 60.0):
         """The first answer of `reached()` that is true, within that time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -81,14 +88,10 @@ def serving(
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)
     environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": IMPORT_PATH}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpudiag", "serve", "--port", "0", *options],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    with log.open("wb") as output, open(os.devnull) as nothing:
+        words = ("-c", PROGRAM, "serve", "--port", "0", *options)
+        start = start_python if descriptors is None else start_cold
+        process = start(words, environment, nothing.fileno(), output.fileno(), output.fileno())
     if descriptors is not None:  # before it asks how many it has: its modules take longer to load
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:

@@ -11,7 +11,8 @@ import pytest
 
 from gpudiag_api import log_writer
 from gpudiag_api.log_writer import LogWriter
-from tests.api.serving import IMPORT_PATH, START_SECONDS, machine
+from tests.api.serving import START_SECONDS, machine
+from tests.warm_start import IMPORT_PATH
 
 REQUESTS = 1500  # a pipe of 64 kB holds some 400 of their lines
 

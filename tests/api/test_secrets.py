@@ -1,8 +1,6 @@
 """Secrets planted wherever the service can meet one, and every answer, log line and command searched for them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -11,7 +9,8 @@ import pytest
 from gpudiag.cli.failures import describe_failure
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
-from tests.api.serving import IMPORT_PATH, serving
+from tests.api.serving import serving
+from tests.warm_start import IMPORT_PATH, run_python
 
 PASSWORD = "planted-Passw0rd-in-the-store"
 ARGUMENT = "planted-S3cret-on-a-command-line"
@@ -156,12 +155,9 @@ def test_what_a_store_that_works_holds_shows_none(planted, tmp_path):
         ("history", "--json"),
         ("history",),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "gpudiag", *words, "--store", f"sqlite:///{store}"], env=environment,
-            capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        searched(done.stdout + done.stderr, " ".join(words))
-    assert "preflight" in done.stdout
+        done = run_python(("-m", "gpudiag", *words, "--store", f"sqlite:///{store}"), environment, 180)
+        searched(done.out + done.err, " ".join(words))
+    assert "preflight" in done.out
     for file in tmp_path.iterdir():
         if file.is_file():
             searched(file.read_bytes().decode("latin-1"), file.name)
@@ -194,12 +190,10 @@ def test_what_the_service_says_as_it_starts_and_when_it_cannot_holds_none(plante
     ):
         tokens.write_text(text)
         tokens.chmod(mode)
-        done = subprocess.run(
-            [sys.executable, "-m", "gpudiag", "serve", "--port", "0", "--token-file", str(tokens), *more],
-            env=environment, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == 2, done.stderr
-        searched(done.stdout + done.stderr, f"serve {mode:o} {more[:1]}")
+        words = ("-m", "gpudiag", "serve", "--port", "0", "--token-file", str(tokens), *more)
+        done = run_python(words, environment, 90)
+        assert done.status == 2, done.err
+        searched(done.out + done.err, f"serve {mode:o} {more[:1]}")
 
 
 LOG = f"""\
@@ -217,12 +211,10 @@ def test_no_explanation_of_a_log_holds_one(planted, tmp_path):
     file = tmp_path / "job.log"
     file.write_text(LOG)
     for words in (("explain", str(file)), ("explain", str(file), "--json"), ("explain", "-")):
-        done = subprocess.run(
-            [sys.executable, "-m", "gpudiag", *words], env={**planted.environment, "PYTHONPATH": IMPORT_PATH},
-            capture_output=True, text=True, timeout=90, input=LOG,
-        )  # fmt: skip
-        assert done.stdout
-        searched(done.stdout + done.stderr, " ".join(words))
+        environment = {**planted.environment, "PYTHONPATH": IMPORT_PATH}
+        done = run_python(("-m", "gpudiag", *words), environment, 90, given=LOG)
+        assert done.out
+        searched(done.out + done.err, " ".join(words))
 
 
 @pytest.mark.parametrize(
@@ -242,12 +234,9 @@ def test_no_explanation_of_a_log_holds_one(planted, tmp_path):
     ],
 )  # fmt: skip
 def test_no_command_prints_one(planted, tmp_path, words):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpudiag", *words],
-        env={**planted.environment, **ENVIRONMENT, "GPUDIAG_STATE_DIR": str(tmp_path), "PYTHONPATH": IMPORT_PATH},
-        capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
+    state = {"GPUDIAG_STATE_DIR": str(tmp_path), "PYTHONPATH": IMPORT_PATH}
+    done = run_python(("-m", "gpudiag", *words), {**planted.environment, **ENVIRONMENT, **state}, 90)
+    said = done.out + done.err
     assert said
     searched(said, " ".join(words[:1]))
     for file in Path(tmp_path).rglob("*.json"):

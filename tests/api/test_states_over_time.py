@@ -21,8 +21,9 @@ from gpudiag.model.service import Findings, SamplerState
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
 from gpudiag.simulate.loader import load_scenario
-from tests.api.serving import IMPORT_PATH, Served, machine, serving
+from tests.api.serving import Served, machine, serving
 from tests.browser.stub_documents import read_machine
+from tests.warm_start import IMPORT_PATH
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -69,6 +69,7 @@ def test_the_numbers_live(watched: WatchedPage, service: LiveService) -> None:
     first.get_by_text("free").wait_for(timeout=WITHIN_MS)
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize(
     ("fault", "row", "text"),
     [

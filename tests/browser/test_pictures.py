@@ -69,6 +69,7 @@ def take(watched: WatchedPage, name: str, folder: Path, size: tuple[int, int]) -
 
 
 @pytest.mark.slow
+@pytest.mark.sliced
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("look", LOOKS)
 def test_pictures_of_the_views(browsing: Browsing, service: LiveService, look: str, tmp_path: Path) -> None:
@@ -82,6 +83,7 @@ def test_pictures_of_the_views(browsing: Browsing, service: LiveService, look: s
 
 
 @pytest.mark.slow
+@pytest.mark.sliced
 @pytest.mark.timeout(1200)
 def test_a_picture_of_one_gpu(browsing: Browsing, service: LiveService, tmp_path: Path) -> None:
     with browsing.page(service.address, DESKTOP, "dark") as watched:
@@ -91,6 +93,7 @@ def test_a_picture_of_one_gpu(browsing: Browsing, service: LiveService, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.sliced
 @pytest.mark.ranks
 @pytest.mark.timeout(1200)
 def test_a_picture_of_a_run(browsing: Browsing, service: LiveService, tmp_path: Path) -> None:
@@ -109,6 +112,7 @@ def test_a_picture_of_a_run(browsing: Browsing, service: LiveService, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.sliced
 @pytest.mark.timeout(1200)
 def test_a_picture_of_a_sick_machine(browsing: Browsing, service: LiveService, tmp_path: Path) -> None:
     service.change_machine(SICK)

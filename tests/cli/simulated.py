@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, open_session
+from tests.warm_start import run_python
 
 TIME_LIMIT_SECONDS = 120  # proves that a command ends; no command needs a hundredth of it
 
@@ -58,17 +57,9 @@ def run_on(session: Session, *argv: str, **environment: str) -> Done:
 def run_in(environment: Mapping[str, str], *argv: str) -> Done:
     """`gpudiag ARGV` with that environment, in a process session of its own."""
     started = monotonic()
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpudiag", *argv],
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
+    ended = run_python(("-m", "gpudiag", *argv), environment, TIME_LIMIT_SECONDS)
     seconds = monotonic() - started
-    return Done(process.returncode, out, err, seconds, processes_of(process.pid))
+    return Done(ended.status, ended.out, ended.err, seconds, processes_of(ended.pid))
 
 
 def _without_colour(environment: Mapping[str, str]) -> dict[str, str]:

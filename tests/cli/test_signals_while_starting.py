@@ -79,23 +79,45 @@ def count_moments(command, last, state):
     return int(done.stdout)
 
 
-def test_a_signal_while_a_command_starts_ends_it_with_its_status_and_one_line(tmp_path):
-    trials = [
-        (command, last, 15, count_moments(command, last, tmp_path) - before)
-        for command, last in OTHERS
-        for before in (0, 20)
-    ]
+def try_serve(places_of, state):
+    """Send a signal at each of those places of the start of the service, SIGTERM and SIGINT in turn."""
     command, last = SERVE
+    for at, place in enumerate(places_of(count_moments(command, last, state))):
+        try_at(command, last, (15, 2)[at % 2], place, state)
+
+
+def try_at(command, last, number, moment, state):
+    done = begin(command, last, number, moment, state)
+    status, allowed = SIGNALS[number]
+    told = [line for line in done.stderr.splitlines() if not line.startswith(("gpudiag serve:", "  "))]
+    assert (done.returncode, told in allowed) == (status, True), (command, number, moment, done.stderr)
+
+
+def dense(_count):
+    """From the modules of our own entry on, where the command line's own parser is loaded: before, the interpreter starts."""
+    return range(30, 30 + 7 * MOMENTS, 7)
+
+
+def spread(count):
+    return [count * place // MOMENTS for place in range(1, MOMENTS + 1)]
+
+
+def test_a_signal_while_the_service_starts_ends_it_with_its_status_and_one_line(tmp_path):
+    try_serve(lambda count: [*dense(count)[::2], *spread(count)[1::2]], tmp_path)
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize("places", [dense, spread])
+def test_a_signal_at_any_moment_while_the_service_starts(places, tmp_path):
+    try_serve(places, tmp_path)
+
+
+@pytest.mark.sliced
+@pytest.mark.parametrize(("command", "last"), OTHERS)
+def test_a_signal_while_another_command_starts(command, last, tmp_path):
     count = count_moments(command, last, tmp_path)
-    # From the modules of our own entry on: before, it is the interpreter that starts. Dense where the command line's
-    # own parser is loaded, and then over the rest.
-    places = [*range(30, 30 + 7 * MOMENTS, 7), *(count * place // MOMENTS for place in range(1, MOMENTS + 1))]
-    trials += [(command, last, (15, 2)[at % 2], place) for at, place in enumerate(places)]
-    for command, last, number, moment in trials:
-        done = begin(command, last, number, moment, tmp_path)
-        status, allowed = SIGNALS[number]
-        told = [line for line in done.stderr.splitlines() if not line.startswith(("gpudiag serve:", "  "))]
-        assert (done.returncode, told in allowed) == (status, True), (command, number, moment, done.stderr)
+    for before in (0, 20):
+        try_at(command, last, 15, count - before, tmp_path)
 
 
 @pytest.mark.parametrize("place", ["fork", "__del__"])

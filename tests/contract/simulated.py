@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
+from tests.warm_start import run_python
 
 REPOSITORY = Path(__file__).parents[2]
 ALL_SOURCES = ("nvml", "gputil", "torch")
@@ -42,20 +43,12 @@ def take(spec, sources=ALL_SOURCES, deadline=5.0, change=None, *, patient=True):
     """The snapshot that a program on that machine takes; `change` turns the scenario into another first."""
     with _machine(spec, change) as session:
         before = time.monotonic()
-        done = subprocess.run(
-            _command(sources, deadline, patient),
-            env=_environment(session),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_python(_words(sources, deadline, patient), _environment(session), 60)
         seconds = time.monotonic() - before
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        assert (done.status, done.err) == (0, "")
         left = _left_behind(str(session.folder))
         _end_those_with(str(session.folder))
-        return Taken(loads(done.stdout), seconds, left, session.call_counts())
+        return Taken(loads(done.out), seconds, left, session.call_counts())
 
 
 def kill_while_asking(spec, sources=ALL_SOURCES):
@@ -63,7 +56,7 @@ def kill_while_asking(spec, sources=ALL_SOURCES):
     with _machine(spec) as session:
         mark = str(session.folder)
         with subprocess.Popen(
-            _command(sources, 60.0), env=_environment(session), stdout=subprocess.DEVNULL
+            [sys.executable, *_words(sources, 60.0)], env=_environment(session), stdout=subprocess.DEVNULL
         ) as asking:
             wanted = 1 + len(sources)  # the program itself, and at least one child for each source but torch
             until = time.monotonic() + 20
@@ -86,9 +79,8 @@ def _machine(spec, change=None):
         yield session
 
 
-def _command(sources, deadline, patient=True):
-    words = "patient" if patient else "not"
-    return [sys.executable, "-c", _PROGRAM, ",".join(sources), str(deadline), words]
+def _words(sources, deadline, patient=True):
+    return ["-c", _PROGRAM, ",".join(sources), str(deadline), "patient" if patient else "not"]
 
 
 def _environment(session):

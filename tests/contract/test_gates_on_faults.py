@@ -1,9 +1,10 @@
 """The files of docs/ci on every FAIL of docs/detection.md: each of them keeps the job off, and says why.
 
-The prolog starts gpudiag itself on the simulated machine. The other files start the same look with other flags, which would say the same of
+The prolog asks gpudiag itself on the simulated machine. The other files start the same look with other flags, which would say the same of
 these machines and take longer: they are run with a gpudiag that ends as their own flags make of the prolog's report.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import yaml
 
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.runs.gate import exit_status
 from gpudiag.simulate.loader import base_machines, load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
+from tests.warm_start import run_python
 from tools.write_detection import PAGE
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +64,9 @@ class Node:
         self.calls, self.reports = folder / "calls", folder / "reports"
         self.calls.write_text("")
         self.reports.mkdir()
-        self.gpudiag = self.program("gpudiag", f'exec {sys.executable} -m gpudiag "$@"')
+        self.asked, self.answered = folder / "asked", folder / "answered"
+        for pipe in (self.asked, self.answered):
+            os.mkfifo(pipe)
         told = f"NodeName=n01 Gres={gres} State=IDLE"
         self.scontrol = self.program("scontrol", f'echo "$*" >> {self.calls}; echo "{told}"')
 
@@ -72,8 +76,9 @@ class Node:
         path.chmod(0o755)
         return path
 
-    def prolog(self, **variables: str) -> int:
-        """The exit status of the shipped prolog on this machine."""
+    def prolog(self, *, cold: bool = False, **variables: str) -> int:
+        """The exit status of the shipped prolog on this machine; `cold`: it starts gpudiag itself, from nothing."""
+        program = f'exec {sys.executable} -m gpudiag "$@"' if cold else self._asking()
         with open_session(load_scenario(self.machine)) as session:
             environment = {
                 **session.environment,
@@ -81,20 +86,37 @@ class Node:
                 "GPUDIAG_STATE_DIR": str(self.folder / "state"),
                 "SLURMD_NODENAME": "n01",
                 "SLURM_JOB_ID": "42",
-                "GPUDIAG": str(self.gpudiag),
+                "GPUDIAG": str(self.program("gpudiag", program)),
                 "GPUDIAG_SECONDS": "90",  # this test's machine may be busy
                 "GPUDIAG_REPORTS": str(self.reports),
                 "SCONTROL": str(self.scontrol),
                 **variables,
             }
-            done = subprocess.run(
+            with subprocess.Popen(
                 [GATES / "slurm" / "prolog.sh"],
                 env=environment,
-                capture_output=True,
-                timeout=240,
-                check=False,
-            )
-        return done.returncode
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            ) as prolog:
+                if not cold:
+                    self._answer(environment)
+                prolog.communicate(timeout=240)
+        return prolog.returncode
+
+    def _asking(self) -> str:
+        """A gpudiag that has the test run the command, and ends as that did."""
+        return (
+            f'for word; do printf "%s\\n" "$word"; done > {self.asked}\n'
+            f"read -r status < {self.answered}\n"
+            f"cat {self.folder}/out; cat {self.folder}/err >&2; exit $status"
+        )
+
+    def _answer(self, environment: dict[str, str]) -> None:
+        words = self.asked.read_text().splitlines()
+        ended = run_python(("-m", "gpudiag", *words), environment, 90)
+        (self.folder / "out").write_text(ended.out)
+        (self.folder / "err").write_text(ended.err)
+        self.answered.write_text(f"{ended.status}\n")
 
     def reason(self) -> str:
         """The reason that the node was drained with; empty where it was not."""
@@ -154,7 +176,7 @@ def test_every_fault_keeps_jobs_off_and_is_the_reason(machine, code, tmp_path):
 @pytest.mark.parametrize("machine", BY_GRES)
 def test_a_gpu_that_is_gone_without_a_trace_is_missed_by_the_gres_of_the_node(machine, tmp_path):
     node = Node(tmp_path, machine, gres_of(machine))
-    assert node.prolog() == 1
+    assert node.prolog(cold=True) == 1
     assert "gpu.count: " in node.reason()
 
 
@@ -162,10 +184,10 @@ def test_a_gpu_that_is_gone_is_missed_by_a_good_report_of_the_node(tmp_path):
     good = tmp_path / "good"
     good.mkdir()
     before = Node(good, "h100x8", "(null)")
-    assert before.prolog() == 0
+    assert before.prolog(cold=True) == 0
     report = str(before.reports / "42.prolog.json")
     node = Node(tmp_path, "h100x8+gone:3", "(null)")
-    assert node.prolog(GPUDIAG_EXPECT=report) == 1
+    assert node.prolog(cold=True, GPUDIAG_EXPECT=report) == 1
     assert "gpu.gone: " in node.reason()
 
 

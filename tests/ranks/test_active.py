@@ -15,13 +15,13 @@ from gpudiag.model.active import (
 )
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import RankSubject
-from gpudiag.model.measure import Measures
+from gpudiag.model.report import Measures
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import describe_cost, expected_seconds, measure_active, plan_active
 from gpudiag.runs.placement import Placement
 from tests.unit.model.nouns import make_snapshot
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 MIB = 1024**2
 RANKS = 4
 ON_CPU = Placement("gloo", RANKS)
@@ -58,6 +58,7 @@ def test_a_bit_that_flips_in_one_repeat_is_found_on_its_rank():
     assert codes(measured) == {("compute.not_repeatable", RankSubject(2, measured.host))}
 
 
+@pytest.mark.each_run
 def test_a_bit_that_flips_in_memory_is_found_with_its_place():
     measured = measure(MEMORY_PATTERNS, faults=("bitflip:1@3",))
     wrong = [result for result in measured.patterns if result.wrong_words]
@@ -80,6 +81,7 @@ def test_a_rank_that_dies_is_named_and_what_was_measured_before_stays():
     assert DETERMINISM not in measured.done
 
 
+@pytest.mark.each_run
 def test_the_cost_is_said_before_and_grows_with_the_level():
     plans = [plan_active(level, ON_CPU, None) for level in ("quick", "standard", "long")]
     assert plans[0] is None
@@ -92,6 +94,7 @@ def test_the_cost_is_said_before_and_grows_with_the_level():
     assert "full load" in describe_cost(long, ON_CPU)
 
 
+@pytest.mark.each_run
 def test_gpus_are_tested_at_level_quick_already():
     one = Placement("nccl", 1)
     plan = plan_active("quick", one, None)

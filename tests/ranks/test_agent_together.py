@@ -8,7 +8,7 @@ import pytest
 from tests.ranks.grouping import WORLD_SIZE, Group
 from tests.ranks.launching import Launches
 
-pytestmark = pytest.mark.ranks  # they tell silence from slowness: run one at a time
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]  # they tell silence from slowness: run one at a time
 
 
 @pytest.fixture
@@ -18,12 +18,13 @@ def group(launches: Launches) -> Iterator[Group]:
     group.kill()
 
 
+@pytest.mark.each_run
 def test_agents_agree_on_one_run_and_the_lowest_rank_reports_it(group: Group) -> None:
     outcome = group.start("rounds").end()
     assert outcome.statuses == [0, 0, 0]
     assert [report["reporter"] for report in outcome.reports] == [0]
     run = outcome.reports[0]["run"]
-    assert sorted(result["payload"]["rank"] for result in run["results"]) == [0, 1, 2]
+    assert sorted(result["payload"]["rank"] for result in run["returned"]) == [0, 1, 2]
     assert run["launcher"] == "variables"
     assert len(run["events"]) == 5 * WORLD_SIZE
 
@@ -61,6 +62,7 @@ def test_a_killed_follower_is_named_and_the_leader_reports(group: Group) -> None
     assert outcome.incidents == [("died", 2)]
 
 
+@pytest.mark.each_run
 def test_a_killed_leader_is_named_and_the_next_rank_reports(group: Group) -> None:
     group.start("wait").wait_for_ranks()
     group.programs[0].kill()
@@ -178,7 +180,7 @@ def test_a_variable_that_one_rank_has_otherwise_is_told_beside_the_results(group
     group.start("rounds", ranks=(0, 2), more={"NCCL_ALGO": "Ring"})
     outcome = group.start("rounds", ranks=(1,), more={"NCCL_ALGO": "Tree"}).end()
     assert outcome.incidents == [("skewed", 1)]
-    assert len(outcome.reports[0]["run"]["results"]) == 3
+    assert len(outcome.reports[0]["run"]["returned"]) == 3
     values = [fact["value"] for fact in outcome.reports[0]["run"]["incidents"][0]["evidence"]]
     assert values == ["NCCL_ALGO", "Tree", "Ring", "1"]
 

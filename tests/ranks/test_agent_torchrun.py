@@ -11,7 +11,7 @@ import pytest
 
 from tests.ranks.launching import LIMIT_SECONDS, PROGRAM, Launches, wait_for
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 TORCH = ["torch", "torch.distributed"]
@@ -39,6 +39,7 @@ def run_under_torchrun(launches: Launches, entry: str, **options: Any) -> tuple[
     return program.returncode, [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.each_run
 def test_one_run_and_one_report(launches: Launches) -> None:
     status, reports = run_under_torchrun(launches, "all_reduces")
     assert status == 0
@@ -46,7 +47,7 @@ def test_one_run_and_one_report(launches: Launches) -> None:
     run = reports[0]["run"]
     assert run["launcher"] == "torchrun"
     assert run["incidents"] == []
-    assert [result["payload"] for result in run["results"]] == [{"sum": 3.0}] * 2
+    assert [result["payload"] for result in run["returned"]] == [{"sum": 3.0}] * 2
 
 
 @pytest.mark.parametrize("fault", ["kill:0@rendezvous", "stop:1@2"])

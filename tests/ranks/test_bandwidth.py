@@ -6,7 +6,7 @@ import pytest
 from tests.cli.simulated import run_on, simulated_machine
 from tests.ranks.nccl_test_command import run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 
 
 def bandwidth(*flags):

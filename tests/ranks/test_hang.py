@@ -14,9 +14,9 @@ import pytest
 
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 JOBS = Path(__file__).parents[2] / "benchmarks/hang_jobs"
 PATIENCE_SECONDS = 200
 
@@ -69,6 +69,7 @@ def look_until(
         assert monotonic() < until, verdict["headline"]
 
 
+@pytest.mark.each_run
 def test_the_rank_that_reads_a_fifo_is_named_and_goes_on_afterwards(tmp_path, capsys):
     with job("kinds.py", "fifo", tmp_path, 4) as started:
         wait_for(tmp_path / "ready", started)

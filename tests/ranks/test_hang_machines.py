@@ -14,7 +14,7 @@ import pytest
 from gpudiag.cli.main import main
 from tests.ranks.machines import Machine, four_machines
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 ROOT = str(Path(__file__).parents[2])
 SOON = 200.0
 

@@ -9,13 +9,14 @@ from gpudiag.ranks.agents.launch import TORCH
 from gpudiag.ranks.run import RankRun
 from tests.ranks.launching import Launches, facts
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 
 
 def late(run: RankRun) -> list[Incident]:
     return [incident for incident in run.incidents if incident.kind is IncidentKind.LATE]
 
 
+@pytest.mark.each_run
 def test_a_slow_rank_is_late_and_its_victims_are_not(launches: Launches) -> None:
     # Little work, and much later than other programs on this machine can make the others.
     arguments = {"work_seconds": 0.0005}

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.launchers import command_of
 from tests.ranks.nccl_test_command import GPUDIAG, run
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow]
 
 SMALL = ("nccl-test", "--backend", "gloo", "--max-bytes", "1K", "--iterations", "3", "--json")
 
@@ -184,6 +184,7 @@ def test_the_emitted_torchrun_script_runs_on_each_machine(tmp_path: Path) -> Non
     assert (document["launcher"], document["world_size"]) == ("torchrun", 2)
 
 
+@pytest.mark.each_run
 @pytest.mark.parametrize("command", ["nccl-test", "bandwidth", "train", "preflight"])
 def test_the_emitted_manifest_is_valid(command: str, tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"

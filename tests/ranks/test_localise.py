@@ -18,7 +18,7 @@ from tests.ranks.nccl_test_command import (
     torchrun,
 )
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(240)]
 
 FLAGS = ("--localise", "--max-bytes", "1K", "--iterations", "5", "--json")
 
@@ -35,6 +35,7 @@ def localised(completed: Completed) -> tuple[Any, list[tuple[str, str]]]:
     return document["localisation"], told
 
 
+@pytest.mark.each_run
 def test_of_eight_ranks_the_slow_ones_are_named() -> None:
     found, told = localised(
         nccl_test("--nproc", "8", *FLAGS, "--inject", "slow:3:20", "--inject", "slow:6:30")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ranks.machines import Machine, filter_packets, four_machines, start_nccl_test
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(240)]
 
 PORT = 29576
 LIMIT_SECONDS = 120.0  # proves that nothing hangs

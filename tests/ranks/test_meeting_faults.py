@@ -15,7 +15,7 @@ import pytest
 
 from tests.ranks.machines import Machine, four_machines
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(240)]
 
 PORT = 29573
 LIMIT_SECONDS = 150.0  # proves that nothing hangs
@@ -146,6 +146,7 @@ def names(machine: Machine, **addresses: str | None) -> Iterator[None]:
         hosts.write_text(before)
 
 
+@pytest.mark.each_run
 def test_all_four_meet(machines: list[Machine]) -> None:
     outcomes = run(machines, seconds=MEETING_SECONDS, torch=True)
     assert [outcome.status for outcome in outcomes] == [0] * 4

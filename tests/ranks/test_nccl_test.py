@@ -25,7 +25,7 @@ from tests.ranks.nccl_test_command import (
     torchrun,
 )
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 
 TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
 GLOO_ADDS = TORCH < (
@@ -44,6 +44,7 @@ def assert_valid(document: Any) -> None:
     Draft202012Validator(json_schema(document["schema"])).validate(document)
 
 
+@pytest.mark.each_run
 def test_four_ranks_are_exact_at_every_size() -> None:
     completed = nccl_test("--nproc", "4", "--max-bytes", "1M", "--step-factor", "16", "--json")
     document = completed.document()
@@ -117,6 +118,7 @@ def test_one_rank_has_no_bus_bandwidth() -> None:
     assert document["results"][0]["missing"]["busbw_bytes_per_second"] == "not_supported"
 
 
+@pytest.mark.each_run
 def test_a_flipped_bit_fails_and_names_rank_offset_and_mask() -> None:
     completed = nccl_test("--nproc", "4", "--inject", "bitflip:1@3", *SMALL)
     document = completed.document()
@@ -196,6 +198,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process() -> None:
         assert remaining_processes(mark) == ()
 
 
+@pytest.mark.each_run
 def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
     events = tmp_path / "events"
     plan = ("--nproc", "2", "--iterations", "500", "--max-bytes", "1M", "--events", str(events))
@@ -209,6 +212,7 @@ def test_ctrl_c_keeps_the_sizes_that_were_measured(tmp_path: Path) -> None:
     assert " planned results were measured before the end, and nothing was judged" in error
 
 
+@pytest.mark.each_run
 def test_torchrun_prints_one_report() -> None:
     completed = torchrun(2, *SMALL)
     document = completed.document()

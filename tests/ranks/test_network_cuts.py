@@ -16,7 +16,7 @@ import pytest
 
 from tests.ranks.machines import Machine, filter_packets, four_machines, start_nccl_test
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PORT = 29574
 LIMIT_SECONDS = 120.0  # proves that nothing hangs
@@ -148,6 +148,7 @@ def heal(machine: Machine) -> None:
     )
 
 
+@pytest.mark.each_run
 @pytest.mark.parametrize("run", ["torchrun"], indirect=True)
 def test_a_host_that_is_cut_off_is_named_by_the_others_and_by_itself(run: Run) -> None:
     run.wait_until_measuring()

@@ -15,7 +15,7 @@ import pytest
 
 from gpudiag.explain.answer import explain_logs, open_log
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "run_jobs" / "train.py"
@@ -118,6 +118,7 @@ def test_the_last_words_are_those_of_explain(way: Way, folder: Path) -> None:
         assert way.words.partition(" at ")[0] in told.sentence
 
 
+@pytest.mark.each_run
 def test_a_stall_is_told_with_rank_and_line_before_the_job_is_killed(folder: Path) -> None:
     verdict = folder / "stall.json"
     command = [*watched(verdict, "--stall-after", "8s", "--on-stall", "kill"), *job(SCRIPT)]
@@ -147,6 +148,7 @@ def test_a_signal_that_ends_the_job_is_no_fault_of_its_ranks(folder: Path) -> No
     assert [(one["name"], one["passed_on"]) for one in document["signals"]] == [("SIGTERM", True)]
 
 
+@pytest.mark.each_run
 def test_ctrl_c_ends_the_job_as_it_does_without(folder: Path) -> None:
     """SIGINT to the group, as the terminal sends it: torchrun's own words and status, and no process left."""
     verdict = folder / "interrupted.json"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ranks.train_command import train
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(120)]
 
 SCRIPT = """import sys
 from contextlib import nullcontext
@@ -63,6 +63,7 @@ def run_with(folder: Path, mistake: str, text: str = SCRIPT) -> tuple[int, Any]:
     return completed.status, completed.document()
 
 
+@pytest.mark.each_run
 def test_a_script_that_is_right_passes_and_what_was_seen_is_said(tmp_path: Path) -> None:
     status, report = run_with(tmp_path, "none")
     assert (status, report["outcome"], report["findings"]) == (0, "pass", [])

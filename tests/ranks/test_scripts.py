@@ -8,7 +8,7 @@ import pytest
 
 from tests.ranks.train_command import torchrun_train, train
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(120)]
 
 MEET = "import os, subprocess, sys, time\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 BUSY = "import time; end = time.monotonic() + 9\nwhile time.monotonic() < end: sum(range(1000))"
@@ -98,6 +98,7 @@ def test_a_rank_that_does_nothing_ends_the_run_and_the_limit_is_named(tmp_path: 
     assert "nothing has moved for 3 s (--hang-after)" in finding["message"]
 
 
+@pytest.mark.each_run
 def test_what_a_rank_waits_for_is_told_as_it_is_seen_from_outside(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     _, report = run_script(tmp_path, READS, str(tmp_path / "fifo"))

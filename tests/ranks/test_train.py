@@ -12,7 +12,7 @@ from gpudiag.model.documents import json_schema
 from tests.ranks.nccl_test_command import LIMIT_SECONDS, Completed, run
 from tests.ranks.train_command import SHARDS, STRATEGIES, TRAIN, torchrun_train, train
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 
 PROVED = 18  # things that are proved where nothing is injected; of DDP also that there were several buckets
 _SHARDED = pytest.mark.skipif(not SHARDS, reason="this torch has no FSDP2 for the CPU")
@@ -41,6 +41,7 @@ def facts_of(finding: Any) -> dict[str, Any]:
     return {fact["name"]: fact["value"] for fact in finding["evidence"]}
 
 
+@pytest.mark.each_run
 def test_ddp_and_fsdp2_are_proved_measured_and_leave_nothing() -> None:
     completed = train("--strategy", "data-parallel,ddp,fsdp2", "--json")
     report = read_report(completed)
@@ -175,6 +176,7 @@ def test_one_worker_is_said_to_be_one() -> None:
     )
 
 
+@pytest.mark.each_run
 def test_torchrun_runs_several_strategies_and_prints_one_report(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     completed = torchrun_train(2, "--strategy", ",".join(STRATEGIES), "--json", "--events", str(path))

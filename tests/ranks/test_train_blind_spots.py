@@ -7,7 +7,7 @@ import pytest
 
 from tests.ranks.planting import train_with
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(180)]
 
 # A DDP whose buckets go another way on the rank that is asked: `own(bucket, steps)` says what a rank uses.
 HOOK = """

@@ -11,7 +11,7 @@ from gpudiag.ranks.rank.context import RankContext
 from gpudiag.training.job import TrainingJob
 from tests.ranks.launching import Launches
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 
 JOB = TrainingJob("ddp", "regression", "gloo", "float32", "sgd", steps=4, batch_size=8, seed=1, workers=2)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ranks.machines import four_machines
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.slow, pytest.mark.timeout(240)]
 
 LIMIT_SECONDS = 180.0  # proves that nothing hangs
 PORT = 29571

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.train_outside_faults import FAULTS, PLANTED, cause_of, names_cause, train_with
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_the_cause_of_a_fault_from_outside_is_named(fault: str, ranks: int) -> N
     assert names_cause(first, cause), (first["code"], first["subject"], first["owner"], first["message"])
 
 
+@pytest.mark.each_run
 def test_every_planted_fault_has_a_cause_that_must_be_named() -> None:
     texts = [path.read_text() for path in PLANTED.glob("*.py")]
     planted = {name for text in texts for name in re.findall(r"@fault\ndef (\w+)\(", text)}

@@ -1,8 +1,6 @@
 """A simulated machine asked by gpudiag's own probes, in a process of its own."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +11,7 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import open_session
+from tests.warm_start import run_python
 
 _TIME_LIMIT_SECONDS = 60  # proves that it ends
 _ASK = """
@@ -30,16 +29,10 @@ def ask_machine(spec: str, deadline_seconds: float = 5.0) -> tuple[Scenario, dic
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     scenario = load_scenario(spec)
     with open_session(scenario) as session:
-        asked = subprocess.run(
-            [sys.executable, "-c", _ASK.format(deadline=deadline_seconds)],
-            env=dict(session.environment),
-            capture_output=True,
-            text=True,
-            timeout=_TIME_LIMIT_SECONDS,
-            check=False,
-        )
-    assert asked.returncode == 0, asked.stderr
-    document: dict[str, Any] = json.loads(asked.stdout)
+        words = ("-c", _ASK.format(deadline=deadline_seconds))
+        asked = run_python(words, session.environment, _TIME_LIMIT_SECONDS)
+    assert asked.status == 0, asked.err
+    document: dict[str, Any] = json.loads(asked.out)
     return scenario, document
 
 

@@ -1,7 +1,5 @@
 """Situations of a machine: a snapshot as the probes make it, what is different, and what was measured on it."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -12,16 +10,18 @@ import pytest
 
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads, type_hints
+from gpudiag.model.codec import type_hints
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.model.history import History
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Measures
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session
 from gpudiag.store.baselines import samples_of
+from tests.warm_start import run_python
 
 _TIME_LIMIT_SECONDS = 60  # proves that it ends
 _LOOK = """
@@ -42,16 +42,10 @@ def look_at_machine(spec: str, kernel_log: bool = False) -> Snapshot:
     except UsageError as error:
         pytest.skip(f"simulated machines need a C compiler: {error.message}")
     with open_session(load_scenario(spec)) as session:
-        asked = subprocess.run(
-            [sys.executable, "-c", _LOOK.format(kernel_log=kernel_log)],
-            env=dict(session.environment),
-            capture_output=True,
-            text=True,
-            timeout=_TIME_LIMIT_SECONDS,
-            check=False,
-        )
-    assert asked.returncode == 0, asked.stderr
-    snapshot: Snapshot = loads(asked.stdout)
+        words = ("-c", _LOOK.format(kernel_log=kernel_log))
+        asked = run_python(words, session.environment, _TIME_LIMIT_SECONDS)
+    assert asked.status == 0, asked.err
+    snapshot: Snapshot = loads(asked.out)
     return snapshot
 
 

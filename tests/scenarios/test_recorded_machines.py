@@ -6,7 +6,6 @@ The readings travel through the simulated NVML library, the host tree and gpudia
 import json
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import pytest
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.registry import BOTH_GPUS, ONE_H100, ONE_H200
 from gpudiag.checks.runner import run_checks
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
 from gpudiag.model.context import Context
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.model.report import Report
 from gpudiag.render.report_text import render_report_text
@@ -27,6 +27,7 @@ from gpudiag.simulate.session import open_session
 from tests.recorded_machines import BUSY, CORPUS, MACHINES, read_recorded, recorded_document
 from tests.scenarios.asked import ask_machine
 from tests.scenarios.situations import look_at_machine
+from tests.warm_start import run_python
 from tools.compare_capture import compare
 
 ROOT = Path(__file__).parents[2]
@@ -168,12 +169,18 @@ def run(environment: dict[str, str], *command: str) -> str:
     return done.stdout
 
 
+def run_list(environment: dict[str, str], *flags: str) -> str:
+    done = run_python(("-m", "gpudiag", "list", *flags), environment, 120)
+    assert done.status == 0, done.err
+    return done.out
+
+
 def test_the_processes_are_those_that_nvidia_smi_listed(busy):
     real = PROCESS.findall(read_recorded("h100/nvidia-smi-busy.txt"))
     assert len(real) == 8
     shown = re.findall(r"^\|\s+0\s+(\d+)\s+C\s+(\d+)MiB\s+(\S+)\s+\|$", run(busy, "nvidia-smi"), re.MULTILINE)
     assert [(pid, name, used) for pid, used, name in shown] == real
-    document = json.loads(run(busy, sys.executable, "-m", "gpudiag", "list", "--json"))
+    document = json.loads(run_list(busy, "--json"))
     listed = document["devices"][0]["processes"]
     assert [
         (str(one["pid"]), one["command"].split()[0], str(one["memory_used_bytes"] // 2**20)) for one in listed
@@ -184,7 +191,7 @@ def test_the_processes_are_those_that_nvidia_smi_listed(busy):
 
 
 def test_a_gpu_that_eight_ranks_use_is_not_free(busy):
-    text = run(busy, sys.executable, "-m", "gpudiag", "list")
+    text = run_list(busy)
     assert "ann train.py" in text
     assert "+7 ok" in " ".join(text.split())
     assert "Free: none." in text

@@ -4,11 +4,12 @@ import pytest
 
 from tests.stand_in.running import run_on, run_shown
 
-pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 
 SMALL = ("--step-factor", "16", "--iterations", "3", "--warmup", "1")
 
 
+@pytest.mark.each_run
 def test_every_operation_and_type_is_exact_on_two_gpus(on_gpus):
     flags = ("--op", "all", "--dtype", "all", "--min-bytes", "1003", "--max-bytes", "1003")
     ended = on_gpus("h100x8", "nccl-test", "--nproc", "2", *flags, *SMALL, "--json")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.stand_in.running import run_program
 
-pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def program(extension):
     return run
 
 
+@pytest.mark.each_run
 def test_it_is_cuda_to_torch(program):
     told = program("""
         import os, sys, torch

@@ -9,7 +9,7 @@ import pytest
 from tests.cuda_stand_in.forks import HARMLESS, MARKED_WORDS, MARKING, STARTED_WORDS, STARTING
 from tests.stand_in.running import run_program
 
-pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 
 RECORDED = Path(__file__).parents[1] / "corpus" / "forks" / "h100-torch-2.11.txt"
 # The calls of the recording, by the names that it has for them.
@@ -114,6 +114,7 @@ IMPORTED = (
 )
 
 
+@pytest.mark.each_run
 def test_nothing_that_ranks_import_before_the_fork_asks_for_cuda(extension):
     """It would cost each rank an import of torch."""
     program = f"""

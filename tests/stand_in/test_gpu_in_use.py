@@ -10,7 +10,7 @@ import pytest
 from gpudiag.units import GIB, MIB
 from tests.stand_in.running import Ended
 
-pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(300)]
 
 TOTAL = 15636758528  # of a T4, without what its driver keeps
 _MACHINE = """

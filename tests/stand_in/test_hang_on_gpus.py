@@ -9,7 +9,7 @@ import pytest
 from benchmarks.hang_kinds import GPU_KINDS, GpuKind
 from benchmarks.hang_matrix import try_gpu_kind
 
-pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stand_in, pytest.mark.ranks, pytest.mark.sliced, pytest.mark.timeout(400)]
 _LOOKS = 4  # a busy machine may look too early, and says so; the job hangs as long
 # Without the healthy one: on a busy machine its 40 seconds may be over before it is looked at.
 HANGS = [kind for kind in GPU_KINDS if kind.mode != "evaluate"]

@@ -110,18 +110,25 @@ def _judge_places(waiters: Waiters, limits: HangLimits) -> Finding | None:
 def _works_alone(
     waiters: Waiters, alone: Sequence[Position], others: Sequence[Position], limits: HangLimits, why: str
 ) -> Finding:
-    """The finding for ranks that wait for their own GPUs before the call in which the others wait: told at once, blamed after the limit."""
-    long = (waiters.since_seconds or 0.0) >= limits.work
-    kind = kinds.WORKS_LONG if long else kinds.WORKS_ALONE
+    """The finding for ranks that wait for their own GPUs before the call in which the others wait: told at once, blamed after the limit.
+
+    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step takes as long as an evaluation.
+    """
+    left = bool(_left_loop(others[0], alone[0])) and not gpu_works(alone[0].seen)
+    limit = min(limits.work, limits.idle) if left else limits.work
+    long = (waiters.since_seconds or 0.0) >= limit
+    kind = kinds.WORKS_ALONE if not long else kinds.OTHER_COLLECTIVE if left else kinds.WORKS_LONG
+    option = "" if left else " (--limit)"
     after = (
-        f"; for more than {limits.work:g} s (--limit)"
+        f"; for more than {limit:g} s{option}"
         if long
-        else f"; a GPU may work that long: after {limits.work:g} s (--limit) it is called a hang"
+        else f"; a GPU may work that long: after {limit:g} s{option} it is called a hang"
     )
     use = "".join(f"; its GPU: {said}" for said in [describe_use(alone[0].seen)] if said)
     message = f"{_describe(alone, others)}, while {_describe(others, alone)}{waiters.since}{why}{use}{after}"
+    named = others if long and left else alone
     return kind.finding(
-        subject_of(Group(tuple(alone)), waiters.job), message, *_facts(alone), *_facts(others)
+        subject_of(Group(tuple(named)), waiters.job), message, *_facts(alone), *_facts(others)
     )
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpudiag.linux.cgroup import parse_groups
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
 _UNLIMITED = "unlimited"
@@ -76,10 +77,7 @@ def read_cgroup(root: str = "/") -> dict[str, Any]:
 
 def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
     """The cgroup version in use, and this process's path by controller ("" in v2)."""
-    paths: dict[str, str] = {}
-    for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths.update(dict.fromkeys(controllers.split(","), path))
+    paths = parse_groups(_text(os.path.join(root, "proc/self/cgroup")))
     if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")):
         return 2, {"": paths.get("", "/")}
     if os.path.isdir(os.path.join(root, "sys/fs/cgroup/memory")):
@@ -168,7 +166,7 @@ def read_shared_memory_available(root: str = "/") -> int:
     """The bytes available in /dev/shm.
 
     Raises:
-        Absent: nothing under this root says.
+        Absent: nothing under this root shows it.
     """
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
@@ -176,7 +174,7 @@ def read_shared_memory_available(root: str = "/") -> int:
     for document in _simulated(root):
         if document["path"] == _SHARED_MEMORY:
             return int(document["available_bytes"])
-    raise Absent(SOURCE_ABSENT, f"nothing under this root says what is left in {_SHARED_MEMORY}")
+    raise Absent(SOURCE_ABSENT, f"nothing under this root shows what is left in {_SHARED_MEMORY}")
 
 
 def _paths(environment: Mapping[str, str]) -> Iterator[str]:

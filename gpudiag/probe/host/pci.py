@@ -18,7 +18,7 @@ from gpudiag.probe.sheet import (
     Sheet,
     reason_of,
 )
-from gpudiag.probe.sleeping import ASLEEP, is_asleep
+from gpudiag.probe.sleeping import ASLEEP, bus_id_of_address, is_asleep
 
 # --- the kernel's word
 
@@ -98,12 +98,6 @@ def parse_error_total(text: str, name: str) -> int:
     raise Absent(ERROR, f"no line {name!r}")
 
 
-def bus_id_of_address(address: str) -> str:
-    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
-    domain, _, rest = address.lower().partition(":")
-    return f"{domain:0>8}:{rest}"
-
-
 def _driver(directory: str) -> str:
     try:
         return os.path.basename(os.readlink(os.path.join(directory, "driver")))
@@ -135,7 +129,7 @@ def parse_generation(text: str) -> int:
     """
     generation = _GENERATION_OF_SPEED.get(text.split()[0] if text.split() else "")
     if generation is None:
-        raise Absent(ERROR, f"the kernel says {text!r}")
+        raise Absent(ERROR, f"the kernel reports {text!r}")
     return generation
 
 
@@ -151,7 +145,7 @@ def parse_width(text: str) -> int:
     """
     width = int(text)
     if width not in _WIDTHS:
-        raise Absent(ERROR, f"the kernel says {width} lanes")
+        raise Absent(ERROR, f"the kernel reports {width} lanes")
     return width
 
 

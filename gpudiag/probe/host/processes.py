@@ -1,4 +1,4 @@
-"""What /proc says about a process that NVML lists, and the container that a process runs in.
+"""What /proc shows of a process that NVML lists, and the container that a process runs in.
 
 Run in a guarded child: reading the command line of a process that is stuck in the driver can itself
 block forever.
@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any
 
-from gpudiag.linux.proc import parse_stat, read_stat
+from gpudiag.linux.proc import parse_stat, read_environment, read_stat, read_status
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
@@ -72,7 +72,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
 
 
 def start_of_process(pid: int, root: str = "/") -> tuple[str, int] | None:
-    """The state of a process and its start in clock ticks since boot; None where /proc does not say.
+    """The state of a process and its start in clock ticks since boot; None where /proc does not show it.
 
     A command line and what else a process was started with stay the same as long as its start does.
     """
@@ -104,10 +104,10 @@ def _reason_of(error: Exception) -> tuple[str, str]:
 
 
 def _user(directory: str, root: str) -> str:
-    for line in _text(directory, "status").splitlines():
-        if line.startswith("Uid:"):
-            return user_name(int(line.split()[1]), root)
-    raise Absent(ERROR, "no Uid in status")
+    uid = read_status(os.path.basename(directory), os.path.dirname(directory)).get("Uid")
+    if uid is None:
+        raise Absent(ERROR, "no Uid in status")
+    return user_name(int(uid.split()[0]), root)
 
 
 def user_name(uid: int, root: str = "/") -> str:
@@ -161,14 +161,12 @@ def _slurm_job_id(directory: str) -> int:
     if found is not None:
         return found
     try:
-        variables = _text(directory, "environ").split("\0")
+        number = read_environment(os.path.basename(directory), os.path.dirname(directory)).get("SLURM_JOB_ID")
     except PermissionError as error:
         why = "its cgroup names no Slurm job, and its environment is another user's"
         raise Absent(SOURCE_ABSENT, why) from error
-    for variable in variables:
-        name, _, value = variable.partition("=")
-        if name == "SLURM_JOB_ID" and value.isdecimal() and value.isascii():
-            return int(value)
+    if number is not None and number.isdecimal() and number.isascii():
+        return int(number)
     raise Absent(SOURCE_ABSENT, "it belongs to no Slurm job")
 
 
@@ -240,7 +238,7 @@ def read_container(root: str = "/") -> dict[str, Any] | None:
 
 def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str] | None:
     """The runtime's name, and the sign that names it."""
-    # What the kernel says of this process comes first; what an image may hold as well counts only where another
+    # What the kernel shows of this process comes first; what an image may hold as well counts only where another
     # root or process 1 is in between. Kubernetes runs on another runtime, whose marks are there as well.
     evidence = {_CGROUP: cgroup, _MOUNTS: "\n".join(mounted)}
     by_piece = next(
@@ -256,7 +254,7 @@ def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str]
         return by_piece if by_mark is None else by_mark
     if _is_machine_itself(root):
         return None
-    word = _text_in(root, _WORD_FILE).strip()  # what the runtime told systemd
+    word = _text_in(root, _WORD_FILE).strip()  # what the runtime passed to systemd
     of_init = _word_of_init(root)
     if of_init in _WORDS_OF_IMAGES and not _has_layers(root):
         of_init = None

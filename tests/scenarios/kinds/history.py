@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
 from tests.scenarios.kinds.trial import Kind, Trial, TrialRow
+from tests.warm_start import run_python
 from tools.write_detection import Row, names_of
 
 _LIMIT_SECONDS = 120
@@ -29,32 +28,22 @@ def _preflight(machine: Path, state: Path, *flags: str) -> dict[str, Any]:
     """
     for _ in range(_TRIES):
         with open_session(load_scenario(os.fspath(machine))) as session:
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "gpudiag",
-                    "preflight",
-                    "--level",
-                    "instant",
-                    "--report",
-                    f"json={state}.json",
-                    *flags,
-                ],
-                env={
-                    **session.environment,
-                    "GPUDIAG_STATE_DIR": os.fspath(state),
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                },
-                capture_output=True,
-                text=True,
-                timeout=_LIMIT_SECONDS,
-                check=False,
+            words = (
+                "-m",
+                "gpudiag",
+                "preflight",
+                "--level",
+                "instant",
+                "--report",
+                f"json={state}.json",
+                *flags,
             )
-        if "in time" not in done.stderr:
+            environment = {**session.environment, "GPUDIAG_STATE_DIR": os.fspath(state)}
+            done = run_python(words, environment, _LIMIT_SECONDS)
+        if "in time" not in done.err:
             break
     document: dict[str, Any] = json.loads(Path(f"{state}.json").read_text())
-    return {**document, "status": done.returncode, "text": done.stdout}
+    return {**document, "status": done.status, "text": done.out}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,6 @@
 """Several faults at once, drawn by a seeded generator from the simulator's kinds, on every base machine with a GPU."""
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import WORST_FIRST, Outcome
 from gpudiag.model.report import Report
 from gpudiag.simulate.blueprint import Blueprint
@@ -21,6 +19,7 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.machine_file import base_machines, build_blueprint, read_layers
 from gpudiag.simulate.session import open_session
 from tests.scenarios.kinds.trial import Kind, Trial, TrialRow
+from tests.warm_start import run_python
 from tools.write_detection import Row, names_of
 
 _LIMIT_SECONDS = 120
@@ -93,29 +92,11 @@ class Several(Trial):
         with tempfile.TemporaryDirectory() as folder:
             document = Path(folder, "report.json")
             with open_session(load_scenario(f"{self.machine}+{self.faults}")) as session:
-                done = subprocess.run(
-                    [
-                        sys.executable,
-                        "-m",
-                        "gpudiag",
-                        "preflight",
-                        "--level",
-                        "instant",
-                        "--report",
-                        f"json={document}",
-                    ],
-                    env={
-                        **session.environment,
-                        "GPUDIAG_STATE_DIR": folder,
-                        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                    },
-                    capture_output=True,
-                    text=True,
-                    timeout=_LIMIT_SECONDS,
-                    check=False,
-                )
+                words = ("-m", "gpudiag", "preflight", "--level", "instant", "--report", f"json={document}")
+                environment = {**session.environment, "GPUDIAG_STATE_DIR": folder}
+                done = run_python(words, environment, _LIMIT_SECONDS)
             report: Report = loads(document.read_text())
-            found = [*_names(report), *_wrong(self, done.returncode, done.stdout)]
+            found = [*_names(report), *_wrong(self, done.status, done.out)]
             return TrialRow(
                 self,
                 Row(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import GpuLook, Job, JobVerdict, ProcessLook, RankSeen
@@ -164,6 +165,19 @@ def test_the_rank_behind_that_evaluates_is_healthy_until_the_limit() -> None:
     )  # by its place before the barrier, whatever the function is called
     verdict = judge_job(unnamed)
     assert (verdict.outcome, verdict.findings[0].code) == (WARN, "hang.works_alone"), verdict.headline
+
+
+def test_who_left_the_loop_of_a_rank_that_waits_for_its_gpu_had_fewer_steps_also_where_no_counts_are_known() -> (
+    None
+):
+    job = later("uneven")
+    soon = judge_job(job)
+    assert (soon.outcome, soon.findings[0].code) == (WARN, "hang.works_alone"), soon.headline
+    assert "after 60 s it is called a hang" in soon.headline
+    late = judge_job(job, HangLimits(idle=1.0))
+    check(OnGpu("uneven", FAIL, "hang.other_collective", 1, ("left the loop", "for more than 1 s")), late)
+    works = judge_job(with_gpus(job, WORKING, BUSY), HangLimits(idle=1.0))
+    assert (works.outcome, works.findings[0].code) == (WARN, "hang.works_alone"), works.headline
 
 
 def _renamed(job: Job, old: str, new: str) -> Job:

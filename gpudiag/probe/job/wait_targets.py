@@ -1,0 +1,269 @@
+"""What a system call waits for, by its arguments: the file, FIFO, socket, lock or process behind them."""
+
+import os
+import stat
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpudiag.linux.proc import list_pids, open_files, read_text
+from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
+from gpudiag.model.job import Awaited
+from gpudiag.model.untrusted_text import escape_controls, mask_text
+from gpudiag.probe.job.memory import Memory
+from gpudiag.probe.job.proc import describe_process
+
+_ON_DESCRIPTOR = frozenset(
+    [
+        "read",
+        "write",
+        "readv",
+        "writev",
+        "pread64",
+        "pwrite64",
+        "preadv",
+        "pwritev",
+        "recvfrom",
+        "recvmsg",
+        "recvmmsg",
+        "sendto",
+        "sendmsg",
+        "accept",
+        "accept4",
+        "connect",
+        "ioctl",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "fallocate",
+        "getdents",
+        "getdents64",
+        "splice",
+        "sync_file_range",
+        "syncfs",
+        "copy_file_range",
+        "fstat",
+    ]
+)
+_ON_PATH = {
+    "open": 0,
+    "stat": 0,
+    "lstat": 0,
+    "access": 0,
+    "statfs": 0,
+    "mkdir": 0,
+    "unlink": 0,
+    "rename": 0,
+    "truncate": 0,
+}
+_ON_PATH_AT = frozenset(["openat", "newfstatat", "unlinkat", "renameat", "renameat2", "statx"])
+_MOST_POLLED = 64
+_SET_LOCK_AND_WAIT = (7, 38)  # F_SETLKW, F_OFD_SETLKW of fcntl(2)
+_FAR_FILE_SYSTEMS = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "cifs",
+    "smb3",
+    "ceph",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "9p",
+    "afs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call in which a thread waits."""
+
+    pid: int
+    tid: int
+    name: str
+    arguments: tuple[int, ...]
+
+
+def find_awaited(call: Call) -> Awaited | None:
+    """What the call waits for; None where the call does not show it, as of a sleep.
+
+    Raises:
+        OSError: the process is gone, or may not be read.
+    """
+    first = call.arguments[0] if call.arguments else 0
+    if call.name in _ON_DESCRIPTOR:
+        return describe_descriptor(call.pid, first)
+    if call.name == "flock" or (call.name == "fcntl" and call.arguments[1] in _SET_LOCK_AND_WAIT):
+        return _file_lock(call.pid, first)
+    if call.name in ("wait4", "waitid"):
+        return _awaited_child(call)
+    if call.name in _ON_PATH or call.name in _ON_PATH_AT:
+        return _path(call, 1 if call.name in _ON_PATH_AT else 0)
+    if call.name in ("poll", "ppoll"):
+        return _polled(call)
+    if call.name in ("select", "pselect6"):
+        return _selected(call)
+    if call.name.startswith("epoll"):
+        return _watched(call.pid, first)
+    if call.name == "futex":
+        return Awaited("lock", f"{first:#x}")
+    return None
+
+
+def describe_descriptor(pid: int, number: int) -> Awaited:
+    """What a descriptor of a process stands for.
+
+    Raises:
+        OSError: the process or the descriptor is gone, or may not be read.
+    """
+    target = os.readlink(f"/proc/{pid}/fd/{number}")
+    kind, _, inode = target.partition(":")
+    if kind == "socket":
+        return _socket(pid, inode.strip("[]"))
+    if kind == "pipe":
+        return Awaited("pipe", f"descriptor {number}", _other_end(pid, target))
+    return _file(pid, target) if target.startswith("/") else Awaited("other", target.strip("[]"))
+
+
+def _file(pid: int, path: str) -> Awaited:
+    """A file, FIFO, terminal or device by its path as the process sees it."""
+    shown = escape_controls(mask_text(path))
+    if path.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
+        return Awaited("terminal", shown)
+    system = find_file_system(pid, path)
+    if path.startswith("/dev/") and not path.startswith("/dev/shm"):  # noqa: S108 - it is compared, not written
+        return Awaited("device", shown, system)
+    far = system.partition(" ")[0] in _FAR_FILE_SYSTEMS
+    kind = "file"
+    if not far:  # a stat on a server that is gone would hang
+        with suppress(OSError):
+            kind = "fifo" if stat.S_ISFIFO(os.stat(f"/proc/{pid}/root{path}").st_mode) else "file"
+    return Awaited(kind, shown, system)
+
+
+def find_file_system(pid: int, path: str) -> str:
+    """`nfs4 on /data`: the type and the mount point of the file system that holds a path."""
+    best = ("", "")
+    for line in read_text(f"/proc/{pid}/mountinfo").splitlines():
+        fields = line.split()
+        point = fields[4]
+        if (
+            "-" in fields
+            and (path == point or path.startswith(point.rstrip("/") + "/"))
+            and len(point) >= len(best[1])
+        ):
+            best = (fields[fields.index("-") + 1], point)
+    return f"{best[0]} on {best[1]}" if best[0] else ""
+
+
+def _path(call: Call, place: int) -> Awaited | None:
+    with _opened(call.pid) as memory:
+        path = memory.text(call.arguments[place])
+    if not path:
+        return None
+    if not path.startswith("/"):
+        path = os.path.normpath(os.path.join(os.readlink(f"/proc/{call.pid}/cwd"), path))
+    return _file(call.pid, path)
+
+
+def _file_lock(pid: int, number: int) -> Awaited:
+    path = os.readlink(f"/proc/{pid}/fd/{number}")
+    holders = find_lock_holders(f"/proc/{pid}/fd/{number}", pid)
+    held = ", ".join(describe_process(holder) for holder in holders[:2])
+    return Awaited("lock", escape_controls(path), f"held by {held}" if held else "")
+
+
+def find_lock_holders(path: str, but_pid: int = 0) -> list[int]:
+    """The processes that hold a lock on a file, by /proc/locks.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    found = os.stat(path)
+    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    rows = (line.split() for line in read_text("/proc/locks").splitlines())
+    held = [row for row in rows if "->" not in row and len(row) > 5 and row[5] == name]
+    return list(dict.fromkeys(int(row[4]) for row in held if int(row[4]) not in (but_pid, -1)))
+
+
+def _awaited_child(call: Call) -> Awaited | None:
+    pid = call.arguments[0] if call.name == "wait4" else call.arguments[1]
+    pid &= 0xFFFFFFFF
+    if not 0 < pid < 1 << 30:
+        return Awaited("process", "any child")
+    return Awaited("process", describe_process(pid))
+
+
+def _polled(call: Call) -> Awaited | None:
+    """The descriptors of a poll: the only one, or the first socket among them."""
+    with _opened(call.pid) as memory:
+        data = memory.read(call.arguments[0], 8 * min(call.arguments[1], _MOST_POLLED))
+    numbers = [struct.unpack_from("i", data, place)[0] for place in range(0, len(data) - 7, 8)]
+    return _choose(call.pid, numbers)
+
+
+def _selected(call: Call) -> Awaited | None:
+    with _opened(call.pid) as memory:
+        words = memory.words(call.arguments[1], 2)
+    numbers = [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return _choose(call.pid, numbers)
+
+
+def _watched(pid: int, number: int) -> Awaited | None:
+    lines = read_text(f"/proc/{pid}/fdinfo/{number}").splitlines()
+    return _choose(pid, [int(line.split()[1]) for line in lines if line.startswith("tfd:")])
+
+
+def _choose(pid: int, numbers: list[int]) -> Awaited | None:
+    found: list[Awaited] = []
+    for number in numbers[:_MOST_POLLED]:
+        with suppress(OSError):
+            found.append(describe_descriptor(pid, number))
+    best = sorted(
+        found,
+        key=lambda one: (
+            ("socket", "fifo", "pipe", "terminal", "process").index(one.kind)
+            if one.kind in ("socket", "fifo", "pipe", "terminal", "process")
+            else 9
+        ),
+    )
+    return best[0] if best else None
+
+
+class _opened:
+    """The memory of a process for the time of a `with`."""
+
+    def __init__(self, pid: int) -> None:
+        self.memory = Memory.open(pid)
+
+    def __enter__(self) -> Memory:
+        return self.memory
+
+    def __exit__(self, *_: object) -> None:
+        self.memory.close()
+
+
+def _socket(pid: int, inode: str) -> Awaited:
+    for one in read_tcp_sockets(pid):
+        if str(one.inode) == inode:
+            if one.state == LISTENING:
+                return Awaited("listener", format_address(one.local))
+            connecting = "it does not answer yet" if one.state == CONNECTING else ""
+            return Awaited("socket", format_address(one.remote), connecting)
+    with suppress(OSError):
+        for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
+            fields = line.split()
+            if fields[6] == inode:
+                return Awaited("socket", f"a Unix socket {' '.join(fields[7:])}".strip())
+    return Awaited("socket", "a socket")
+
+
+def _other_end(pid: int, target: str) -> str:
+    """Who else has a pipe open, of the processes around this one."""
+    ends = _holders(target, lambda other: other != pid)
+    return "; ".join(f"the other end is {describe_process(other)}" for other in ends[:1])
+
+
+def _holders(target: str, is_wanted: Callable[[int], bool]) -> list[int]:
+    return [pid for pid in list_pids() if is_wanted(pid) and target in open_files(pid).values()]
