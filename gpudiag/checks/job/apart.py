@@ -39,7 +39,7 @@ def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> li
         if judged is not None:
             return [judged] if long else _not_yet(waiters, judged)
     if not is_whole and not joining:
-        return _elsewhere(waiters, only)
+        return _elsewhere(waiters, only, limits)
     kind = kinds.NEVER_JOINED if joining else kinds.ALL_WAIT
     message = (
         f"all {len(waiters.positions)} ranks are in {describe_call(only)}{waiters.since}, with tensors of one size, and nothing moves"
@@ -64,9 +64,9 @@ def _not_yet(waiters: Waiters, finding: Finding | None) -> list[Finding]:
     return [kinds.NOT_YET.finding(finding.subject, message, *finding.evidence)]
 
 
-def _elsewhere(waiters: Waiters, only: Group) -> list[Finding]:
+def _elsewhere(waiters: Waiters, only: Group, limits: HangLimits) -> list[Finding]:
     """All that are here wait alike: whoever is to blame is on another machine, or could not be looked at."""
-    if (waiters.since_seconds or 0.0) < waiters.still_limit_seconds:
+    if (waiters.since_seconds or 0.0) < limits.still:
         return []
     message = f"{waiters.describe()}; the rank that they wait for is on another machine, or could not be read"
     return [

@@ -186,7 +186,7 @@ def _judge(
 ) -> tuple[tuple[Finding, ...], tuple[Difference, ...]]:
     """The findings, and those of the job's own differences that are in them already."""
     waiting = tuple(one for one in alive if one.waits_for_ranks or one.waits_for_gpu)
-    waiters = Waiters(job, waiting, limits.still)
+    waiters = Waiters(job, waiting)
     others = tuple(one for one in positions if one not in waiting and one.kind != at.UNSEEN)
     used: tuple[Difference, ...] = ()
     missing = judge_missing(job, alive, waiters, limits)
