@@ -277,7 +277,8 @@ def _report(
     finished = len(run.results) == run.world_size
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
-        hosts = {report.rank: report.host for report in run.reports}
+        hosts = dict.fromkeys(range(run.world_size), run.host)
+        hosts |= {report.rank: report.host for report in run.reports}
         limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
         findings = (
