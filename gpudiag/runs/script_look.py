@@ -10,9 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpudiag.checks.job.hang_limits import HangLimits
-from gpudiag.checks.job.verdict import judge_job
-from gpudiag.model.job import Frame, Job, JobVerdict, ProcessLook
+from gpudiag.model.job import Frame, Job, ProcessLook
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.gather import read_looks_at, start_looks_at
 from gpudiag.probe.job.py_spy import find_py_spy
@@ -30,8 +28,7 @@ class OutsideLook:
 
     script: str
     world_size: int
-    hang_seconds: float
-    verdict: JobVerdict | None = None
+    job: Job | None = None
     clock: Callable[[], float] = time.monotonic
     _pids: dict[int, int] = field(default_factory=dict)
     _namespace: str = field(default_factory=read_pid_namespace)
@@ -56,9 +53,7 @@ class OutsideLook:
                 return False
             self._child.give_up()
         job = read_looks_at(self._child)
-        if job is not None:
-            limits = HangLimits(still=min(HangLimits().still, self.hang_seconds))
-            self.verdict = judge_job(without_own_frames(job, self.script), limits)
+        self.job = None if job is None else without_own_frames(job, self.script)
         return True
 
     def stop(self) -> None:

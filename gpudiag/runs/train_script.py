@@ -11,12 +11,12 @@ from pathlib import Path
 
 from gpudiag.checks.ranks.collective import judge_injection
 from gpudiag.checks.training.script import judge_script
-from gpudiag.checks.training.script_hang import HangLimits, add_look, describe_wait, judge_hang, judge_late
+from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang, judge_late
 from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
-from gpudiag.model.job import JobVerdict
+from gpudiag.model.job import Job
 from gpudiag.model.option import require_between
 from gpudiag.model.plan import LOOK_SECONDS
 from gpudiag.model.reading import Missing
@@ -179,9 +179,9 @@ def run_script(
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)
     emitter = TrainingEvents(0, listener if environment is None or environment.rank == 0 else None)
     emitter.start_ranks()
-    look = OutsideLook(str(plan.path.resolve()), world_size, plan.hang_seconds)
+    look = OutsideLook(str(plan.path.resolve()), world_size)
     run, words = _run(plan, environment, placement, look, faults, python, notice)
-    report = _report(plan, placement, run, words, look.verdict)
+    report = _report(plan, placement, run, words, look.job)
     emitter.emit_report(report)
     return ScriptRun(report, run.reporter)
 
@@ -262,7 +262,7 @@ def _report(
     placement: Placement,
     run: RankRun,
     words: Sequence[str],
-    seen_from_outside: JobVerdict | None,
+    seen_from_outside: Job | None,
 ) -> TrainingReport:
     watch = _replay(plan, run)
     script = ScriptResult(
@@ -277,11 +277,13 @@ def _report(
     finished = len(run.results) == run.world_size
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
-        hosts = {report.rank: report.host for report in run.reports}
-        limits = HangLimits(plan.hang_seconds, watch.patience_seconds)
+        hosts = dict.fromkeys(range(run.world_size), run.host)
+        hosts |= {report.rank: report.host for report in run.reports}
+        limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
-        hang = judge_hang(watch.still, working, sorted(watch.finished), hosts, limits)
-        findings = (hang if seen_from_outside is None else add_look(hang, seen_from_outside, run.world_size),)
+        findings = (
+            judge_hang(watch.still, working, sorted(watch.finished), hosts, limits, seen_from_outside),
+        )
     elif run.timed_out and not findings:
         findings = (judge_late(run.seconds, watch.still, sorted(watch.finished), run.host),)
     seen = {

@@ -8,6 +8,7 @@ from gpudiag.checks.job import position as at
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, peers_of
 from gpudiag.checks.job.groups_made import judge_groups_made
+from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
@@ -16,12 +17,11 @@ from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 
-_ALL_STILL_SECONDS = 5.0  # for a network: a retransmission takes seconds
 _APART_SECONDS = 1.0  # calls that do not match will never match
 _SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
 
 
-def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
+def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> list[Finding]:
     """Findings for ranks that all wait; `is_whole`: nobody else belongs to the job."""
     groups = waiters.groups
     waited = waiters.since_seconds
@@ -39,7 +39,7 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
         if judged is not None:
             return [judged] if long else _not_yet(waiters, judged)
     if not is_whole and not joining:
-        return _elsewhere(waiters, only)
+        return _elsewhere(waiters, only, limits)
     kind = kinds.NEVER_JOINED if joining else kinds.ALL_WAIT
     message = (
         f"all {len(waiters.positions)} ranks are in {describe_call(only)}{waiters.since}, with tensors of one size, and nothing moves"
@@ -47,7 +47,7 @@ def judge_waiters(waiters: Waiters, *, is_whole: bool) -> list[Finding]:
         else f"{waiters.describe()}, and nothing moves"
     )
     finding = kind.finding(HostSubject(waiters.job.host), message, *facts_of(only))
-    return [finding] if waited is not None and waited >= _ALL_STILL_SECONDS else _not_yet(waiters, finding)
+    return [finding] if waited is not None and waited >= limits.network else _not_yet(waiters, finding)
 
 
 def _are_whole(groups: Sequence[Group]) -> bool:
@@ -64,9 +64,9 @@ def _not_yet(waiters: Waiters, finding: Finding | None) -> list[Finding]:
     return [kinds.NOT_YET.finding(finding.subject, message, *finding.evidence)]
 
 
-def _elsewhere(waiters: Waiters, only: Group) -> list[Finding]:
+def _elsewhere(waiters: Waiters, only: Group, limits: HangLimits) -> list[Finding]:
     """All that are here wait alike: whoever is to blame is on another machine, or could not be looked at."""
-    if (waiters.since_seconds or 0.0) < waiters.still_limit_seconds:
+    if (waiters.since_seconds or 0.0) < limits.still:
         return []
     message = f"{waiters.describe()}; the rank that they wait for is on another machine, or could not be read"
     return [

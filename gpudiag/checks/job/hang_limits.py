@@ -10,7 +10,8 @@ class HangLimits:
     `news`, `still`: a rank that does not move, while others wait for it, is told, and blamed. `idle`: all ranks still, and nobody waits for another.
     `told` and `work`: a rank that works while others wait. `loop`: the same in an endless loop of Python. `disk`: a rank that waits
     for a disk, or for a loader's worker that sleeps or downloads, which may be busy.
-    `locked`: ranks wait for loader workers that all stand at a lock. `absent`: a rank or a node that did not come.
+    `locked`: ranks wait for loader workers that all stand at a lock. `absent`: a rank or a node that did not come. `network`: all ranks wait
+    in one call that fits. `work_flag` is what a user sets `work` by.
     """
 
     news: float = 0.9  # two looks are a second apart, less what a look takes
@@ -22,3 +23,5 @@ class HangLimits:
     disk: float = 30.0
     locked: float = 20.0
     absent: float = 30.0
+    network: float = 5.0  # a retransmission takes seconds
+    work_flag: str = "--limit"

@@ -94,6 +94,12 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     )
 
 
+def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
+    """The findings for ranks whose positions the ranks themselves report, the worst first."""
+    alive = tuple(one for one in positions if one.kind != at.GONE)
+    return _judge(job, positions, alive, limits, Told())[0]
+
+
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
 
@@ -180,7 +186,7 @@ def _judge(
 ) -> tuple[tuple[Finding, ...], tuple[Difference, ...]]:
     """The findings, and those of the job's own differences that are in them already."""
     waiting = tuple(one for one in alive if one.waits_for_ranks or one.waits_for_gpu)
-    waiters = Waiters(job, waiting, limits.still)
+    waiters = Waiters(job, waiting)
     others = tuple(one for one in positions if one not in waiting and one.kind != at.UNSEEN)
     used: tuple[Difference, ...] = ()
     missing = judge_missing(job, alive, waiters, limits)
@@ -205,7 +211,7 @@ def _judge(
                         one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE)
                     )
             else:
-                found += judge_waiters(waiters, is_whole=not unknown)
+                found += judge_waiters(waiters, limits, is_whole=not unknown)
     else:
         found += _judge_without_waiters(job, positions, alive, limits)
     return worst_first(found), used
@@ -328,13 +334,16 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
     if waited >= limits.work:
         return (
             kinds.WORKS_LONG,
-            f"; {sign}, and the others have waited for more than {limits.work:g} s (--limit)",
+            f"; {sign}, and the others have waited for more than {limits.work:g} s ({limits.work_flag})",
         )
     # One of which only processor time moves may hang, and is told at once; and for those that spin, only the looks tell since when.
     spin = any(one.busy for one in waiters.positions)
     told_after = limits.still if spin else limits.told
     if waited >= told_after or not head.moves:
-        return kinds.WORKS_ALONE, f"; {sign}, and after {limits.work:g} s (--limit) it is called a hang"
+        return (
+            kinds.WORKS_ALONE,
+            f"; {sign}, and after {limits.work:g} s ({limits.work_flag}) it is called a hang",
+        )
     return None
 
 

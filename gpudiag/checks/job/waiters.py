@@ -26,7 +26,6 @@ class Waiters:
 
     job: Job
     positions: tuple[Position, ...]
-    still_limit_seconds: float
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from gpudiag.checks.training.exceptions import advise
 from gpudiag.checks.training.script import judge_script
-from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge_hang
+from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang
 from gpudiag.model.evidence import Evidence, HostSubject, RanksSubject, RankSubject
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.script import ScriptPlace
@@ -23,7 +23,7 @@ BACKWARD = ScriptPlace(
 EVALUATES = ScriptPlace("train.py:40 in evaluate", ("train.py:40 in evaluate",))
 WORKS = ScriptPlace("prepare.py:12 in unpack", work="its child tar (pid 12) uses the processor")
 HOSTS = {0: "a1", 1: "a1", 2: "a1", 3: "a1"}
-LIMITS = HangLimits(60.0, 1800.0)
+LIMITS = ScriptLimits(60.0, 1800.0)
 
 
 def hang(*still: ScriptPlace, working: dict[int, ScriptPlace] | None = None, finished: tuple[int, ...] = ()):
@@ -39,12 +39,36 @@ def test_of_two_ranks_the_one_that_waits_for_no_other_is_to_blame():
 
 def test_many_that_left_are_odd_where_one_waits_for_them():
     finding = hang(BARRIER, EVALUATES, EVALUATES, EVALUATES)
+    assert finding.subject == RanksSubject((1, 2, 3), "a1")
+    assert finding.message.startswith(
+        "ranks 1-3 are not in the all_reduce (train.py:5 in step) that rank 0 waits in"
+    )
+    assert "they stand still at train.py:40 in evaluate" in finding.message
+
+
+def test_two_that_are_both_outside_of_collectives_are_both_named():
+    finding = hang(ScriptPlace("train.py:9 in load"), EVALUATES)
+    assert finding.subject == RanksSubject((0, 1), "a1")
+    assert "rank 0 stands still at train.py:9 in load" in finding.message
+    assert "rank 1 stands still at train.py:40 in evaluate" in finding.message
+
+
+def test_where_all_wait_in_one_call_nobody_is_blamed():
+    finding = hang(BARRIER, BARRIER, BARRIER, BARRIER)
     assert finding.subject == HostSubject("a1")
-    assert finding.message.startswith("ranks 1-3 are at train.py:40")
+    assert finding.message.startswith("all 4 ranks are in the all_reduce (train.py:5 in step)")
+    assert (
+        "too short"
+        not in judge_hang(dict.fromkeys(range(4), BARRIER), {}, (), HOSTS, ScriptLimits(1.0, 30.0)).message
+    )
 
 
-def test_two_that_are_both_outside_of_collectives_cannot_be_told_apart():
-    assert hang(ScriptPlace("train.py:9 in load"), EVALUATES).subject == HostSubject("a1")
+def test_ranks_that_wait_for_a_gpu_are_no_other_than_those_in_a_collective():
+    gpu = ScriptPlace("train.py:7 in step", call="loss.item()", awaited="gpu", awaited_words="for its GPU")
+    finding = hang(gpu, gpu, gpu, EVALUATES)
+    assert finding.subject == RankSubject(3, "a1")
+    assert "ranks 0-2 wait for their GPUs at train.py:7 in step" in finding.message
+    assert hang(gpu, gpu, gpu, gpu).subject == RanksSubject((0, 1, 2, 3), "a1")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +117,15 @@ def test_the_limit_and_the_flag_that_changes_it_are_named():
     assert "nothing has moved for 60 s (--hang-after)" in hang(BARRIER, EVALUATES).message
     finding = hang(BARRIER, BARRIER, BARRIER, working={0: WORKS})
     assert finding.subject == RankSubject(0, "a1")
-    assert "works at prepare.py:12 in unpack (its child tar (pid 12) uses the processor)" in finding.message
-    assert "waited for 1800 s, which is 30 times --hang-after" in finding.message
+    assert "works at prepare.py:12 in unpack: its child tar (pid 12) uses the processor" in finding.message
+    assert "waited for more than 1800 s (30 times --hang-after)" in finding.message
+    assert "nothing has moved" not in finding.message
     assert "--hang-after SECONDS" in finding.remedy
 
 
 def test_who_waits_for_whom_is_a_sentence():
     sentence = describe_wait({1: BARRIER, 2: BARRIER}, {0: WORKS})
-    assert sentence.startswith("ranks 1 and 2 wait at train.py:5 in step")
+    assert sentence.startswith("ranks 1 and 2 wait in all_reduce at train.py:5 in step")
     assert "while rank 0 works at prepare.py:12" in sentence
 
 

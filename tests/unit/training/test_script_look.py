@@ -1,4 +1,4 @@
-"""What a look from outside adds to the finding for a script that hangs: words, a rank where none was blamed, never a PASS."""
+"""What a look from outside shows of a script that hangs: what a rank waits for, a rank where none was blamed, never a PASS."""
 
 import math
 import os
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpudiag.checks.job.verdict import judge_job
-from gpudiag.checks.training.script_hang import HangLimits, add_look, judge_hang
-from gpudiag.model.evidence import HostSubject, RankSubject
+from gpudiag.checks.training.script_hang import ScriptLimits, judge_hang
+from gpudiag.model.evidence import HostSubject, ranks_of
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
@@ -23,13 +22,13 @@ from tests.recorded_hangs import recorded
 
 BARRIER = ScriptPlace("train.py:5 in step", awaited="ranks", awaited_words="for other ranks, in a collective")
 LOADS = ScriptPlace("train.py:40 in load", ("train.py:40 in load",))
-HOSTS = dict.fromkeys(range(4), "a1")
 
 
-def hang(odd: ScriptPlace) -> Finding:
-    """The ranks' own finding: rank 2 is at that place, and the others at a barrier."""
-    still = {rank: odd if rank == 2 else BARRIER for rank in range(4)}
-    return judge_hang(still, {}, (), HOSTS, HangLimits(60.0, 1800.0))
+def hang(odd: ScriptPlace, outside: Job | None = None, size: int = 4) -> Finding:
+    """The finding where rank 2 is at that place, and the others at a barrier."""
+    still = {rank: odd if rank == 2 else BARRIER for rank in range(size)}
+    hosts = dict.fromkeys(range(size), "a1")
+    return judge_hang(still, {}, (), hosts, ScriptLimits(60.0, 1800.0), outside)
 
 
 def each_frames(job: Job, change: Callable[[tuple[Frame, ...]], tuple[Frame, ...]]) -> Job:
@@ -61,32 +60,37 @@ def each_frames(job: Job, change: Callable[[tuple[Frame, ...]], tuple[Frame, ...
         ("fifo", "the FIFO"),
         ("lock", "waits for a lock or another thread"),
         ("sleep", "sleeps at"),
-        ("loader_deadlock", "waits for its data loader's workers: its loader's worker"),
+        ("loader_deadlock", "waits for its data loader's workers"),
         ("sigstop", "is stopped by a signal"),
     ],
 )
 def test_what_the_blamed_rank_waits_for_is_told(name: str, words: str) -> None:
-    finding = hang(LOADS)
-    told = add_look(finding, judge_job(recorded(name)), 4)
-    assert (told.code, told.outcome, told.subject) == (finding.code, finding.outcome, RankSubject(2, "a1"))
-    assert told.message.startswith(f"{finding.message}; seen from outside: rank 2 ")
-    assert words in told.message
-    (added,) = told.evidence[len(finding.evidence) :]
-    assert (added.name, words in str(added.value)) == ("what rank 2 does", True)
+    blind, seen = hang(LOADS), hang(LOADS, recorded(name))
+    assert (seen.code, seen.outcome, seen.subject.kind) == (blind.code, blind.outcome, "rank")
+    assert ranks_of(seen.subject) == ranks_of(blind.subject) == (2,)
+    assert words in seen.message
+    assert "stands still at train.py:40 in load" in blind.message
+    assert "process of rank 2" in [one.name for one in seen.evidence]
+    assert "process of rank 2" not in [one.name for one in blind.evidence]
 
 
-def test_where_nobody_could_be_blamed_the_rank_that_the_look_blames_is() -> None:
-    verdict = judge_job(recorded("other_size"))
+def test_where_the_reports_blame_nobody_the_tensors_that_the_look_shows_do() -> None:
     assert hang(BARRIER).subject == HostSubject("a1")
-    told = add_look(hang(BARRIER), verdict, 4)
-    assert isinstance(told.subject, RankSubject)
-    assert told.subject.rank == 2
+    told = hang(BARRIER, recorded("other_size"))
+    assert ranks_of(told.subject) == (2,)
     assert "float32 [8388608]" in told.message
 
 
 def test_a_look_that_saw_only_some_of_the_ranks_blames_nobody() -> None:
-    told = add_look(hang(BARRIER), judge_job(recorded("other_size")), 8)
-    assert told == hang(BARRIER)
+    assert hang(BARRIER, recorded("other_size"), 8) == hang(BARRIER, size=8)
+
+
+def test_of_a_look_at_some_of_the_ranks_what_the_odd_one_does_is_taken() -> None:
+    told = hang(LOADS, recorded("fifo"), 8)
+    assert ranks_of(told.subject) == (2,)
+    assert "the FIFO" in told.message
+    assert "7 ranks" not in told.message
+    assert "ranks 0, 1 and 3-7 wait in" in told.message
 
 
 def test_a_look_to_which_the_stacks_are_refused_changes_nothing() -> None:
@@ -100,7 +104,7 @@ def test_a_look_to_which_the_stacks_are_refused_changes_nothing() -> None:
         ),
     )
     for odd in (LOADS, BARRIER):
-        assert add_look(hang(odd), judge_job(blind), 4) == hang(odd)
+        assert hang(odd, blind) == hang(odd)
 
 
 def test_gpudiags_own_frames_are_no_part_of_the_scripts_stack() -> None:
@@ -122,7 +126,7 @@ def test_gpudiags_own_frames_are_no_part_of_the_scripts_stack() -> None:
 
 def make_look(namespace: str) -> OutsideLook:
     """A look at this very process as rank 0, whose time is up at once."""
-    look = OutsideLook("/x/train.py", 1, 3.0, clock=lambda: math.inf)
+    look = OutsideLook("/x/train.py", 1, clock=lambda: math.inf)
     look.add(RankEvent(0, 0.0, {"kind": "process", "pid": os.getpid(), "namespace": namespace}))
     return look
 
@@ -139,4 +143,4 @@ def test_a_look_that_is_late_or_cannot_be_made_holds_nothing_up(monkeypatch: pyt
     monkeypatch.setattr(script_look, "find_py_spy", lambda: None)
     without = make_look(read_pid_namespace())
     assert without.is_done()
-    assert [one.verdict for one in (late, elsewhere, ended, without)] == [None] * 4
+    assert [one.job for one in (late, elsewhere, ended, without)] == [None] * 4
