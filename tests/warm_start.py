@@ -64,10 +64,16 @@ class WarmProcess:
         self.returncode: int | None = None
         request = {"words": [*words], "environment": dict(environment), "cwd": os.getcwd()}
         self._replies, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            keeper = _keeper_of(os.getpid())
-            socket.send_fds(keeper, [json.dumps(request).encode()], [stdin, stdout, stderr, theirs.fileno()])
-        self.pid = self._reply(_STARTED_SECONDS)
+        try:
+            with theirs:
+                keeper = _keeper_of(os.getpid())
+                files = [stdin, stdout, stderr, theirs.fileno()]
+                socket.send_fds(keeper, [json.dumps(request).encode()], files)
+            self.pid = self._reply(_STARTED_SECONDS)
+        except BaseException:
+            self._replies.close()
+            _keeper_of.cache_clear()  # the next command has another one started
+            raise
 
     def poll(self) -> int | None:
         """Its exit status, or minus the signal that ended it; None while it runs."""

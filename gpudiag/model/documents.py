@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
+from gpudiag.model.benchmark import Judgement
 from gpudiag.model.codec import decode, type_hints, written_fields
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
@@ -53,6 +54,7 @@ DOCUMENTS: dict[str, type] = {
         History,
         LogExplanation,
         LintReport,
+        Judgement,
         HangReport,
         Job,
         JobRun,

@@ -29,7 +29,6 @@ from time import monotonic
 from typing import Any
 
 from gpudiag.errors import ShortageError
-from gpudiag.linux.child import PR_SET_PDEATHSIG as PR_SET_PDEATHSIG
 from gpudiag.linux.child import (
     Child,
     KilledChildren,
@@ -37,8 +36,6 @@ from gpudiag.linux.child import (
     drop_standard_files,
     with_import_path,
 )
-
-die_with = die_with_parent
 
 RESULT_FD = 3  # where a program writes its messages
 OUTLIVES = "outlives"  # a message ("outlives", True): from now on the child is left to end by itself

@@ -242,7 +242,7 @@ def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Find
     """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
     nothing = RankRun(
-        placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
+        placement.world_size, launcher, host, (), (), returned=(), events=(), injected=(), seconds=0.0
     )
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
     results = list_seen("ranks.placement", (cause, *placement.findings))

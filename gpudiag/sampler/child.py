@@ -30,8 +30,8 @@ from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
+from gpudiag.linux.child import die_with_parent
 from gpudiag.probe.given_time import waited_seconds
-from gpudiag.probe.guard import die_with
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
@@ -491,7 +491,7 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
 
 def main() -> None:
     """Sample until the parent ends, or until a fresh process should take over."""
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines

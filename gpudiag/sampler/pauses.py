@@ -1,10 +1,10 @@
 """How long the sampler and the service pause between two looks, questions, starts or writes, in seconds.
 
 They are no limits: within which time something must answer stands where the answer is waited for. So they may be shorter, at the price
-of processor time, and the service's tests have them at a quarter.
+of processor time: the service's tests have shorter ones (tests/api/serving.py).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,20 +13,12 @@ class Pauses:
 
     after_event: float = 5.0  # between two looks at the host that events asked for
     after_change: float = 10.0  # between two questions to GPUtil or torch where the GPUs have changed
-    between_successors: float = (
-        6.0  # between two fresh children of the sampler, for a call that does not return
-    )
+    between_successors: float = 6.0  # between two fresh children while a call does not return
     lost: float = 8.0  # between two while a GPU is lost, in the first minute
     lost_later: float = 30.0
     failed: float = 4.0  # after a child that NVML refused: nothing changes that fast
     restart: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0)  # after the 1st, 2nd ... end of a child in a row
     journal: float = 10.0  # between two writes of readings
-
-    def times(self, factor: float) -> "Pauses":
-        """All of them, multiplied."""
-        now = {field.name: getattr(self, field.name) for field in fields(self)}
-        restart = tuple(seconds * factor for seconds in now.pop("restart"))
-        return Pauses(**{name: seconds * factor for name, seconds in now.items()}, restart=restart)
 
 
 PAUSES = Pauses()  # read when a service starts

@@ -317,19 +317,12 @@ class Supervisor:
         trouble, since = self._trouble(), now - self._renewed_at
         waited = since > self._pauses.between_successors
         wedged = trouble.longest_silence_seconds > _WEDGED_SECONDS and waited
-        if not wedged and not self._looks_for_lost(trouble, since):
+        if not wedged and not _looks_for_lost(trouble, since, self._pauses):
             return
         self._renewed_at = now
         self._gives_up = wedged
         self._held = []
         self._successor = self._start(self._receive_from_successor)
-
-    def _looks_for_lost(self, trouble: Trouble, since: float) -> bool:
-        """Whether it is time to look for a lost GPU again: often at first, then less often."""
-        if trouble.lost_for_seconds is None:
-            return False
-        soon = trouble.lost_for_seconds < _LOST_SOON
-        return since > (self._pauses.lost if soon else self._pauses.lost_later)
 
     def _look_at_successor(self, child: ChildProcess, now: float) -> None:
         told = any(message["kind"] in ("tick", "failed") for message in self._held)
@@ -378,3 +371,10 @@ class Supervisor:
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
         self._killed.add(child)
+
+
+def _looks_for_lost(trouble: Trouble, since: float, at: pauses.Pauses) -> bool:
+    """Whether it is time to look for a lost GPU again: often at first, then less often."""
+    if trouble.lost_for_seconds is None:
+        return False
+    return since > (at.lost if trouble.lost_for_seconds < _LOST_SOON else at.lost_later)

@@ -18,10 +18,13 @@ from tests.warm_start import IMPORT_PATH, start_cold, start_python
 
 START_SECONDS = 90.0  # proves that it starts at all
 END_SECONDS = 60.0  # and that it ends
-# `gpudiag`, with the pauses between two looks and the like at a quarter.
+# `gpudiag` with shorter pauses. Those between two children of the sampler stay longer than a child has to report: on a busy machine one
+# would end the other.
 PROGRAM = """
 from gpudiag.sampler import pauses
-pauses.PAUSES = pauses.PAUSES.times(0.25)
+pauses.PAUSES = pauses.Pauses(
+    after_event=1.0, after_change=2.0, between_successors=4.0, lost=4.0, lost_later=8.0, failed=1.0, journal=2.0
+)
 from gpudiag.cli.main import run
 run()
 """
@@ -47,7 +50,7 @@ class Served:
     def change(self, spec: str) -> None:
         self.session.update(load_scenario(spec))
 
-    def wait(self, reached, seconds: float = 20.0):
+    def wait(self, reached, seconds: float = 60.0):
         """The first answer of `reached()` that is true, within that time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:

@@ -37,8 +37,8 @@ WRONG_DATA = FindingKind(
 FAR_TOO_SLOW = _kind(
     code="measured.far_too_slow",
     outcome=Outcome.FAIL,
-    meaning="A speed is below what any sound machine of this kind is known to reach, whatever NCCL's settings.",
-    remedy="Keep the machine out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it.",
+    meaning="A speed is below what any sound machine of this kind is known to reach, whatever algorithm NCCL chose.",
+    remedy="Run it again with no NCCL_ variable set (`env | grep NCCL_`). If it is slow again, keep the machine out of jobs, and run `nvidia-smi nvlink -s` and `gpudiag preflight --level standard` on it.",
     basis=_BASIS,
 )
 TOOL_FAILED = _kind(
@@ -94,7 +94,6 @@ RIGHT = _kind(
 )
 _unsaid = partial(
     FindingKind,
-    outcome=Outcome.ERROR,
     severity=Severity.UNKNOWN,
     category=Category.NONE,
     owner=Owner.JOB,
@@ -102,21 +101,25 @@ _unsaid = partial(
 )
 NOT_A_MEASUREMENT = _unsaid(
     code="measured.not_comparable",
+    outcome=Outcome.ERROR,
     meaning="The table does not measure what it seems to: one rank, several runs mixed, a run that stopped, negative numbers.",
     remedy="Run the benchmark again as docs/judge.md shows.",
 )
 TOO_SMALL = _unsaid(
     code="measured.too_small",
+    outcome=Outcome.ERROR,
     meaning="The messages or buffers are so small that their time says nothing of a speed.",
     remedy="Run it again with larger sizes: `all_reduce_perf -b 1G -e 8G -f 2`.",
 )
 PLATFORM_UNKNOWN = _unsaid(
     code="measured.platform_unknown",
+    outcome=Outcome.ERROR,
     meaning="The output does not tell on what it was measured, and neither do the other files.",
     remedy="Say it: `--gpu`, `--gpus`, `--nodes`, `--nics`; or give NCCL's log or the text of nvidia-smi beside it.",
 )
 NO_REFERENCE = _unsaid(
     code="measured.no_reference",
+    outcome=Outcome.SKIP,
     meaning="Nobody has published a figure for this measurement on such a machine, so gpudiag has none to compare with.",
     remedy="Compare machines of one kind with each other; the slow one stands out.",
 )

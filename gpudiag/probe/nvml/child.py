@@ -32,9 +32,10 @@ from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any
 
+from gpudiag.linux.child import PR_SET_PDEATHSIG, die_with_parent
 from gpudiag.probe.attaching import COLD_SECONDS, SECONDS_PER_GPU
 from gpudiag.probe.given_time import own_thread_waited_seconds, waited_seconds
-from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
+from gpudiag.probe.guard import OUTLIVES
 from gpudiag.probe.host.processes import read_process
 from gpudiag.probe.nvml.device import read_device
 from gpudiag.probe.nvml.library import describe_failure, open_library
@@ -74,7 +75,7 @@ class Outliving:
             os._exit(0)
         signal.alarm(0)
         self.begun = False
-        die_with(self._parent)
+        die_with_parent(self._parent)
 
     def _send(self, *, outlives: bool) -> bool:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gpudiag.probe.nvml import LIBRARY
 from gpudiag.probe.nvml.ask import (
     LIBRARY_NOT_FOUND,
     Noted,
@@ -18,7 +19,6 @@ from gpudiag.probe.nvml.ask import (
     reason_of,
     state_of_init,
 )
-from gpudiag.probe.nvml.early import LIBRARY
 from gpudiag.probe.sheet import Sheet
 from gpudiag.probe.start import SIMULATED
 
@@ -106,7 +106,7 @@ def _cuda_version(number: int) -> str:
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:
-    """The state of the source, NVML's words, and which library said them."""
+    """The state of the source, NVML's words, and the library that gave them."""
     state, code = state_of_init(error), code_of(error)
     words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
     if code == LIBRARY_NOT_FOUND:

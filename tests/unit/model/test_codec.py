@@ -23,6 +23,7 @@ from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.hang_examples import HANG_EXAMPLES
 from tests.unit.model.job_runs import make_job_run
+from tests.unit.model.judgements import make_judgement
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
@@ -116,7 +117,8 @@ def make_doctor_report():
 
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
+    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement(), *SERVICE_EXAMPLES,
+    *HANG_EXAMPLES,
 ]  # fmt: skip
 
 
