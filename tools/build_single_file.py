@@ -134,6 +134,7 @@ def try_out(target: Path, pex_root: Path) -> list[str]:
     wanted = {
         ("--version",): (0, "gpudiag "),
         ("deploy", "slurm"): (0, "check_node prolog"),
+        ("explain", "lint.zero_grad_missing"): (0, "optimizer.zero_grad()"),
         ("simulate", "h100x8", "--", sys.executable, str(target), "list", *PATIENCE): (0, "H100"),
         ("simulate", "h100x8", "--", *gate): (0, "gpudiag PASS"),
         ("simulate", "h100x8+lost:3", "--", *gate): (1, "gpu.lost"),

@@ -166,11 +166,13 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
         for key in listed_missing:
             readings.pop(key, None)
         missing |= listed_missing
-    unsaid = [key for key in READINGS if key not in readings and key not in missing and key != _BETWEEN_GPUS]
-    forgotten = [key for key in _IDENTITY if key in unsaid]
+    unlisted = [
+        key for key in READINGS if key not in readings and key not in missing and key != _BETWEEN_GPUS
+    ]
+    forgotten = [key for key in _IDENTITY if key in unlisted]
     if forgotten:
         raise UsageError(f"{name}: GPU {index} has neither a value nor a reason for {', '.join(forgotten)}")
-    missing |= dict.fromkeys(unsaid, MissingReason.NOT_SUPPORTED.value)
+    missing |= dict.fromkeys(unlisted, MissingReason.NOT_SUPPORTED.value)
     return _blueprint(readings, missing, others, index, name)
 
 
