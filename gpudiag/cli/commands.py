@@ -57,7 +57,7 @@ COMMANDS = {
         "gpudiag.cli.explain", "explain", "Explain a finding, an Xid or logs, and what to do."
     ),
     "judge": LazyCommand(
-        "gpudiag.cli.judge", "judge", "Say whether speeds that other programs measured are right."
+        "gpudiag.cli.judge", "judge", "Judge whether speeds that other programs measured are right."
     ),
     "lint": LazyCommand("gpudiag.cli.lint", "lint", "Find mistakes in training scripts before they run."),
     "hang": LazyCommand("gpudiag.cli.hang", "hang", "Find why a running job hangs: which rank, which line."),

@@ -18,7 +18,7 @@ node=$(uname -n)
 node=${SLURMD_NODENAME:-${node%%.*}}
 
 # Reports to the administrator: in the system log, else in slurmd's.
-report() {
+notify() {
     logger -t gpudiag "$1" 2>/dev/null || echo "gpudiag: $1" >&2
 }
 
@@ -68,7 +68,7 @@ drain() {
     *DRAIN*) return 0 ;;
     esac
     timeout -k 1 10 "$SCONTROL" update NodeName="$node" State=DRAIN Reason="$2" && return 0
-    report "could not drain $node: $2"
+    notify "could not drain $node: $2"
     return 1
 }
 
@@ -121,7 +121,7 @@ check_node() {
     1) why=${reason:-gpudiag FAIL: ${last:-see its report}} ;;
     *)
         why=$(describe_no_verdict)
-        report "$1 of job ${SLURM_JOB_ID:-unknown}: no verdict, exit status $status ($why)"
+        notify "$1 of job ${SLURM_JOB_ID:-unknown}: no verdict, exit status $status ($why)"
         [ "$GPUDIAG_UNSURE" != run ] || return 0
         ;;
     esac
