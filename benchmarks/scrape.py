@@ -22,7 +22,8 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpudiag.simulate.session import Session
-from tests.api.serving import IMPORT_PATH, machine
+from tests.api.serving import machine
+from tests.warm_start import IMPORT_PATH
 
 _MACHINE = "h100x8+busy:0+busy:1+busy:2+busy:3"
 _OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
