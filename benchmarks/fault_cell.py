@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.launchers import command_of
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.ranks.stages import INIT, MEASURE, STAGES, TEARDOWN, WARMUP
 
 SPAWN = "spawn"

@@ -44,12 +44,12 @@ def measure_corpus() -> tuple[Counter[str], Counter[str], Counter[str], int]:
     false: Counter[str] = Counter()
     scripts = 0
     for rule in RULES:
-        for text, wanted in ((rule.wrong, {rule.code}), (rule.right, set()), (rule.near_miss, set())):
+        for text, wanted in zip(rule.read_examples(), ({rule.code}, set(), set()), strict=True):
             scripts += 1
-            told = {finding.code for finding in lint_text(text).findings}
-            found.update(told & wanted)
-            missed.update(wanted - told)
-            false.update(told - wanted)
+            codes = {finding.code for finding in lint_text(text).findings}
+            found.update(codes & wanted)
+            missed.update(wanted - codes)
+            false.update(codes - wanted)
     for path in corpus_files():
         scripts += 1
         expected = expected_places(path)
@@ -67,10 +67,10 @@ def measure_naive() -> tuple[int, int, int]:
         text = path.read_text()
         planted = {code for _, code in expected_places(path)}
         for code, (has, lacks) in _NAIVE.items():
-            told = bool(re.search(has, text)) and not re.search(lacks, text)
-            right += told and code in planted
-            false += told and code not in planted
-            missed += not told and code in planted
+            matches = bool(re.search(has, text)) and not re.search(lacks, text)
+            right += matches and code in planted
+            false += matches and code not in planted
+            missed += not matches and code in planted
     return right, false, missed
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpudiag.ranks.diagnosis.control_group import read_mounts
+from gpudiag.linux.cgroup import read_mounts
 
 MARK = "GPUDIAG_BENCHMARK_MARK"
 _THAW_SECONDS = 5.0

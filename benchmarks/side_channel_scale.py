@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.link import line_of, wait_readable
 from gpudiag.ranks.agents.membership import report_seconds
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.diagnosis.view import Life, RankView
-from gpudiag.ranks.process import read_machine
 
 RANKS = (8, 64, 256, 1000, 2000)
 SECONDS = 5.0

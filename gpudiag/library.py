@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from gpudiag.checks.traces import gpu_traces
 from gpudiag.errors import ExitStatus, GpudiagError, SourceAbsentError, SourceFailedError, UsageError
-from gpudiag.model.codec import loads
 from gpudiag.model.device import Device, Snapshot, SourceState
+from gpudiag.model.documents import loads
 from gpudiag.model.report import Report
 from gpudiag.ranks.environment import LAUNCHER_VARIABLES
 from gpudiag.shortage import shortage_of

@@ -20,7 +20,7 @@ from gpudiag.model.active import DETERMINISM, MEMORY_COPY, MEMORY_PATTERNS, Acti
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import RankSubject
-from gpudiag.model.measure import Measures
+from gpudiag.model.report import Measures
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import measure_active

@@ -32,9 +32,9 @@ script, 3 if a file or folder could not be read and there is no finding in the o
   parse is no mistake. In a notebook, a cell that does not parse is left out alone; `%%writefile x.py` is a separate script.
 - A launcher's command in a page is a note; one that a notebook or a script runs is a finding. Of a shell script, Slurm's too,
   the launcher's commands are read, with `#SBATCH` lines and variables: where the machines meet, and whether ranks, tasks and GPUs
-  fit. A folder's shell scripts are read with it. A YAML or JSON file is not read, and gpudiag says so.
+  fit. A folder's shell scripts are read with it. A YAML or JSON file is not read, and gpudiag reports that.
 - `better:` is Python: it replaces the statement, or goes in front of the line that it names. Where no one statement corrects the
-  mistake, `do:` says in words what to change.
+  mistake, `do:` describes the change in words.
 - `rank < 2`, `rank in members` and `rank % 2 == 0` hold for some ranks: a collective without a group, a new group or a mesh under
   such a condition is a finding.
 - `if dist.is_initialized()`, `if args.distributed` and `if world_size > 1` are true on all ranks of a job, and a rank that is 0 or -1
@@ -84,10 +84,11 @@ def _anchor(code: str) -> str:
 
 def _entry(rule: Rule) -> str:
     kind = "A finding" if rule.severity is Severity.FINDING else "A note"
+    examples = rule.read_examples()
     fixes = "; `--fix` fixes it if the fix is certain" if rule.fixes else ""
     return (
-        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{rule.wrong}```\n\n"
-        f"Right:\n\n```python\n{rule.right}```\n\nRight too, though it looks similar:\n\n```python\n{rule.near_miss}```\n"
+        f"\n### `{rule.code}`\n\n{kind}{fixes}: {rule.title}.\n{rule.why}\n\nWrong:\n\n```python\n{examples.wrong}```\n\n"
+        f"Right:\n\n```python\n{examples.right}```\n\nRight too, though it looks similar:\n\n```python\n{examples.near_miss}```\n"
     )
 
 

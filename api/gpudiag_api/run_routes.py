@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from gpudiag.errors import GpudiagError
-from gpudiag.model.codec import dumps, encode, loads
+from gpudiag.model.codec import dumps, encode
+from gpudiag.model.documents import loads
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report

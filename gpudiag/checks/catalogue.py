@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks import BUILTIN
+from gpudiag.checks.benchmarks.kinds import JUDGE_FINDINGS
 from gpudiag.checks.fleet import VERSIONS_DIFFER
 from gpudiag.checks.job.kinds import HANG_FINDINGS
 from gpudiag.checks.job.run_kinds import RUN_FINDINGS
@@ -22,6 +23,7 @@ COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
         "run": RUN_FINDINGS,
         "merge": (VERSIONS_DIFFER,),
         "explain": NCCL_LOG_FINDINGS,
+        "judge": JUDGE_FINDINGS,
     }
 )
 

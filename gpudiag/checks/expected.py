@@ -12,7 +12,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject, Evidence, HostSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import HostState
-from gpudiag.model.number_ranges import number_ranges
+from gpudiag.model.number_ranges import count_of, number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.units import format_size
 
@@ -198,7 +198,7 @@ def _source(good: Snapshot) -> str:
 
 
 def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"
+    return count_of(count, "GPU")
 
 
 def _size(reading: Reading[int]) -> Reading[str]:

@@ -60,43 +60,16 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
     return replace(judgement, reason=missing.detail)
 
 
-def _collective(context: Context) -> Judgement | None:
-    """None where a collective was measured; else why not."""
-    measured = context.measures.collective
+def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
+    """None where it was measured; SKIP where nobody asked for it, or nothing here can; ERROR where it should have worked."""
     if not isinstance(measured, Missing):
         return None
-    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
-        what = measured.detail or "no collective was measured"
-        return Judgement(
-            Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
-        )
-    return could_not_look(f"no collective could be measured: {explain_missing(measured)}")
-
-
-def _active(context: Context) -> Judgement | None:
-    """None where active tests were run; else why not."""
-    measured = context.measures.active
-    if not isinstance(measured, Missing):
-        return None
-    what = measured.detail or "no active test was run"
+    what = measured.detail or nothing
     if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
         return Judgement(
             Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
         )
-    return could_not_look(f"the active tests could not be run: {what}")
-
-
-def _training(context: Context) -> Judgement | None:
-    """None where a training was run; else why not."""
-    measured = context.measures.training
-    if not isinstance(measured, Missing):
-        return None
-    what = measured.detail or "no training was run"
-    if measured.reason in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED):
-        return Judgement(
-            Outcome.SKIP, reason=what, missing_reason=measured.reason if measured.detail else None
-        )
-    return could_not_look(f"no training could be run: {what}")
+    return could_not_look(f"{failed}: {explain_missing(measured)}")
 
 
 def _history(context: Context) -> Judgement | None:
@@ -161,7 +134,9 @@ def _torch(context: Context) -> Judgement | None:
 NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "nvml": _nvml,
     "gpus": _gpus,
-    "collective": _collective,
+    "collective": lambda context: _measured(
+        context.measures.collective, "no collective was measured", "no collective could be measured"
+    ),
     "host_state": _host_state,
     "earlier": _earlier,
     "baseline": _baseline,
@@ -170,7 +145,11 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "torch": _torch,
     "kernel_log": _kernel_log,
     "xids": _xids,
-    "active": _active,
-    "training": _training,
+    "active": lambda context: _measured(
+        context.measures.active, "no active test was run", "the active tests could not be run"
+    ),
+    "training": lambda context: _measured(
+        context.measures.training, "no training was run", "no training could be run"
+    ),
     "history": _history,
 }

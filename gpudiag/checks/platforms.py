@@ -129,8 +129,9 @@ def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[C
 def _fitted(finding: Finding, platform: Platform) -> Finding:
     if finding.outcome is Outcome.PASS:
         return finding
-    remedy = fit_remedy(finding.remedy, platform)
-    return finding if remedy == finding.remedy else replace(finding, remedy=remedy)
+    given = finding.remedy_of_any or finding.remedy
+    remedy = fit_remedy(given, platform)
+    return finding if remedy == given else finding.with_remedy(remedy)
 
 
 def _as_begun(said: str, words: str) -> str:

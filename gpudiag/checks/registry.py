@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gpudiag.model.context import Context
-from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
+from gpudiag.model.evidence import Evidence, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import describe_missing, explain_missing
@@ -91,18 +91,9 @@ class FindingKind:
             subject=subject,
             message=message,
             evidence=evidence,
-            remedy=name_gpu_in(remedy or self.remedy, subject),
+            remedy="",
             blocks_jobs=self.outcome is Outcome.FAIL and not spares_jobs,
-        )
-
-
-def name_gpu_in(remedy: str, subject: Subject) -> str:
-    """The remedy with the GPU's index for INDEX, else its bus id; for all GPUs where it is about none."""
-    if not isinstance(subject, DeviceSubject):
-        return remedy.replace(" -i INDEX", "")
-    names = (subject.nvml_index, subject.bus_id, subject.uuid)
-    name = next((str(one) for one in names if not isinstance(one, Missing)), None)
-    return remedy.replace(" -i INDEX", "") if name is None else remedy.replace("INDEX", name)
+        ).with_remedy(remedy or self.remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,22 +87,19 @@ def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
         owner=min(stated.owner, told.owner, key=_OWNERS_FIRST.index),
         message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
         evidence=(*stated.evidence, *new),
-        remedy=_advised(stated, how),
         blocks_jobs=stated.blocks_jobs or told.blocks_jobs,
-    )
+    ).with_remedy(_advised(stated, how))
 
 
 def _advised(stated: Finding, how: Restated) -> str:
     """The remedy after the advice, unless it contains that already; a power cycle says that it is what the driver asks for."""
     request = "" if stated.code in _MACHINE_RESTARTED else how.request
-    if how.request and not request and "power-cycle" in stated.remedy:
+    remedy = stated.remedy_of_any
+    if how.request and not request and "power-cycle" in remedy:
         asked = how.request.removeprefix("The driver asks for ").rstrip(".")
-        stated = replace(
-            stated,
-            remedy=f"{stated.remedy} The driver asks for {asked}: that alone leaves the GPU's power on.",
-        )
-    new = [words for words in (how.advice, request) if words.rstrip(".") not in stated.remedy]
-    return " ".join((*new, stated.remedy))
+        remedy = f"{remedy} The driver asks for {asked}: that alone leaves the GPU's power on."
+    new = [words for words in (how.advice, request) if words.rstrip(".") not in remedy]
+    return " ".join((*new, remedy))
 
 
 def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:

@@ -9,6 +9,7 @@ from gpudiag.checks.gpu.availability import granted_count
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.host import NVIDIA_VENDOR_ID, PciDevice, own_gpus
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 
 BRIDGE_CLASS_ID = "0680"  # other bridge: what an NVSwitch is
@@ -66,7 +67,7 @@ def _on_the_bus(snapshot: Snapshot) -> Trace | None:
     gpus = pci_gpus(snapshot)
     if not gpus:
         return None
-    return Trace("pci", f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} on the PCI bus")
+    return Trace("pci", f"{count_of(len(gpus), 'NVIDIA GPU')} on the PCI bus")
 
 
 def _in_nvml(snapshot: Snapshot, expected_gpus: Reading[int]) -> Trace | None:

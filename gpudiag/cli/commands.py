@@ -56,6 +56,9 @@ COMMANDS = {
     "explain": LazyCommand(
         "gpudiag.cli.explain", "explain", "Say what a finding, an Xid or logs mean, and what to do."
     ),
+    "judge": LazyCommand(
+        "gpudiag.cli.judge", "judge", "Say whether speeds that other programs measured are right."
+    ),
     "lint": LazyCommand("gpudiag.cli.lint", "lint", "Find mistakes in training scripts before they run."),
     "hang": LazyCommand("gpudiag.cli.hang", "hang", "Say why a running job hangs: which rank, which line."),
     "serve": LazyCommand(

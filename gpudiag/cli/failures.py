@@ -127,10 +127,9 @@ def _asked_package(error: ImportError) -> str | None:
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
     """The hint `; did you mean --wide?` with the known word nearest to a wrong one; empty where none is near."""
-    from gpudiag.model.nearest import find_nearest  # late, as traceback below: most commands never fail
+    from gpudiag.model.nearest import did_you_mean  # late, as traceback below: most commands never fail
 
-    near = find_nearest(word, known)
-    return f"; did you mean {near}?" if near else ""
+    return did_you_mean(word, known, "; ")
 
 
 def _describe_usage(error: click.ClickException) -> Failure:

@@ -1,4 +1,4 @@
-"""`gpudiag simulate`: run a program on a simulated machine, or say what that machine is."""
+"""`gpudiag simulate`: run a program on a simulated machine, or describe that machine."""
 
 import click
 
@@ -51,15 +51,17 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does not need it
 
     if not scenario:
-        raise UsageError("say which machine to simulate", hint=f"one of {', '.join(sorted(base_machines()))}")
+        raise UsageError(
+            "the machine to simulate is missing", hint=f"one of {', '.join(sorted(base_machines()))}"
+        )
     machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
-        from gpudiag.runs.simulate import run_on_machine
+        from gpudiag.simulate.run_program import run_on_machine
 
         return run_on_machine(machine, program)
-    from gpudiag.render.machine_text import render_machine
     from gpudiag.simulate.faults.table import FAULTS
+    from gpudiag.simulate.machine_text import render_machine
 
     click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))
     return ExitStatus.PASS

@@ -21,12 +21,12 @@ from torch.distributed import FileStore, PrefixStore, ReduceOp, Store, TCPStore 
 
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, LocaliseRequest, Pair, Round
 from gpudiag.collectives.process_group import meet
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.measure import Exchange, ExchangePhase, Localisation, Node
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.diagnosis.loss import LOST_AT_LEAST, SEGMENTS_AT_LEAST
-from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.units import MIB

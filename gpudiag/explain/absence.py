@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpudiag.checks.job.differences import Apart
 from gpudiag.checks.job.flight_records import judge_records
+from gpudiag.compat import StrEnum
 from gpudiag.explain.events import Event, Standing, on_calendar
 from gpudiag.explain.identity import Identities, LogOfJob
 from gpudiag.explain.log import step_of
@@ -21,15 +22,39 @@ _FEW = 0.34  # of all ranks: more than that are not told as the odd ones
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
-# Waits of which no line names the rank that was waited for, and what became of them in a sentence.
-WAITS_FOR_NOBODY = {
-    "engine.worker_silent": "A worker of the engine did not answer: it hung, or ended without an error",
-    "library.build_locked": "The build of an extension waits for a lock file, and the process that made the file does not release it",
-}
 _BETWEEN_TWO = frozenset(
     ("SEND", "RECV", "COALESCED", "UNKNOWN")
 )  # whose numbers count by pair, or tell nothing
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
+
+
+class WaitedKind(StrEnum):
+    """What was wrong with those that the others waited for."""
+
+    LATE = "late"  # they did not come to a collective, or were lost
+    OTHER_CALL = "other_call"  # they are in another collective, or gave it another size
+    UNDECIDED_CALL = "undecided_call"  # as many are in each of several: which is wrong is unknown
+    NEVER_CAME = "never_came"  # they did not join the rendezvous
+    # No line names the rank or the host.
+    NOT_ALL_CAME = "not_all_came"
+    RENDEZVOUS_UNREACHABLE = "rendezvous_unreachable"
+    ENGINE_SILENT = "engine_silent"
+    BUILD_LOCKED = "build_locked"
+
+
+# Ranks did not meet.
+NEVER_MET = (WaitedKind.NEVER_CAME, WaitedKind.NOT_ALL_CAME, WaitedKind.RENDEZVOUS_UNREACHABLE)
+_OF_RENDEZVOUS = {
+    "rendezvous.missing_ranks": (WaitedKind.NOT_ALL_CAME, "the launcher waited for other hosts"),
+    "rendezvous.unreachable": (
+        WaitedKind.RENDEZVOUS_UNREACHABLE,
+        "the host of the rendezvous did not answer",
+    ),
+}
+_OF_NOBODY = {
+    "engine.worker_silent": WaitedKind.ENGINE_SILENT,
+    "library.build_locked": WaitedKind.BUILD_LOCKED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +66,7 @@ class Waited:
     log: str
     line: int
     hosts: tuple[str, ...] = ()  # where no rank is known
-    differs: bool = False  # it is in another collective, or gave it another size
-    is_tied: bool = False  # as many are in each of several: which of them is wrong cannot be told
-    never_came: bool = False  # it was not there when the ranks met
-    topic: str = ""  # of what was waited for, where it is no rank
+    kind: WaitedKind = WaitedKind.LATE
     sides: tuple[str, ...] = ()  # of ranks that differ: who did what, and the line that shows it
 
 
@@ -88,7 +110,11 @@ def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
     odd, is_tied = _odd_ones({rank: what for rank, (what, _, _) in said.items()})
     words = "; ".join(f"rank {rank} runs {_short_fingerprint(said[rank][0])}" for rank in sorted(said)[:4])
     _, log_name, line = said[odd[-1]]
-    return Waited(odd, words, log_name, line, differs=True, is_tied=is_tied)
+    return Waited(odd, words, log_name, line, kind=_kind_of_call(is_tied=is_tied))
+
+
+def _kind_of_call(*, is_tied: bool) -> WaitedKind:
+    return WaitedKind.UNDECIDED_CALL if is_tied else WaitedKind.OTHER_CALL
 
 
 def _odd_ones(said: Mapping[int, str | int]) -> tuple[tuple[int, ...], bool]:
@@ -122,7 +148,8 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
         return None
     name, absence = named[ranks[0]]
     how = f"`{shorten_text(absence.text, 160)}`"
-    return Waited(ranks, how, name, absence.line, never_came=absence.at_start)
+    kind = WaitedKind.NEVER_CAME if absence.at_start else WaitedKind.LATE
+    return Waited(ranks, how, name, absence.line, kind=kind)
 
 
 def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
@@ -221,7 +248,8 @@ def _in_another(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         else f"it timed out in {kinds[odd[0]]}, the others in {counted[0][0]}{_of_group(dog)}"
     )
     sides = tuple(_side(dogs, kinds, kind) for kind, _ in counted[:4])
-    return Waited(odd, how, name, dog.operation_line or dog.line, differs=True, is_tied=is_tied, sides=sides)
+    kind = _kind_of_call(is_tied=is_tied)
+    return Waited(odd, how, name, dog.operation_line or dog.line, kind=kind, sides=sides)
 
 
 def _side(dogs: Mapping[int, tuple[Watchdog, str]], kinds: Mapping[int, str], kind: str) -> str:
@@ -258,8 +286,7 @@ def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
         f"in {dog.operation}: {words}",
         name,
         dog.operation_line or dog.line,
-        differs=True,
-        is_tied=is_tied,
+        kind=_kind_of_call(is_tied=is_tied),
         sides=sides,
     )
 
@@ -285,9 +312,8 @@ def find_other_line(events: list[Event], words: str) -> Waited | None:
         return None
     odd = tuple(sorted(rank for rank, event in waiting.items() if _place(event) != counted[0][0]))
     event = waiting[odd[0]]
-    return Waited(
-        odd, f"it waited at {event.where}, the others at {counted[0][0]}", event.log, event.line, differs=True
-    )
+    how = f"it waited at {event.where}, the others at {counted[0][0]}"
+    return Waited(odd, how, event.log, event.line, kind=WaitedKind.OTHER_CALL)
 
 
 def _place(event: Event) -> str:
@@ -303,13 +329,9 @@ def _by_count(job: Identities, events: list[Event]) -> Waited | None:
                 seen = _seen(job, events)
                 missing = set(range(wanted)) - seen
                 ranks = tuple(sorted(missing)) if len(missing) == wanted - came else ()
-                return Waited(
-                    ranks,
-                    f"{came} of {wanted} joined the rendezvous",
-                    log.name,
-                    absence.line,
-                    never_came=True,
-                )
+                how = f"{came} of {wanted} joined the rendezvous"
+                kind = WaitedKind.NEVER_CAME if ranks else WaitedKind.NOT_ALL_CAME
+                return Waited(ranks, how, log.name, absence.line, kind=kind)
     return None
 
 
@@ -416,22 +438,18 @@ def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
 def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
     """Somebody did not come to the rendezvous, and no line says who."""
     for event in events:
-        if event.topic in ("rendezvous.missing_ranks", "rendezvous.unreachable"):
-            how = (
-                "the launcher waited for other hosts"
-                if event.topic == "rendezvous.missing_ranks"
-                else "the host of the rendezvous did not answer"
-            )
-            how = f"{how}: `{shorten_text(event.text, 120)}`"
-            return Waited((), how, event.log, event.line, never_came=True, topic=event.topic)
+        if event.topic in _OF_RENDEZVOUS:
+            kind, how = _OF_RENDEZVOUS[event.topic]
+            return Waited((), f"{how}: `{shorten_text(event.text, 120)}`", event.log, event.line, kind=kind)
     return None
 
 
 def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
     """Something was waited for in vain, and no line says which rank or host it is."""
     for event in events:
-        if event.topic in WAITS_FOR_NOBODY and event.standing is Standing.ABSENT:
-            return Waited((), f"`{event.text[:160]}`", event.log, event.line, topic=event.topic)
+        if event.topic in _OF_NOBODY and event.standing is Standing.ABSENT:
+            kind = _OF_NOBODY[event.topic]
+            return Waited((), f"`{event.text[:160]}`", event.log, event.line, kind=kind)
     return None
 
 
@@ -447,9 +465,8 @@ def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
         if difference.ranks and difference.apart is not Apart.NONE:
             names = (record.source for record in records if record.rank in difference.ranks)
             differs = difference.apart in (Apart.ELSEWHERE, Apart.OTHER_SIZE)
-            return Waited(
-                difference.ranks, difference.message, next(names, next(iter(logs))), 0, differs=differs
-            )
+            kind = WaitedKind.OTHER_CALL if differs else WaitedKind.LATE
+            return Waited(difference.ranks, difference.message, next(names, next(iter(logs))), 0, kind=kind)
     written = {record.rank for record in records if isinstance(record.rank, int)}
     absent = tuple(
         sorted({rank for record in records for group in record.groups for rank in group.ranks} - written)

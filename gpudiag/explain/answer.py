@@ -231,13 +231,8 @@ def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list
             origin = next((root for root in roots if root != topic), None)
             if origin is None and unknown and unknown[0].where:
                 origin = "the unknown error"
-        told.append(sighting if origin is None else _as_echo(sighting, origin))
+        told.append(sighting if origin is None else replace(sighting, role=Role.SYMPTOM, follows=origin))
     return sorted(told, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
-
-
-def _as_echo(sighting: Sighting, origin: str) -> Sighting:
-    values = {name: getattr(sighting, name) for name in Sighting.__slots__}
-    return Sighting(**{**values, "role": Role.SYMPTOM, "follows": origin})
 
 
 def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[UnknownError]:

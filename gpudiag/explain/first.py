@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpudiag.explain.absence import Waited
+from gpudiag.explain.absence import NEVER_MET, Waited
 from gpudiag.explain.events import SKEW, Event, Standing
 from gpudiag.explain.identity import Identities
 from gpudiag.reference.failures import ANY_CAUSE, failures
@@ -57,7 +57,7 @@ def is_weak_word(event: Event) -> bool:
 def beats(waited: Waited, root: Group, events: list[Event]) -> bool:
     """Whether those that were waited for say more than a signal, or than a launcher's word that a rank has ended."""
     if root.first.standing is Standing.ENDED:
-        return waited.never_came
+        return waited.kind in NEVER_MET
     if not (waited.ranks or waited.hosts):
         return False
     waiting = {event.rank for event in events if event.standing is Standing.ABSENT and event.rank is not None}

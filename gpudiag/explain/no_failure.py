@@ -6,6 +6,7 @@ from gpudiag.explain.first import order_of
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.log import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.failures import failures
 
@@ -85,7 +86,7 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     unknown = sum(log.facts.unknown_lines for log in job.logs)
     if unknown:
         evidence += _first_unknown(job)
-    count = f"{unknown} line{'s' * (unknown > 1)}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
+    count = f"{count_of(unknown, 'line')}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
     said = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
         VerdictKind.NOTHING, f"{said}{ended}", evidence=(*evidence, *steps[:1]),

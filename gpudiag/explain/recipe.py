@@ -19,7 +19,7 @@ from gpudiag.explain.topics import (
     known_topics,
 )
 from gpudiag.model.explanation import Explanation, LogExplanation
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.probe.job.flight_recorder import looks_like_dump
 from gpudiag.reference.cuda_errors import find_cuda_error
 from gpudiag.reference.failures import failures
@@ -64,8 +64,7 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
     if len(words) > 1:
         raise UsageError(f"cannot explain {text!r} at once", hint=_HINT)
     topics = (*known_topics(), *failures())
-    near = find_nearest(text, topics)
-    question = f"; did you mean {near}?" if near else ""
+    question = did_you_mean(text, topics, "; ")
     raise UsageError(f"{text!r} is no finding code and no file{question}", hint=_HINT)
 
 

@@ -158,6 +158,7 @@ def _explain_code(kind: FindingKind) -> Explanation:
 
 
 def _explain_rule(rule: Rule) -> Explanation:
+    examples = rule.read_examples()
     return Explanation(
         topic=rule.code,
         title=f"{rule.severity.value} of gpudiag lint: {rule.title}",
@@ -171,9 +172,9 @@ def _explain_rule(rule: Rule) -> Explanation:
         look_also=("gpudiag lint FILE...", "docs/lint.md"),
         source="gpudiag's catalogue of rules, docs/lint.md",
         examples=(
-            Example("wrong", rule.wrong),
-            Example("right", rule.right),
-            Example("right too, though it looks similar", rule.near_miss),
+            Example("wrong", examples.wrong),
+            Example("right", examples.right),
+            Example("right too, though it looks similar", examples.near_miss),
         ),
     )
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from gpudiag.explain.absence import (
-    WAITS_FOR_NOBODY,
     Waited,
+    WaitedKind,
     all_ranks,
     find_other_line,
     find_waited,
@@ -52,6 +52,7 @@ _LOST_NODE = re.compile(r"[Nn]ode failure on ([\w.-]+)")
 _SIGNALS = ("launch.ended_from_outside", "launch.hangup", "launch.interrupted")
 _CARRIED = ("training.not_finite",)  # to all ranks, by the next collective
 _OWN_WORDS = re.compile(r"^.*?NCCL WARN (?:NET/\w+ ?:? )?")
+_DIFFER = (WaitedKind.OTHER_CALL, WaitedKind.UNDECIDED_CALL)
 _LOST = ("rank.connection_lost", "network.connection_refused")
 _WITHDRAWN = "kubernetes.gpu_withdrawn"
 _DRIVER_TOPIC = re.compile(r"(S?Xid) (\d+)")
@@ -76,7 +77,7 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         root = None  # NCCL's own error says more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
         waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
-        if waited is not None and waited.differs:
+        if waited is not None and waited.kind in _DIFFER:
             return _of_waited(job, events, waited)
         return _of_mismatch(job, events, root)
     if root is not None:
@@ -438,41 +439,28 @@ def _echo(group: list[Event]) -> Echo:
     )
 
 
+# Topic and sentence by what was wrong with those that the others waited for.
+_OF_WAITED = {
+    WaitedKind.LATE: ("collective.timed_out", "{who} {are} what the others waited for, or lost: it hung, or ended without an error"),
+    WaitedKind.OTHER_CALL: ("collective.mismatched", "{who} called another collective than the others, or with another size"),
+    WaitedKind.UNDECIDED_CALL: ("collective.mismatched", "{who} called different collectives, or one with different sizes; these logs do not show which of them is wrong"),
+    WaitedKind.NEVER_CAME: ("rendezvous.missing_ranks", "{who} never joined the rendezvous"),
+    WaitedKind.NOT_ALL_CAME: ("rendezvous.missing_ranks", "Not all ranks joined the rendezvous"),
+    WaitedKind.RENDEZVOUS_UNREACHABLE: ("rendezvous.unreachable", "The host of the rendezvous could not be reached, or left"),
+    WaitedKind.ENGINE_SILENT: ("engine.worker_silent", "A worker of the engine did not answer: it hung, or ended without an error"),
+    WaitedKind.BUILD_LOCKED: ("library.build_locked", "The build of an extension waits for a lock file, and the process that made the file does not release it"),
+}  # fmt: skip
+
+
 def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
     """A verdict on those that the others waited for."""
     hosts = tuple(sorted({job.hosts[rank] for rank in waited.ranks if rank in job.hosts})) or waited.hosts
-    who = name_ranks(waited.ranks) if waited.ranks else "host" if waited.hosts else "a rank"
+    who = name_ranks(waited.ranks) if waited.ranks else "host"
     who = who[0].upper() + who[1:]
-    on = f" {'' if who == 'Host' else 'on '}{', '.join(hosts[:4])}" if hosts else ""
-    is_are = "are" if len(waited.ranks) > 1 else "is"
-    if waited.differs:
-        kind = VerdictKind.RANKS_DIFFER
-        what = (
-            f"{who}{on} called different collectives, or one with different sizes; these logs do not show which of them is wrong"
-            if waited.is_tied
-            else f"{who}{on} called another collective than the others, or with another size"
-        )
-        topic = "collective.mismatched"
-    else:
-        kind, topic = (
-            VerdictKind.RANK_MISSING,
-            "rendezvous.missing_ranks" if waited.never_came else "collective.timed_out",
-        )
-        what = (
-            f"{who}{on} never joined the rendezvous"
-            if waited.never_came
-            else f"{who}{on} {is_are} what the others waited for, or lost: it hung, or ended without an error"
-        )
-    if not waited.ranks and not waited.hosts and not waited.never_came:
-        what, topic = WAITS_FOR_NOBODY[waited.topic], waited.topic
-    elif not waited.ranks and not waited.hosts:
-        what = (
-            "Not all ranks joined the rendezvous"
-            if waited.topic != "rendezvous.unreachable"
-            else "The host of the rendezvous could not be reached, or left"
-        )
-    if waited.never_came and not waited.ranks:
-        topic = waited.topic or topic
+    on = f" {'on ' if waited.ranks else ''}{', '.join(hosts[:4])}" if hosts else ""
+    kind = VerdictKind.RANKS_DIFFER if waited.kind in _DIFFER else VerdictKind.RANK_MISSING
+    topic, what = _OF_WAITED[waited.kind]
+    what = what.format(who=f"{who}{on}", are="are" if len(waited.ranks) > 1 else "is")
     failure = explain_failure(failures()[topic])
     last = last_steps(job).get(waited.ranks[0]) if waited.ranks else None
     evidence = [waited.how, *waited.sides]

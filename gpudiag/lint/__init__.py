@@ -1,1 +1,1 @@
-"""Reads training scripts, never runs them, and names the mistakes of distributed training that are certain."""
+"""Reads training scripts, never runs them, and reports certain mistakes of distributed training."""

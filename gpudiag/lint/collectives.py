@@ -10,15 +10,29 @@ from gpudiag.lint.trace import Step
 
 # The place of the argument `group`, in torch 2.4 to 2.15.
 _GROUP_AT = {
-    "barrier": 0, "monitored_barrier": 0, "broadcast": 2, "broadcast_object_list": 2, "all_reduce": 2, "reduce": 3, "all_gather": 2,
-    "all_gather_object": 2, "all_gather_into_tensor": 2, "gather": 3, "gather_object": 3, "scatter": 3, "scatter_object_list": 3,
-    "reduce_scatter": 3, "reduce_scatter_tensor": 3, "all_to_all": 2, "all_to_all_single": 4,
-}  # fmt: skip
+    "barrier": 0,
+    "monitored_barrier": 0,
+    "broadcast": 2,
+    "broadcast_object_list": 2,
+    "all_reduce": 2,
+    "reduce": 3,
+    "all_gather": 2,
+    "all_gather_object": 2,
+    "all_gather_into_tensor": 2,
+    "gather": 3,
+    "gather_object": 3,
+    "scatter": 3,
+    "scatter_object_list": 3,
+    "reduce_scatter": 3,
+    "reduce_scatter_tensor": 3,
+    "all_to_all": 2,
+    "all_to_all_single": 4,
+}
 
 
 @lru_cache(maxsize=1)
 def collectives_of(program: Program) -> tuple[tuple[str, Step], ...]:
-    """The collectives that a script comes to, in order, by their names."""
+    """The collectives that a script calls, in order, by their names."""
     return tuple(_find(program))
 
 
@@ -48,7 +62,7 @@ def _find(program: Program) -> Iterator[tuple[str, Step]]:
 
 
 def _of_lightning(program: Program, call: ast.Call) -> str | None:
-    """The collective of Lightning that a call makes, by its name there: of a module, its trainer, a strategy or Fabric."""
+    """The collective of Lightning that a call makes: of a module, its trainer, a strategy or Fabric."""
     func = call.func
     if not isinstance(func, ast.Attribute):
         return None
@@ -87,4 +101,6 @@ def is_of_a_part(name: str, step: Step) -> bool:
     if not isinstance(call, ast.Call):
         return False
     place = _GROUP_AT.get(name)
-    return (place is not None and len(call.args) > place) or any("group" in ast.unparse(a).lower() for a in call.args[1:])  # fmt: skip
+    return (place is not None and len(call.args) > place) or any(
+        "group" in ast.unparse(a).lower() for a in call.args[1:]
+    )

@@ -1,4 +1,4 @@
-"""How code should read: a statement with one part replaced, and where a statement goes that stands in the wrong place."""
+"""The corrected code: a statement with one part replaced, or the right place of a statement."""
 
 import ast
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _MOVABLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 
 
 def with_replaced(program: Program, node: ast.AST, text: str) -> str:
-    """The statement around a node, on one line, with `text` in the node's place; of a block, its first line."""
+    """The statement around a node, on one line, with `text` in its place; of a block, its first line."""
     statement = program.names.statement_of(node)
     if statement is None:
         raise ValueError("a node of the script stands in no statement")
@@ -52,8 +52,8 @@ def in_front_of(
 ) -> Place | None:
     """The place in front of the statement around a node, for a statement that is added.
 
-    With `moves`, a node of the statement that goes there: None where the two are of different blocks, or where what the
-    statement needs (`needs`, if not all of it) is made in between.
+    With `moves`, a node of the statement that goes there: None where the two are of different blocks, or
+    where what the statement needs (`needs`, if not all of it) is made in between.
     """
     statement = program.names.statement_of(node)
     if moves is None:
@@ -80,7 +80,7 @@ def behind(program: Program, node: ast.AST, *, moves: ast.AST | None = None) -> 
 
 
 def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
-    """The place behind the `if` that a statement of it is to leave; None where it is more than one step out."""
+    """The place behind the `if` around a statement that must leave it; None where it is nested deeper."""
     statement = program.names.statement_of(node)
     around = program.names.parents.get(statement) if statement is not None else None
     if (
@@ -100,7 +100,7 @@ def out_of(program: Program, node: ast.AST, guard: Guard) -> Place | None:
 
 
 def at_end(program: Program, node: ast.AST) -> Place | None:
-    """The place behind the last statement of the block that a node stands in, for a statement that is added."""
+    """The place behind the last statement of the block around a node, for a statement that is added."""
     block = _block_of(program, program.names.statement_of(node))
     if not block:
         return None
@@ -110,7 +110,7 @@ def at_end(program: Program, node: ast.AST) -> Place | None:
 
 
 def moved(program: Program, node: ast.AST, message: str, place: Place | None, advice: str) -> Mistake:
-    """The mistake of a statement that stands in the wrong place: where it goes, or advice where no one place is right."""
+    """The mistake of a statement in the wrong place: its right place, or advice where there is no single one."""
     if place is None:
         return Mistake(node, message, "", advice=advice)
     return Mistake(node, message, program.statement_text(node), place=place)
@@ -122,7 +122,7 @@ def first_in(program: Program, loop: ast.For | ast.AsyncFor | ast.While) -> Plac
 
 
 def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves: bool = False) -> Place:
-    """The place in front of a statement, or behind it, as far in as it is."""
+    """The place in front of a statement, or behind it, at its indentation."""
     first = program.line_at(statement.lineno)
     column = first.shift + program.column_of(statement.lineno, statement.col_offset)
     if not behind:
@@ -133,7 +133,7 @@ def _place(program: Program, statement: ast.stmt, *, behind: bool = False, moves
 def _in_one_block(
     program: Program, moves: ast.AST, node: ast.AST
 ) -> tuple[ast.stmt | None, ast.stmt | None, list[ast.stmt]]:
-    """The statement that moves, the one of its block that has the node, and the block; None for what cannot be."""
+    """The statement that moves, the one of its block that has the node, and the block; None where impossible."""
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
     target = next((s for s in block if s is node or _holds(s, node)), None)

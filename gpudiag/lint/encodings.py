@@ -15,13 +15,13 @@ _SNIFFED_BYTES = 8192
 
 
 def decode_source(content: bytes) -> tuple[str | None, str, str | None]:
-    """The text, its encoding, and a remark; None as text where the bytes are none, and the remark says why."""
+    """The text, its encoding, and a remark; where the bytes are not text, None and the reason as remark."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:
                 return content.decode(encoding), encoding, None
             except UnicodeDecodeError:
-                return None, encoding, f"its byte-order mark says {encoding}, but its bytes are not"
+                return None, encoding, f"its byte-order mark is that of {encoding}, but its bytes are not"
     if b"\0" in content[:_SNIFFED_BYTES]:
         return None, "", "it is binary, not text"
     declared = _declared_encoding(content)

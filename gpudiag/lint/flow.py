@@ -7,7 +7,7 @@ from gpudiag.lint.names import Binding, Function, Names, Scope
 
 
 class Flow:
-    """The order of assignments in one script: a later one on the same way takes the place of an earlier one."""
+    """The order of assignments in one script: a later one on the same path replaces an earlier one."""
 
     names: Names
 
@@ -76,7 +76,12 @@ class Flow:
         loops = [a for a in inside if isinstance(a, ast.For | ast.AsyncFor | ast.While)]
         for binding in after:
             shared = [loop for loop in loops if loop in set(self.names.ancestors(binding.node))]
-            if shared and (stop is None or not any(loop in set(self.names.ancestors(stop.node)) or loop is stop.node for loop in shared)):  # fmt: skip
+            if shared and (
+                stop is None
+                or not any(
+                    loop in set(self.names.ancestors(stop.node)) or loop is stop.node for loop in shared
+                )
+            ):
                 reached.insert(0, binding)
         return reached
 
@@ -91,7 +96,7 @@ class Flow:
         return kept
 
     def _dominates(self, binding: Binding, node: ast.AST) -> bool:
-        """Whether whoever comes to the node has passed the binding: its block is one around the node."""
+        """Whether every path to the node passes the binding: its block is one around the node."""
         if binding.parameter:
             return True
         statement = self.names.statement_of(binding.node) or binding.node

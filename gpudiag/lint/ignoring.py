@@ -1,7 +1,8 @@
-"""Comments that ask to be silent: on a line, above a line, or for the whole file.
+"""Comments that silence rules: on a line, above a line, or for the whole file.
 
-`# gpudiag: ignore[lint.CODE]` at the end of a line silences it there; alone on a line it silences the next one; alone before
-the first statement, or as `ignore-file[..]` anywhere, it silences the whole file. Without a code it silences all.
+`# gpudiag: ignore[lint.CODE]` at the end of a line silences the code there; alone on a line, on the next one;
+alone before the first statement, or as `ignore-file[..]` anywhere, in the whole file. Without a code it
+silences all.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Commands that start ranks on machines, as a shell script or a batch script of Slurm has them."""
+"""The commands in a shell script or a Slurm batch script that start ranks on machines."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 
 from gpudiag.lint.reader import Line
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"})  # noqa: S104 - an address to look for
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"})  # noqa: S104 - looked for
 _WORD = re.compile(r"[^\s\"'`;|&()]+")
 _DIRECTIVE = re.compile(r"^\s*#SBATCH\s+(.*)$")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"^\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?$")
 _SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus"}
 # What takes a value behind a blank, of srun and sbatch; all others of interest have a `=`.
-_SLURM = frozenset({"nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres", "tasks-per-node"})  # fmt: skip
+_SLURM = frozenset(
+    "nodes ntasks ntasks-per-node gpus gpus-per-node gpus-per-task gres tasks-per-node".split()
+)
 _FLAGS_WITHOUT_VALUE = frozenset({"standalone", "no-python", "m", "module", "run-path"})
 
 
@@ -30,7 +32,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchScript:
-    """What a script says of its machines: directives, variables, and the launches in it."""
+    """The launch settings in a script: directives, variables, and the launch commands."""
 
     directives: dict[str, str] = field(default_factory=dict)
     variables: dict[str, tuple[str, Line]] = field(default_factory=dict)
@@ -38,7 +40,7 @@ class LaunchScript:
     text: str = ""
 
     def number(self, given: str | None) -> int | None:
-        """A number of machines, ranks or GPUs; None where nothing in the script says it. Of `1:4`, the larger one."""
+        """A number of machines, ranks or GPUs; None where the script sets none. Of `1:4`, the larger one."""
         given = self.value(given)
         if given is None:
             return None
@@ -46,7 +48,7 @@ class LaunchScript:
         return int(parts[-1]) if parts and all(part.isdecimal() for part in parts) else None
 
     def value(self, given: str | None, depth: int = 4) -> str | None:
-        """What a word is once its variable is put in; None for one that the script does not set."""
+        """The word with its variable replaced; None where the script does not set the variable."""
         found = _VARIABLE.match(given) if given is not None else None
         if given is None or found is None or depth == 0:
             return None if given is None or "$" in given else given
@@ -58,7 +60,7 @@ class LaunchScript:
         return self.value(default, depth - 1) if default else None
 
     def tasks_per_node(self, launch: Launch) -> int | None:
-        """How many tasks a launch's srun starts on each machine; None where the script does not say."""
+        """How many tasks a launch's srun starts on each machine; None where the script does not set it."""
         options = {**self.directives, **launch.under_options}
         each = self.number(options.get("ntasks-per-node") or options.get("tasks-per-node"))
         if each is not None:
@@ -67,7 +69,7 @@ class LaunchScript:
         return tasks // nodes if tasks is not None and nodes and tasks >= nodes else None
 
     def gpus_per_node(self, launch: Launch) -> int | None:
-        """How many GPUs a launch has on each machine; None where the script does not say."""
+        """How many GPUs a launch has on each machine; None where the script does not set it."""
         options = {**self.directives, **launch.under_options}
         for name in ("gpus-per-node", "gres"):
             text = self.value(options.get(name)) or ""
@@ -100,7 +102,7 @@ def read_launches(lines: Sequence[Line]) -> LaunchScript:
 
 
 def _logical_lines(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """The lines of each command: one that ends with a backslash goes on in the next."""
+    """The lines of each command: one that ends with a backslash continues in the next."""
     held: list[Line] = []
     for line in lines:
         held.append(line)
@@ -120,12 +122,18 @@ def _launches_in(logical: list[Line]) -> Iterator[Launch]:
     ]
     for place, (word, line) in enumerate(words):
         name = word.rsplit("/", 1)[-1]
-        is_module = word in ("torch.distributed.run", "torch.distributed.launch") and place > 0 and words[place - 1][0] == "-m"  # fmt: skip
+        is_module = (
+            word in ("torch.distributed.run", "torch.distributed.launch")
+            and place > 0
+            and words[place - 1][0] == "-m"
+        )
         if name != "torchrun" and not is_module:
             continue
         options, places = _options(words[place + 1 :], None)
         before = [text.rsplit("/", 1)[-1] for text, _ in words[:place]]
-        runner = next((w for w in reversed(before) if w in ("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush")), None)  # fmt: skip
+        runner = next(
+            (w for w in reversed(before) if w in ("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush")), None
+        )
         under: dict[str, str] = {}
         if runner is not None:
             start = len(before) - 1 - before[::-1].index(runner)
@@ -136,7 +144,7 @@ def _launches_in(logical: list[Line]) -> Iterator[Launch]:
 def _options(
     words: Sequence[tuple[str, Line]], valued: frozenset[str] | None
 ) -> tuple[dict[str, str], dict[str, Line]]:
-    """The options of a command, `--nnodes=2` and `--nnodes 2` alike, up to the script that it runs, each with its line."""
+    """The options of a command (`--nnodes=2`, `--nnodes 2`) before its script, each with its line."""
     options: dict[str, str] = {}
     places: dict[str, Line] = {}
     waiting: str | None = None

@@ -1,4 +1,4 @@
-"""Files linted: each rule over each script, what a comment asks to be silent about left out."""
+"""Files linted: each rule over each script, without what a comment silences."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,11 +27,26 @@ from gpudiag.model.lint import LintedFile, LintFinding, LintReport
 MAX_FILES = 100_000
 _FILES_FOR_ONE_PROCESS = 24  # below that another process costs more than it saves
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"})
-# What every script that these rules are about names; the others are parsed, and nothing else.
+# Words of which every script with distributed training has one; the others are only parsed.
 _SUBJECTS = (
-    "dist", "Dist", "Parallel", "horovod", "hvd", "deepspeed", "ccelerat", "nvml", "spawn", "local_rank", "local-rank", "DDP",
-    "fully_shard", "CUDA_VISIBLE_DEVICES", "launch", "lightning", "torchrun",
-)  # fmt: skip
+    "dist",
+    "Dist",
+    "Parallel",
+    "horovod",
+    "hvd",
+    "deepspeed",
+    "ccelerat",
+    "nvml",
+    "spawn",
+    "local_rank",
+    "local-rank",
+    "DDP",
+    "fully_shard",
+    "CUDA_VISIBLE_DEVICES",
+    "launch",
+    "lightning",
+    "torchrun",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ def lint_files(paths: Sequence[Path], *, processes: int | None = None) -> LintRe
 def _expand(paths: Iterable[Path]) -> Iterator[Path]:
     """The files, and of folders the scripts in them, without hidden folders and installed packages.
 
-    A folder that cannot be read stands for itself: opened like a file, it says why.
+    A folder that cannot be read stands for itself: opened like a file, it gives the reason.
     """
     for path in paths:
         if not os.path.isdir(path):
@@ -83,7 +98,7 @@ def _note_unread(unread: list[Path], error: OSError) -> None:
 
 
 def lint_file(path: Path) -> Linted:
-    """The mistakes in one file; one that cannot be read is told in its remark."""
+    """The mistakes in one file; one that cannot be read has the reason in its remark."""
     try:
         source = read_source(path)
     except Unreadable as error:
@@ -157,9 +172,17 @@ def _broken(source: SourceFile, script: Script, parsed: Parsed, broken: Broken) 
     shown = script.lines[min(broken.place, len(script.lines) - 1)]
     rule = BY_CODE["lint.syntax_error"]
     return LintFinding(
-        rule.code, rule.severity, source.path, line.number, 1, shown.text.strip(), broken.message, rule.why, "",
+        rule.code,
+        rule.severity,
+        source.path,
+        line.number,
+        1,
+        shown.text.strip(),
+        broken.message,
+        rule.why,
+        "",
         cell=_cell_of(script, broken.place),
-    )  # fmt: skip
+    )
 
 
 def _located(
@@ -170,16 +193,37 @@ def _located(
     if program is None or script is None or mistake.line is not None:
         line = mistake.line or Line("", 1)
         return LintFinding(
-            rule.code, severity, source.path, line.number, 1, line.text.strip(), mistake.message, rule.why,
-            mistake.fix, mistake.edits, place=mistake.place, advice=mistake.advice,
-        )  # fmt: skip
+            rule.code,
+            severity,
+            source.path,
+            line.number,
+            1,
+            line.text.strip(),
+            mistake.message,
+            rule.why,
+            mistake.fix,
+            mistake.edits,
+            place=mistake.place,
+            advice=mistake.advice,
+        )
     number = getattr(mistake.node, "lineno", 1)
     line = program.line_at(number)
     column = line.shift + program.column_of(number, getattr(mistake.node, "col_offset", 0)) + 1
     return LintFinding(
-        rule.code, severity, source.path, line.number, column, line.text.strip(), mistake.message, rule.why,
-        mistake.fix, mistake.edits, _cell_of(script, number - 1), mistake.place, mistake.advice,
-    )  # fmt: skip
+        rule.code,
+        severity,
+        source.path,
+        line.number,
+        column,
+        line.text.strip(),
+        mistake.message,
+        rule.why,
+        mistake.fix,
+        mistake.edits,
+        _cell_of(script, number - 1),
+        mistake.place,
+        mistake.advice,
+    )
 
 
 def _cell_of(script: Script, place: int) -> int | None:

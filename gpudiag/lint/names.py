@@ -1,4 +1,4 @@
-"""Who is called what: the scopes of a script, what binds each name, and the full name of what is imported."""
+"""The scopes of a script, the bindings of each name, and the full name of what is imported."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ EACH = "*"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """One place that binds a name: the value that it gives, where that is an expression, and which part of it."""
+    """One place that binds a name: the value, where it is an expression, and the part of it."""
 
     node: ast.AST  # the statement
     value: ast.expr | None = None
@@ -24,12 +24,12 @@ class Binding:
     added: bool = False  # by an augmented assignment
 
 
-# Nodes that say how another one is meant, and hold nothing.
+# Nodes that qualify another one (Load, Add) and have no children.
 _MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
 def _children_of(node: ast.AST) -> list[ast.AST]:
-    """The nodes in a node, without marks such as Load and Add: in half of the time of `ast.iter_child_nodes`."""
+    """The nodes in a node, without marks such as Load and Add: twice as fast as `ast.iter_child_nodes`."""
     found: list[ast.AST] = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -82,7 +82,7 @@ class Names:
             self._unpack(call)
 
     def qualify(self, node: ast.AST | None) -> str | None:
-        """The full name of what an expression names by imports and aliases, such as `torch.nn.DataParallel`."""
+        """The full name of an expression, through imports and aliases: `torch.nn.DataParallel`."""
         if node is None:
             return None
         if node not in self._qualified:
@@ -157,7 +157,7 @@ class Names:
             return node
         return next((outer for outer in self.ancestors(node) if isinstance(outer, ast.stmt)), None)
 
-    # Reading the tree. ------------------------------------------------------------------------------------------
+    # Reading the tree.
 
     def _read(self, node: ast.AST, scope: Scope) -> None:
         """Read what is in a node, each child in the scope in which it is evaluated."""
@@ -201,7 +201,7 @@ class Names:
         self._read(node, scope)
 
     def _unpack(self, call: ast.Call) -> None:
-        """Put the keywords of `f(**options)` in the call, where a literal of the script says what they are."""
+        """Put the keywords of `f(**options)` in the call, where a literal of the script has them."""
         keywords: list[ast.keyword] = []
         for given in call.keywords:
             literal = self._literal_of(given.value) if given.arg is None else None
@@ -238,7 +238,7 @@ class Names:
 
     @cached_property
     def changed_containers(self) -> frozenset[str]:
-        """The names of containers that the script changes: `options["sampler"] = ..`, `options.update(..)`."""
+        """The names of containers that the script changes: `options["sampler"] = ..`, `options.update()`."""
         changed = {
             node.value.id
             for node in self.nodes

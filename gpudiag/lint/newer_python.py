@@ -1,7 +1,7 @@
 """Syntax of Python 3.12 and later written so that 3.11 reads it, every statement on the line on which it was.
 
-The linter parses with the Python that it runs under. What is replaced here carries no rule's subject: type parameters,
-type statements, the fields of f-strings that reuse their own quotes.
+The linter parses with the Python that it runs under. What is replaced here carries no rule's subject: type
+parameters, type statements, the fields of f-strings that reuse their own quotes.
 """
 
 import re
@@ -13,7 +13,7 @@ _STRING = re.compile(r"#[^\n]*|(?<![\w])([fFrRbBuUtT]{0,3})('''|\"\"\"|'|\")")
 
 
 def older_syntax(text: str) -> str:
-    """The text in the syntax of Python 3.11, as far as it can be said there, line by line."""
+    """The text in the syntax of Python 3.11, as far as it has an equivalent, line by line."""
     text = _plain_strings(text)
     text = _TYPE_STATEMENT.sub(lambda found: f"{found[1]}{found[3]}{' ' * (4 + len(found[2]))}", text)
     text = _without_parameters(text)
@@ -82,7 +82,7 @@ def _end_of_string(text: str, place: int, quote: str, formatted: bool, raw: bool
 
 
 def _end_of_field(text: str, place: int, quote: str) -> int:
-    """Where the field of an f-string that opens at `place` has closed; strings inside it may hold anything."""
+    """Where the field of an f-string that opens at `place` closes; strings inside it may hold anything."""
     depth = 0
     while place < len(text):
         character = text[place]

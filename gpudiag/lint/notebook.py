@@ -45,7 +45,7 @@ class _Level:
 
 
 def read_cells(text: str) -> tuple[list[NotebookCell] | None, str | None]:
-    """The cells and a remark; None where the text is no notebook, and the remark says why."""
+    """The cells and a remark; where the text is no notebook, None and the reason as remark."""
     root, whole = _read_document(text)
     if not isinstance(root, dict):
         return None, "it is no notebook: its JSON is no object"
@@ -89,7 +89,7 @@ def _cell_lines(source: Any) -> Iterator[CellLine]:
 
 
 def _read_document(text: str) -> tuple[Any, bool]:
-    """The document with every string located, and whether it is whole; what is open at a cut is closed there."""
+    """The document with every string located, and whether it is complete; what is open at a cut is closed."""
     root: Any = None
     levels: list[_Level] = []
     line, seen = 1, 0

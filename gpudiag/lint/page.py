@@ -11,7 +11,7 @@ _WORD = re.compile(r"[A-Za-z][\w+-]*")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One block: its language in small letters, the places of its lines from 0, and how far they are indented."""
+    """One block: its language in small letters, its lines from 0, and their indentation."""
 
     word: str
     first: int
@@ -40,7 +40,7 @@ def read_fences(lines: list[str]) -> list[Fence]:
 
 
 def _language(info: str) -> str:
-    """The language: `python`, `{python}`, `{.python .numberLines}`, `{code-block} python`, `python title="x"`."""
+    """The language: of `python`, `{python}`, `{.python .numberLines}`, `{code-block} python`."""
     words = [word.lower() for word in _WORD.findall(info)]
     if words[:1] in (["code-block"], ["code-cell"], ["code"], ["sourcecode"]):
         words = words[1:]

@@ -1,4 +1,4 @@
-"""One script as the rules see it: its calls in order, who owns the training loop, and words of the whole file."""
+"""One script as the rules see it: its calls in order, the owner of the training loop, its words."""
 
 import ast
 import re
@@ -17,26 +17,44 @@ from gpudiag.model.lint import Edit, Place, Severity
 
 # Packages that open the process group, wrap the model, shard the data and save by themselves.
 _OWNERS = {
-    "lightning": "Lightning", "pytorch_lightning": "Lightning", "ray": "Ray", "ignite": "Ignite", "composer": "Composer",
-    "colossalai": "ColossalAI", "mmengine": "MMEngine", "mmcv": "MMCV", "fastai": "fastai", "catalyst": "Catalyst",
-    "trl": "TRL", "determined": "Determined", "megatron": "Megatron", "detectron2": "Detectron2", "torchtnt": "TorchTNT",
-    "axolotl": "Axolotl", "nemo": "NeMo", "sentence_transformers": "Sentence Transformers", "torchrec": "TorchRec",
-    "fairseq": "fairseq", "flwr": "Flower", "syft": "PySyft", "torchdistill": "torchdistill",
-}  # fmt: skip
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "ray": "Ray",
+    "ignite": "Ignite",
+    "composer": "Composer",
+    "colossalai": "ColossalAI",
+    "mmengine": "MMEngine",
+    "mmcv": "MMCV",
+    "fastai": "fastai",
+    "catalyst": "Catalyst",
+    "trl": "TRL",
+    "determined": "Determined",
+    "megatron": "Megatron",
+    "detectron2": "Detectron2",
+    "torchtnt": "TorchTNT",
+    "axolotl": "Axolotl",
+    "nemo": "NeMo",
+    "sentence_transformers": "Sentence Transformers",
+    "torchrec": "TorchRec",
+    "fairseq": "fairseq",
+    "flwr": "Flower",
+    "syft": "PySyft",
+    "torchdistill": "torchdistill",
+}
 _COMMENT = re.compile(r"#[^\n]*")
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What a rule found: where, in words for the user, and the statement as it should read, or advice in words."""
+    """What a rule found: the node, the message, and the corrected statement, or advice in words."""
 
     node: ast.AST
     message: str
     fix: str
     edits: tuple[Edit, ...] = ()
     severity: Severity | None = None  # other than its rule's
-    line: Line | None = None  # of what is no Python, in place of the node
+    line: Line | None = None  # of a shell command, in place of the node
     place: Place | None = None  # of `fix`; None: it replaces the statement
     advice: str = ""  # where `fix` is empty
 
@@ -45,7 +63,7 @@ class Program:
     """One script of a file, read once for all rules."""
 
     def __init__(self, file: SourceFile, script: Script, parsed: Parsed) -> None:
-        """Read what the tree says; nothing is run."""
+        """Read the tree; nothing is run."""
         self.file, self.script, self.lines = file, script, parsed.lines
         self.tree = parsed.tree
         self.names = Names(parsed.tree, conventional=not script.whole)
@@ -55,7 +73,7 @@ class Program:
 
     @cached_property
     def steps(self) -> list[Step]:
-        """What the script comes to, in order."""
+        """The steps that the script executes, in order."""
         return trace_script(self.values)
 
     @cached_property
@@ -132,7 +150,7 @@ class Program:
         return None
 
     def _is_hugging_face(self, word: str) -> bool:
-        """Whether a trainer is that of transformers, and not a class that the script defines or has from elsewhere."""
+        """Whether a trainer is that of transformers, and not a class of the script or of another package."""
         if not self.mentions(word):
             return False
         scopes = (self.names.module, *self.names.scopes.values())
@@ -159,9 +177,11 @@ class Program:
     @cached_property
     def uses_horovod(self) -> bool:
         """Whether Horovod does."""
-        return any(name == "init" for name, _ in self.calls_within("horovod.torch")) or any(
-            name == "init" for name, _ in self.calls_within("horovod.tensorflow.keras")
-        ) or self.imports("horovod")  # fmt: skip
+        return (
+            any(name == "init" for name, _ in self.calls_within("horovod.torch"))
+            or any(name == "init" for name, _ in self.calls_within("horovod.tensorflow.keras"))
+            or self.imports("horovod")
+        )
 
     @cached_property
     def nexts(self) -> list[ast.Call]:
@@ -181,13 +201,6 @@ class Program:
         return self.calls(known.INIT)
 
     @cached_property
-    def is_plain(self) -> bool:
-        """Whether the script does all by itself with torch: it opens the group or wraps in DDP, and no framework does."""
-        return bool(self.opens_group or self.ddp_steps) and not (
-            self.owner or self.uses_accelerate or self.uses_deepspeed or self.uses_horovod
-        )
-
-    @cached_property
     def starts_processes(self) -> bool:
         """Whether the script starts its ranks itself."""
         return bool(self.calls(*sorted(known.SPAWN))) or self.mentions(
@@ -196,7 +209,7 @@ class Program:
 
     @cached_property
     def backwards(self) -> list[Step]:
-        """Where gradients are computed, outside functions that nobody calls as a loss or a hook."""
+        """Where gradients are computed, outside functions that nothing calls as a loss or a hook."""
         return self.methods.get("backward", [])
 
     def training_loops(self) -> list[tuple[Step, Loop]]:
@@ -204,10 +217,10 @@ class Program:
         return [(step, step.where.loops[-1]) for step in self.backwards if step.where.loops]
 
     def which_ranks(self, step: Step) -> Which | None:
-        """The ranks that come to a step; None where nothing says that it is not all of them."""
+        """The ranks that reach a step; None where no condition excludes any."""
         return self.ranks.of(step.where)
 
-    # Lines and edits. -------------------------------------------------------------------------------------------
+    # Lines and edits.
 
     def line_at(self, number: int) -> Line:
         """A line of the script, by the number that its tree has."""
@@ -225,7 +238,7 @@ class Program:
         return ast.unparse(statement)
 
     def edit(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
-        """The edit that puts `text` in the node's place; none where it spans lines, or the file is a notebook."""
+        """The edit that replaces the node by `text`; none where it spans lines, or the file is a notebook."""
         begin, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
         if not self.script.editable or not begin or begin != end:
             return ()
@@ -241,7 +254,7 @@ class Program:
         return (self._edit(number, begin, end, text),) if self.script.editable else ()
 
     def edited_line(self, edits: tuple[Edit, ...]) -> str:
-        """The line of the first edit as it reads once it is made, without what stands before its first word."""
+        """The first edited line after the edit, without indentation."""
         [first, *_] = edits
         number = next(place for place, line in enumerate(self.lines, 1) if line.number == first.line)
         line = self.line_at(number)
@@ -254,7 +267,7 @@ class Program:
 
 
 def _without_docstrings(parsed: Parsed, nodes: list[ast.AST]) -> str:
-    """The lines of a script without strings that stand alone: they document, and do nothing."""
+    """The lines of a script with docstrings and other lone strings blanked out."""
     lines = [line.text for line in parsed.lines]
     for node in nodes:
         if (
@@ -284,14 +297,14 @@ def argument(call: ast.AST, place: int, name: str) -> ast.expr | None:
 
 
 def has_star(call: ast.AST) -> bool:
-    """Whether arguments of a call are unpacked, so that nobody can tell what is given."""
+    """Whether arguments of a call are unpacked, so that they are unknown."""
     return isinstance(call, ast.Call) and (
         any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
     )
 
 
 def hides(program: Program, call: ast.AST, *words: str) -> bool:
-    """Whether unpacked arguments of a call may hold one of these keywords: a dict that is written out may not."""
+    """Whether unpacked arguments of a call may hold one of these keywords: a literal dict shows its own."""
     if not isinstance(call, ast.Call):
         return True
     if any(isinstance(part, ast.Starred) for part in call.args):
@@ -315,4 +328,6 @@ def hides(program: Program, call: ast.AST, *words: str) -> bool:
 
 def is_constant(node: ast.AST | None, *values: object) -> bool:
     """Whether a node is a literal of one of these values; True is not 1 here."""
-    return isinstance(node, ast.Constant) and any(node.value is value or (node.value == value and type(node.value) is type(value)) for value in values)  # fmt: skip
+    return isinstance(node, ast.Constant) and any(
+        node.value is value or (node.value == value and type(node.value) is type(value)) for value in values
+    )

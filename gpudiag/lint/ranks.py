@@ -1,4 +1,4 @@
-"""Which ranks a condition lets through: one, all but one, or nobody can tell."""
+"""The ranks that a condition admits: one, all but one, or unknown."""
 
 import ast
 import re
@@ -14,14 +14,14 @@ _PERHAPS = re.compile(
     re.IGNORECASE,
 )
 _ONE_AT_A_TIME = re.compile(r"first|zero|main|master|lock|local|rank|once|barrier|sequential", re.IGNORECASE)
-# A decorator that lets one rank into the function, and one that may.
+# A decorator that admits one rank to the function, and one that may.
 _ONLY_ONE = re.compile(
     r"_?(?:only_)?(?:on_)?(?:local_|global_)?(?:rank_?(?:zero|0)|main(?:_process|_rank)?|master(?:_process|_rank)?)(?:_only)?$"
 )
 _CHOOSES = re.compile(
     r"rank|master|primary|chief|leader|zero|root|main_|_main|process|only|once|first", re.IGNORECASE
 )
-# What a script calls the question whether there are ranks at all: all of them answer alike.
+# Names of the test whether there are ranks at all: its result is the same on every rank.
 _IN_A_JOB = re.compile(
     r"^_?(?:is_|use_|using_|enable_|run_)*(?:multiprocessing_)?(?:distributed|dist|ddp|multi_?gpus?)"
     r"(?:_?(?:training|mode|run|enabled|avail|available|and|initiali[sz]ed))*(?:\(\))?$",
@@ -41,15 +41,15 @@ class Which(StrEnum):
 
 
 class RankConditions:
-    """What the conditions of one script say about ranks."""
+    """The ranks that the conditions of one script admit."""
 
     def __init__(self, values: Values) -> None:
-        """Of the script whose expressions hold these values."""
+        """For the script with these values."""
         self._values = values
         self._known: dict[tuple[ast.AST, bool], Which | None] = {}
 
     def of(self, where: Where) -> Which | None:
-        """The ranks that come to a place; None where nothing says that it is not all of them."""
+        """The ranks that reach a place; None where no condition excludes any."""
         found = {self.of_guard(guard) for guard in where.guards}
         found |= {self._of_decorator(decorator) for decorator in where.decorators}
         for wanted in (Which.ONE, Which.OTHERS, Which.PERHAPS):
@@ -60,7 +60,7 @@ class RankConditions:
         )
 
     def _of_decorator(self, node: ast.expr) -> Which | None:
-        """The ranks that a decorator lets into a function, by its name, or by what a decorator of this script asks."""
+        """The ranks that a decorator admits, by its name or by its condition in this script."""
         called = node.func if isinstance(node, ast.Call) else node
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         given = [str(k.arg) for k in node.keywords] if isinstance(node, ast.Call) else []
@@ -75,7 +75,7 @@ class RankConditions:
         return None
 
     def of_guard(self, guard: Guard) -> Which | None:
-        """The ranks that a condition lets through."""
+        """The ranks that a condition admits."""
         key = (guard.test, guard.holds)
         if key not in self._known:
             found = self._which(guard.test, guard.holds, _DEPTH)
@@ -83,7 +83,7 @@ class RankConditions:
         return self._known[key]
 
     def lets_some_through(self, guard: Guard) -> bool:
-        """Whether a condition holds for several ranks and not for all: `rank < 2`, `rank in members`, `rank % 2 == 0`."""
+        """Whether a condition holds for several ranks and not for all: `rank < 2`, `rank % 2 == 0`."""
         return self._some(guard.test, guard.holds, _DEPTH)
 
     def _some(self, test: ast.expr, holds: bool, depth: int) -> bool:
@@ -128,7 +128,7 @@ class RankConditions:
             return _lets_one_through(operator, right) is None and self._are_some(right)
         if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             number = _number(right)
-            if number is not None:  # `rank >= 0` asks whether there is a rank at all
+            if number is not None:  # `rank >= 0` tests whether there is a rank at all
                 return number > 0 and _lets_one_through(operator, right) is None
             return isinstance(right, ast.BinOp) and isinstance(right.op, ast.FloorDiv | ast.Div)
         return False
@@ -148,7 +148,7 @@ class RankConditions:
         )
 
     def _are_some(self, node: ast.expr) -> bool:
-        """Whether a list of ranks is not surely that of all: `range(world_size)`, or a literal of one rank, is none."""
+        """Whether a list of ranks may be of some: not `range(world_size)`, nor a literal of one rank."""
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return len(node.elts) > 1
         text = ast.unparse(node)
@@ -189,7 +189,7 @@ class RankConditions:
         return _perhaps(test)
 
     def _made(self, test: ast.Name | ast.Attribute) -> ast.expr | None:
-        """The one expression that gives a name its value; beside it a main process may be True where there are no ranks."""
+        """The one expression of a name's value; a second may be True for a main process without ranks."""
         values = [binding.value for binding in self._values.reaching(test)]
         name = test.id if isinstance(test, ast.Name) else test.attr
         if len(values) > 1 and MAIN_WORDS.match(name):
@@ -204,7 +204,7 @@ class RankConditions:
         return frozenset(value.kind for value in values if not is_stand_in(value.node))
 
     def _asks_for_a_job(self, test: ast.expr) -> bool:
-        """Whether a condition asks if there are ranks at all."""
+        """Whether a condition tests whether there are ranks at all."""
         called = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
         if not isinstance(called, ast.Name | ast.Attribute):
             return False
@@ -252,7 +252,7 @@ class RankConditions:
         if isinstance(right, ast.Constant) and isinstance(right.value, str) and right.value.isdecimal():
             kinds = frozenset(kind.removesuffix("_text") for kind in kinds)
             right = ast.Constant(int(right.value))
-        in_a_job = _tells_a_job(kinds, operator, left, right)
+        in_a_job = _holds_in_a_job(kinds, operator, left, right)
         if in_a_job is not None:
             return None if in_a_job is holds else Which.NOBODY
         if not kinds or not kinds <= RANKS:
@@ -279,8 +279,10 @@ def is_stand_in(node: ast.AST | None) -> bool:
     return isinstance(node, ast.expr) and _number(node) == -1
 
 
-def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr) -> bool | None:
-    """Whether a comparison holds where there are ranks (True) or where there are none (False); None where it is neither.
+def _holds_in_a_job(
+    kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, right: ast.expr
+) -> bool | None:
+    """Whether a comparison holds with ranks (True) or without any (False); None where it is neither.
 
     Such are `world_size > 1`, `local_rank != -1`, `rank is None` and `"RANK" in os.environ`.
     """
@@ -307,7 +309,7 @@ def _tells_a_job(kinds: frozenset[str], operator: ast.cmpop, left: ast.expr, rig
 
 
 def _lets_one_through(operator: ast.cmpop, right: ast.expr) -> bool | None:
-    """Whether `rank OPERATOR right` holds for one rank (True) or all but one (False); None where it is neither."""
+    """Whether `rank OPERATOR right` holds for one rank (True) or all but one (False); None: neither."""
     number = _number(right)
     if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
         numbers = {_number(part) for part in right.elts}

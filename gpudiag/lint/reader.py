@@ -1,4 +1,4 @@
-"""The Python in a file: a script, the cells of a notebook, or the fences of a page, each line with its number there."""
+"""The Python in a file (a script, a notebook's cells, a page's fences), each line with its number."""
 
 import io
 import re
@@ -18,8 +18,30 @@ _NOTEBOOKS = (".ipynb",)
 _PAGES = (".md", ".markdown", ".qmd", ".rmd")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".pbs", ".lsf")
 _SHELL_SCRIPT = re.compile(r"#!\s*(?:/\S*/)?(?:env\s+(?:-S\s+)?)?(?:ba|z|k|da)?sh\b")
-# What people hand over by `*`, and what no Python is written in.
-_OTHERS = (".yaml", ".yml", ".json", ".jsonl", ".toml", ".cfg", ".ini", ".lock", ".rst", ".html", ".csv", ".tsv", ".log", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".js", ".ts")  # fmt: skip
+# Files that a `*` of the shell includes and that hold no Python.
+_OTHERS = (
+    ".yaml",
+    ".yml",
+    ".json",
+    ".jsonl",
+    ".toml",
+    ".cfg",
+    ".ini",
+    ".lock",
+    ".rst",
+    ".html",
+    ".csv",
+    ".tsv",
+    ".log",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".h",
+    ".js",
+    ".ts",
+)
 _PYTHON_WORDS = frozenset({"python", "py", "python3", "py3", "ipython", "ipython3", "sage"})
 _SHELL_WORDS = frozenset({"bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "cmd"})
 _STARTS_A_PROGRAM = re.compile(
@@ -56,7 +78,7 @@ class Line:
 class Script:
     """One program of a file, in the order of its lines.
 
-    `whole` tells that it is all that runs, so that what is not there is missing; the fences of a page seldom are.
+    `whole`: nothing else runs, so what is not there is missing. The fences of a page seldom are whole.
     `parts` are the places at which a cell or fence begins, so that one that does not parse costs only itself.
     """
 
@@ -70,7 +92,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was read: its scripts, its lines of shell, and what it says as a whole."""
+    """A file as it was read: its scripts, its lines of shell, and its whole text."""
 
     path: str
     text: str
@@ -102,7 +124,7 @@ def read_source(path: Path, name: str | None = None) -> SourceFile:
 
 
 def parse_source(content: bytes, name: str, suffix: str = ".py") -> SourceFile:
-    """The scripts in the bytes of a file, read as its suffix says.
+    """The scripts in the bytes of a file, read by its suffix.
 
     Raises:
         Unreadable: the bytes are no text, or the suffix is that of something else than Python.
@@ -146,10 +168,18 @@ def _notebook(name: str, text: str, encoding: str, newline: str) -> SourceFile:
     others: list[Script] = []
     for cell in cells:
         if cell.kind == "markdown":
-            others += [_fence_script(fence, [Line(line.text, line.number) for line in cell.lines]) for fence in read_fences([line.text for line in cell.lines]) if _is_python(fence)]  # fmt: skip
+            others += [
+                _fence_script(fence, [Line(line.text, line.number) for line in cell.lines])
+                for fence in read_fences([line.text for line in cell.lines])
+                if _is_python(fence)
+            ]
         elif cell.kind == "code":
             _add_cell(cell, main, parts, numbers, others, shell)
-    scripts = [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)] if main else []  # fmt: skip
+    scripts = (
+        [Script(tuple(main), "notebook", parts=tuple(parts), cells=tuple(numbers), editable=False)]
+        if main
+        else []
+    )
     return SourceFile(
         name, text, encoding, newline, (*scripts, *others), tuple(shell), True, remark, "notebook"
     )
@@ -163,7 +193,7 @@ def _add_cell(
     others: list[Script],
     shell: list[Line],
 ) -> None:
-    """Add a code cell: to the notebook's program, to programs of their own (%%writefile), or to the shell's lines."""
+    """Add a code cell to the notebook's program, to other programs (%%writefile), or to the shell's lines."""
     lines = [Line(line.text, line.number) for line in cell.lines]
     first = next((line for line in lines if line.text.strip()), None)
     if first is None:
@@ -186,7 +216,7 @@ def _add_cell(
 
 
 def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
-    """The lines, with statements of no effect for those that IPython would take."""
+    """The lines, with a statement of no effect in place of each command of IPython."""
     kept: list[Line] = []
     continued = False  # a command, by a backslash at its end
     for line in lines:
@@ -208,7 +238,7 @@ def _without_magics(lines: list[Line], shell: list[Line]) -> list[Line]:
 
 
 def _goes_on(lines: list[Line]) -> bool:
-    """Whether a statement is open at the end of the lines, so that a `%` or `!=` that follows is Python's."""
+    """Whether a statement is unfinished at the end of the lines, so that a `%` or `!=` continues it."""
     text = "".join(f"{line.text}\n" for line in lines)
     try:
         for _ in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -221,7 +251,7 @@ def _goes_on(lines: list[Line]) -> bool:
 
 
 def _page(name: str, text: str, encoding: str, newline: str, remark: str | None) -> SourceFile:
-    """The fences of a page: one that imports a framework begins a program, those that follow go on with it."""
+    """The fences of a page: one that imports a framework begins a program, the following ones continue it."""
     lines = split_lines(text)
     numbered = [Line(line, number) for number, line in enumerate(lines, start=1)]
     programs: list[list[list[Line]]] = []

@@ -1,4 +1,4 @@
-"""Work that is shared among processes: each is forked with its share of the items, and sends back what it made of them."""
+"""Work shared among processes: each is forked with its share of the items and returns its results."""
 
 import os
 import pickle
@@ -13,10 +13,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count: int) -> list[_Made]:
-    """What `work` makes of each item, in their order, by `count` processes of which this is the first.
+    """The result of `work` for each item, in their order, by `count` processes of which this is the first.
 
-    Signals are for this process alone: what they raise here ends the others. One that ends by itself, or is killed
-    for want of memory, costs time: its share is done here.
+    Signals are for this process alone: what they raise here ends the others. Where one ends by itself, or is
+    killed for want of memory, its share is done here.
     """
     shares = [items[number::count] for number in range(count)]
     others: list[tuple[int, int] | None] = []
@@ -38,7 +38,7 @@ def work_in_shares(work: Callable[[_Item], _Made], items: Sequence[_Item], count
 
 
 def _start(work: Callable[[_Item], _Made], share: Sequence[_Item]) -> tuple[int, int] | None:
-    """The pid of a process with a share, and the pipe on which it answers; None where no process can be started."""
+    """The pid of a process with a share, and the pipe of its answer; None where no process can be started."""
     reading, writing = os.pipe()
     try:
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""A script as a syntax tree; what does not parse is told, and costs only its own cell or fence."""
+"""A script as a syntax tree; what does not parse is reported, and only its own cell or fence is left out."""
 
 import ast
 import re
@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from gpudiag.lint.newer_python import older_syntax
 from gpudiag.lint.reader import Line, Script
 
-_PYTHON_2 = re.compile(r"^\s*(?:print\s+[^(=\s]|exec\s+[\"']|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.MULTILINE)  # fmt: skip
+_PYTHON_2 = re.compile(
+    r"^\s*(?:print\s+[^(=\s]|exec\s+[\"']|raise\s+\w+\s*,|except\s+[\w.]+\s*,\s*\w+\s*:)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A part of a script that no Python reads: the place of its line in the script, and what is wrong there."""
+    """A part of a script that does not parse: the place of its line in the script, and the error."""
 
     place: int
     message: str
@@ -29,7 +31,7 @@ class Parsed:
 
 
 def parse_script(script: Script) -> Parsed:
-    """The tree of a script; parts that do not parse are left out of it and told."""
+    """The tree of a script; parts that do not parse are left out of it and listed in `broken`."""
     whole = _parse([line.text for line in script.lines])
     if isinstance(whole, ast.Module):
         return Parsed(whole, script.lines)

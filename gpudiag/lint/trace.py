@@ -1,4 +1,4 @@
-"""In what order a script would come to its statements, under which conditions, and by whose call. Nothing is run."""
+"""The order in which a script would execute its statements, and the conditions and calls around each."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpudiag.lint.names import Function
 from gpudiag.lint.values import Values
 
-MAX_STEPS = 20_000  # of one script; what comes later is not told
+MAX_STEPS = 20_000  # of one script; later ones are not traced
 _MAX_DEPTH = 8
 _MAX_VISITS = 6  # of one function
 
@@ -36,14 +36,14 @@ class Where:
     entry: Function | None = (
         None  # a function that nothing in the script calls; None from the script's beginning
     )
-    spawned: bool = False  # in a function that was handed over to another, which may start processes
+    spawned: bool = False  # in a function that was passed to another, which may start processes
     handling: bool = False  # in a handler of an exception
     decorators: tuple[ast.expr, ...] = ()  # of the functions of the stack
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A statement or a call that the script comes to, and where that is."""
+    """A statement or a call that the script executes, and what surrounds it."""
 
     node: ast.AST
     where: Where
@@ -93,7 +93,7 @@ class _Tracer:
                     where = replace(where, guards=(*where.guards, Guard(statement.test, True)))
 
     def _leavers(self, call: ast.Call) -> Iterator[Guard]:
-        """The conditions under which a function of this script ends the process: what follows a call is for the others."""
+        """The conditions under which a function of this script ends the process: the other ranks go on."""
         function = self._values.function_called(call.func)
         for inner in function.body if isinstance(function, ast.FunctionDef) else ():
             if isinstance(inner, ast.If) and not inner.orelse and _ends_the_process(inner.body):
@@ -165,7 +165,7 @@ class _Tracer:
             self._enter(node, where)
 
     def _enter(self, call: ast.Call, where: Where) -> None:
-        """Go on inside the function of this script that is called, or that is handed to what is called."""
+        """Trace into the function of this script that is called, or passed to the called function."""
         function = self._values.function_called(call.func)
         if function is not None:
             self._inside(function, where)
@@ -174,7 +174,7 @@ class _Tracer:
             if isinstance(argument, ast.Name | ast.Attribute):
                 passed = self._values.function_of(argument)
                 if passed is not None:
-                    # Who takes a function runs it elsewhere: in ranks (mp.spawn, a launcher's object), or in this process.
+                    # The called function runs its argument, in ranks (mp.spawn, a launcher) or here.
                     self._inside(passed, replace(where, spawned=True))
 
     def _inside(self, function: Function, where: Where) -> None:
@@ -189,7 +189,7 @@ class _Tracer:
 
 
 def _guards_of(node: ast.Match, case: ast.match_case) -> Iterator[Guard]:
-    """What holds in a case: its own value, or that none of the cases before it holds."""
+    """The condition of a case: its own value, or that none of the cases before it holds."""
     for other in node.cases[: node.cases.index(case)]:
         if isinstance(other.pattern, ast.MatchValue):
             yield Guard(_compared_with(node.subject, other.pattern.value), False)
@@ -206,7 +206,7 @@ def _compared_with(subject: ast.expr, value: ast.expr) -> ast.Compare:
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    """Whether whoever enters the block never comes to what follows it."""
+    """Whether no path through the block reaches the statement after it."""
     if not body:
         return False
     last = body[-1]

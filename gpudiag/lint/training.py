@@ -1,20 +1,32 @@
-"""Which loops train, what feeds them, and how often they go round."""
+"""The loops that train, the loaders they read, and how often they run."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
+from gpudiag.lint.arguments import argument_of
 from gpudiag.lint.program import Program, argument, is_constant
 from gpudiag.lint.trace import Loop, Step
-from gpudiag.lint.values import argument_of
 
 _SHARED_MODELS = frozenset({"ddp", "fsdp1", "engine", "prepared", "inner"})
 
 
 def iterated(node: ast.expr) -> ast.expr:
-    """What a loop goes over, without the `enumerate` or the progress bar around it."""
+    """The iterable of a loop, without the `enumerate` or the progress bar around it."""
     while isinstance(node, ast.Call) and node.args:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in ("enumerate", "tqdm", "trange", "track", "iter", "islice", "auto", "notebook", "tqdm_notebook", "progress_bar", "log_every"):  # fmt: skip
+        if name not in (
+            "enumerate",
+            "tqdm",
+            "trange",
+            "track",
+            "iter",
+            "islice",
+            "auto",
+            "notebook",
+            "tqdm_notebook",
+            "progress_bar",
+            "log_every",
+        ):
             break
         node = node.args[0]
     return node
@@ -53,7 +65,7 @@ def training_loaders(program: Program) -> Iterator[tuple[ast.Call, Loop, Step]]:
 
 
 def _trains_alone(program: Program, step: Step) -> bool:
-    """Whether a backward pass is that of a model that no ranks share, in a file that also has one that they do."""
+    """Whether the ranks do not share the model of a backward pass, in a file that also has a shared one."""
     call = step.node
     if not program.ddp_steps or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
@@ -77,7 +89,7 @@ def calls_behind(program: Program, nodes: Sequence[ast.AST]) -> Iterator[ast.Cal
 
 
 def repeats(program: Program, loop: Loop) -> bool:
-    """Whether a loop goes round more than once, as far as one can tell: not `range(1)`."""
+    """Whether a loop may run more than once: all do but `range(1)`."""
     if isinstance(loop, ast.While):
         return True
     over = iterated(loop.iter)
@@ -115,7 +127,7 @@ def samples_by_rank(program: Program, node: ast.expr | None) -> list[ast.Call]:
 
 
 def shuffles(sampler: ast.Call) -> bool:
-    """Whether a DistributedSampler shuffles: it does, unless told not to."""
+    """Whether a DistributedSampler shuffles: by default it does."""
     return not is_constant(argument(sampler, 3, "shuffle"), False)
 
 

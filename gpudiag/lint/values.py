@@ -1,16 +1,17 @@
-"""What an expression may hold: a wrapped model, a sampler, a rank. What cannot be told holds `unknown`."""
+"""What an expression may hold: a wrapped model, a sampler, a rank, or `unknown`."""
 
 import ast
 import re
 from dataclasses import dataclass
 
 from gpudiag.lint import vocabulary as known
+from gpudiag.lint.arguments import argument_name, argument_of, declared_arguments, default_of
 from gpudiag.lint.flow import Flow
 from gpudiag.lint.names import EACH, Binding, Function, Names, Path
 
-_DEPTH = 12  # of names that stand for names; deeper is not told
+_DEPTH = 12  # of names that stand for names; deeper values are unknown
 
-_MOST_LOOKS = 400  # expressions behind one; code that needs more is not told
+_MOST_LOOKS = 400  # expressions behind one; values that need more are unknown
 
 RANKS = frozenset({"rank", "local_rank", "spawn_index", "rank_name", "local_rank_name"})
 _RANK_NAMES = frozenset(
@@ -53,8 +54,15 @@ _CALLS = {
     "torch.nn.Sequential": "module",
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "module",
 }
-_SAME = frozenset({"to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "detach", "contiguous", "compile", "requires_grad_"})  # fmt: skip
-_SAME_CALLS = frozenset({"int", "torch.compile", "tqdm", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "iter", "list", "copy.deepcopy", "torch.nn.SyncBatchNorm.convert_sync_batchnorm"})  # fmt: skip
+_SAME = frozenset(
+    "to cuda cpu train eval half float double bfloat16 detach contiguous compile requires_grad_".split()
+)
+_SAME_CALLS = frozenset(
+    """
+    int torch.compile tqdm tqdm.tqdm tqdm.auto.tqdm tqdm.notebook.tqdm iter list copy.deepcopy
+    torch.nn.SyncBatchNorm.convert_sync_batchnorm
+    """.split()
+)
 MAIN_WORDS = re.compile(
     r"^_?(?:is_|am_i_|i_am_)?(?:the_)?(?:main|master|primary|chief|leader|root|rank_?zero|rank_?0|global_zero|first)(?:_?(?:process|proc|rank|node|worker|only))?$"
     r"|^is_(?:local_)?(?:main|master)_process$|^is_(?:global_|world_process_)?zero$",
@@ -79,14 +87,14 @@ class Values(Flow):
     """What the expressions of one script hold."""
 
     def __init__(self, names: Names) -> None:
-        """Of the script whose names are these."""
+        """For the script with these names."""
         self.names = names
-        self.arguments = _declared_arguments(names)
+        self.arguments = declared_arguments(names)
         self.callers: dict[ast.AST, list[ast.Call]] = {}
         self.spawned: dict[ast.AST, list[ast.Call]] = {}
         self._known: dict[tuple[ast.AST, Path], frozenset[Value]] = {}
         self._open: set[tuple[ast.AST, Path]] = set()
-        self._looked = 0  # expressions, for the one that was asked about
+        self._looked = 0  # expressions looked at for the current one
         self._find_callers()
 
     def of(self, node: ast.AST | None, path: Path = ()) -> frozenset[Value]:
@@ -117,12 +125,12 @@ class Values(Flow):
         return frozenset(value.kind for value in self.of(node))
 
     def is_only(self, node: ast.AST | None, *kinds: str) -> bool:
-        """Whether it holds one of these kinds, whatever way the script takes."""
+        """Whether it holds one of these kinds on every path of the script."""
         found = self.kinds(node)
         return bool(found) and found <= set(kinds)
 
     def depends_on(self, node: ast.AST | None, kinds: frozenset[str], depth: int = 6) -> bool:
-        """Whether something of these kinds goes into the expression, through names and arguments too."""
+        """Whether the expression depends on a value of these kinds, also through names and arguments."""
         if node is None or depth < 0:
             return False
         for part in ast.walk(node):
@@ -141,7 +149,7 @@ class Values(Flow):
         return False
 
     def function_of(self, node: ast.AST | None) -> Function | None:
-        """The function of this script that an expression names: by its name, by self, by an object's class."""
+        """The function of this script that an expression names: directly, by self, or by an object."""
         if isinstance(node, ast.Lambda):
             return node
         if isinstance(node, ast.Name):
@@ -170,7 +178,14 @@ class Values(Flow):
                     return binding.node
         if not isinstance(node, ast.expr):
             return None
-        return next((v.node for v in self.of(node) if v.kind in ("instance", "module") and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
+        return next(
+            (
+                v.node
+                for v in self.of(node)
+                if v.kind in ("instance", "module") and isinstance(v.node, ast.ClassDef)
+            ),
+            None,
+        )
 
     def class_named(self, node: ast.AST | None) -> ast.ClassDef | None:
         """The class of this script that an expression names, so that a call of it builds an object."""
@@ -183,10 +198,12 @@ class Values(Flow):
         for binding in self.names.bindings_of(node):
             if isinstance(binding.node, ast.ClassDef):
                 return binding.node
-        return next((v.node for v in self.of(node) if v.kind == "class" and isinstance(v.node, ast.ClassDef)), None)  # fmt: skip
+        return next(
+            (v.node for v in self.of(node) if v.kind == "class" and isinstance(v.node, ast.ClassDef)), None
+        )
 
     def function_called(self, node: ast.expr) -> Function | None:
-        """The function of this script that a call of an expression runs: also `__init__`, or `forward` of an object."""
+        """The function of this script that a call runs: also `__init__`, or `forward` of an object."""
         function = self.function_of(node)
         if function is not None:
             return function
@@ -213,7 +230,7 @@ class Values(Flow):
         return None
 
     def derives_from(self, owner: ast.ClassDef, *qualified: str, depth: int = 5) -> bool:
-        """Whether a class of this script derives from one of the named ones; a `.` at the end takes a whole package."""
+        """Whether a class of this script derives from a named one; `package.` names all of a package."""
         for base in owner.bases:
             name = self.names.qualify(base) or ""
             if any(
@@ -229,7 +246,7 @@ class Values(Flow):
                 return True
         return False
 
-    # Evaluating. ------------------------------------------------------------------------------------------------
+    # Evaluating.
 
     def _evaluate(self, node: ast.expr, path: Path) -> frozenset[Value]:
         if isinstance(node, ast.Name | ast.Attribute):
@@ -321,13 +338,15 @@ class Values(Flow):
                 found |= self.of(value, path)
         for call in self.spawned.get(function, []):
             found |= self._spawned_argument(function, argument.arg, call, path)
-        default = _default_of(function, argument.arg)
+        default = default_of(function, argument.arg)
         if not found:
             convention = self._by_convention(name, argument)
             if default is not None and convention == UNKNOWN:
                 return self.of(default, path) | UNKNOWN
             return convention
-        if default is not None and any(argument_of(function, argument.arg, call) is None for call in self.callers.get(function, [])):  # fmt: skip
+        if default is not None and any(
+            argument_of(function, argument.arg, call) is None for call in self.callers.get(function, [])
+        ):
             found |= self.of(default, path)
         if found == set(UNKNOWN):
             return self._by_convention(name, argument)
@@ -382,7 +401,7 @@ class Values(Flow):
         return self._by_convention(node.attr, node)
 
     def _argv(self, call: ast.Call) -> frozenset[Value]:
-        """What a declared argument gives: text, unless its type says otherwise."""
+        """The value of a declared argument: text, unless its `type` is another."""
         name = argument_name(call)
         kind = {"rank": "rank", "local_rank": "local_rank", "world_size": "world_size"}.get(name)
         typed = any(keyword.arg in ("type", "action", "nargs") for keyword in call.keywords)
@@ -428,8 +447,15 @@ class Values(Flow):
         if isinstance(node.func, ast.Name) and node.func.id == "range" and path[:1] == (EACH,):
             return frozenset(
                 {Value("loop_number", node)}
-            )  # of nobody: each process counts through all of them
-        if isinstance(node.func, ast.Name) and node.func.id == "zip" and path[:1] == (EACH,) and len(path) > 1 and isinstance(path[1], int) and path[1] < len(node.args):  # fmt: skip
+            )  # of no single rank: each process counts through all of them
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id == "zip"
+            and path[:1] == (EACH,)
+            and len(path) > 1
+            and isinstance(path[1], int)
+            and path[1] < len(node.args)
+        ):
             return self.of(node.args[path[1]], (EACH, *path[2:]))
         if isinstance(node.func, ast.Name) and node.func.id in ("float", "len", "sum", "round"):
             return frozenset({Value("number", node)})
@@ -438,7 +464,9 @@ class Values(Flow):
             return self._returned(function, path)
         owner = self.class_named(node.func)
         if owner is not None and not path:
-            is_module = self.derives_from(owner, "torch.nn.Module", "torch.nn.Sequential", "torch.nn.modules.Module", "lightning.")  # fmt: skip
+            is_module = self.derives_from(
+                owner, "torch.nn.Module", "torch.nn.Sequential", "torch.nn.modules.Module", "lightning."
+            )
             kind = "module" if is_module else "instance"
             if self.derives_from(owner, "torch.utils.data.", "torchvision.datasets."):
                 return frozenset({Value("dataset", owner), Value("instance", owner)})
@@ -449,7 +477,7 @@ class Values(Flow):
         return self._by_name_of_function(node)
 
     def _by_name_of_function(self, node: ast.Call) -> frozenset[Value]:
-        """What a function of another file gives, where its name says it: `get_rank()`, `is_main_process()`."""
+        """What a function of another file returns, judged by its name: `get_rank()`, `is_main_process()`."""
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         bare = re.sub(r"^_?(?:get_|read_)?", "", name)
         return self._by_convention(bare, node) if bare else UNKNOWN
@@ -470,7 +498,12 @@ class Values(Flow):
         if name in _SAME_CALLS and node.args:
             return self._converted(node, path)
         if name.startswith("horovod."):
-            special = {"rank": "rank", "local_rank": "local_rank", "size": "world_size", "DistributedOptimizer": "hvd_optimizer"}  # fmt: skip
+            special = {
+                "rank": "rank",
+                "local_rank": "local_rank",
+                "size": "world_size",
+                "DistributedOptimizer": "hvd_optimizer",
+            }
             kind = special.get(name.rsplit(".", 1)[1])
             return frozenset({Value(kind, node)}) if kind else None
         if name == "deepspeed.initialize":
@@ -540,51 +573,3 @@ class Values(Flow):
                 if passed is not None and not isinstance(passed, ast.Lambda):
                     self.spawned.setdefault(passed, []).append(call)
         self._known.clear()  # found before all callers were
-
-
-def argument_of(function: Function, name: str, call: ast.Call) -> ast.expr | None:
-    """The expression that a call gives to a parameter; None where it gives none, or by a star."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    if name not in names:
-        return None
-    bound = names[:1] in (["self"], ["cls"])
-    place = names.index(name) - bound
-    if 0 <= place < len(call.args) and not any(
-        isinstance(argument, ast.Starred) for argument in call.args[: place + 1]
-    ):
-        return call.args[place]
-    return None
-
-
-def _default_of(function: Function, name: str) -> ast.expr | None:
-    positional = [*function.args.posonlyargs, *function.args.args]
-    defaults = function.args.defaults
-    for argument, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        if argument.arg == name:
-            return default
-    for argument, keyword_default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        if argument.arg == name:
-            return keyword_default
-    return None
-
-
-def argument_name(call: ast.Call) -> str:
-    """The name under which a declared argument is found: its `dest`, or its first long flag."""
-    for keyword in call.keywords:
-        if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant):
-            return str(keyword.value.value)
-    flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    long = [flag for flag in flags if flag.startswith("--")] or flags
-    return long[0].lstrip("-").replace("-", "_") if long else ""
-
-
-def _declared_arguments(names: Names) -> dict[str, ast.Call]:
-    """The calls of `add_argument`, by the name that the argument gets."""
-    return {
-        argument_name(call): call
-        for call in names.calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and call.args
-    }

@@ -63,11 +63,12 @@ CONVENTIONAL_NAMES = {
     "torchvision": "torchvision",
 }
 
-DDP_CLASSES = frozenset({
-    "torch.nn.parallel.DistributedDataParallel",
-    "torch.nn.parallel.DistributedDataParallelCPU",
-    "apex.parallel.DistributedDataParallel",
-})  # fmt: skip
+DDP_CLASSES = frozenset(
+    """
+    torch.nn.parallel.DistributedDataParallel torch.nn.parallel.DistributedDataParallelCPU
+    apex.parallel.DistributedDataParallel
+    """.split()
+)
 DATA_PARALLEL = "torch.nn.DataParallel"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
@@ -78,28 +79,47 @@ SAMPLER = "torch.utils.data.DistributedSampler"
 SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
 
 # What every rank of the group must call; sends and receives are between two.
-TORCH_COLLECTIVES = frozenset({
-    "barrier", "monitored_barrier", "all_reduce", "all_reduce_coalesced", "broadcast", "broadcast_object_list", "reduce",
-    "all_gather", "all_gather_object", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced", "gather",
-    "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
-    "all_to_all", "all_to_all_single", "new_group",
-})  # fmt: skip
+TORCH_COLLECTIVES = frozenset(
+    """
+    barrier monitored_barrier all_reduce all_reduce_coalesced broadcast broadcast_object_list reduce
+    all_gather all_gather_object all_gather_into_tensor all_gather_single all_gather_coalesced gather
+    gather_object scatter scatter_object_list reduce_scatter reduce_scatter_tensor reduce_scatter_single
+    all_to_all all_to_all_single new_group
+    """.split()
+)
 # What makes groups: every rank of the job calls it, those that are in none of them too.
-GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group", "init_device_mesh", "DeviceMesh"})  # fmt: skip
-HOROVOD_COLLECTIVES = frozenset({
-    "allreduce", "allreduce_", "grouped_allreduce", "allgather", "allgather_object", "broadcast", "broadcast_",
-    "broadcast_object", "broadcast_parameters", "broadcast_optimizer_state", "broadcast_variables", "alltoall",
-    "reducescatter", "barrier",
-})  # fmt: skip
-# Lightning 2: what every rank must call. `Trainer.save_checkpoint` ends with a barrier of its strategy, and so does Fabric's save.
+GROUP_MAKERS = frozenset(
+    "new_group new_subgroups new_subgroups_by_enumeration split_group init_device_mesh DeviceMesh".split()
+)
+HOROVOD_COLLECTIVES = frozenset(
+    """
+    allreduce allreduce_ grouped_allreduce allgather allgather_object broadcast broadcast_ broadcast_object
+    broadcast_parameters broadcast_optimizer_state broadcast_variables alltoall reducescatter barrier
+    """.split()
+)
+# Lightning 2: what every rank must call. `Trainer.save_checkpoint` and Fabric's save end with a barrier.
 LIGHTNING_STRATEGY = frozenset({"barrier", "reduce", "all_gather", "broadcast", "reduce_boolean_decision"})
-LIGHTNING_FABRIC = frozenset({"barrier", "all_gather", "all_reduce", "broadcast", "save", "load"})  # fmt: skip
-ACCELERATE_COLLECTIVES = frozenset({"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})  # fmt: skip
+LIGHTNING_FABRIC = frozenset("barrier all_gather all_reduce broadcast save load".split())
+ACCELERATE_COLLECTIVES = frozenset(
+    "wait_for_everyone gather gather_for_metrics reduce pad_across_processes".split()
+)
 
-_TORCH_DISTRIBUTED = frozenset({
-    *TORCH_COLLECTIVES, "init_process_group", "destroy_process_group", "get_rank", "get_world_size", "is_initialized",
-    "is_available", "send", "recv", "isend", "irecv", "ReduceOp",
-})  # fmt: skip
+_TORCH_DISTRIBUTED = frozenset(
+    {
+        *TORCH_COLLECTIVES,
+        "init_process_group",
+        "destroy_process_group",
+        "get_rank",
+        "get_world_size",
+        "is_initialized",
+        "is_available",
+        "send",
+        "recv",
+        "isend",
+        "irecv",
+        "ReduceOp",
+    }
+)
 
 
 @cache

@@ -1,8 +1,12 @@
-"""A line of /proc/PID/stat, and who started whom."""
+"""What the kernel shows of a process in /proc/PID: its state, environment, open files, schedule; and who started whom.
+
+A process is named by its pid, by `self`, or, for a thread, by `PID/task/TID`.
+"""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import NamedTuple
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")  # of a second
 STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
@@ -10,12 +14,13 @@ DEAD_STATES = frozenset("ZXx")
 # Fields of proc_pid_stat(5), counted from 0 behind the command in brackets.
 _STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CHILDREN_TICKS, _START_TICKS = 0, 1, 11, 12, 13, 19
 _PROCESSOR, _EXIT_CODE = 36, 49
+_NANOSECONDS = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """A process, or a thread, at one moment; a field is parsed when it is asked for."""
 
+    pid: int
     name: str  # the command's, at most 15 characters
     fields: tuple[str, ...]
 
@@ -66,17 +71,102 @@ class Stat:
 def parse_stat(text: str) -> Stat:
     """The line of /proc/PID/stat taken apart; the command in it may itself hold brackets and blanks."""
     head, _, tail = text.rpartition(")")
-    return Stat(head.partition("(")[2], tuple(tail.split()))
+    pid, _, name = head.partition("(")
+    return Stat(int(pid), name, tuple(tail.split()))
 
 
-def read_stat(pid: int, thread: int | None = None, root: str = "/proc") -> Stat:
+def read_stat(process: int | str, root: str = "/proc") -> Stat:
     """What the kernel shows of the process, or of one of its threads.
 
     Raises:
         OSError: it has ended.
     """
-    task = "" if thread is None else f"/task/{thread}"
-    return parse_stat(read_text(f"{root}/{pid}{task}/stat"))
+    return parse_stat(read_text(f"{root}/{process}/stat"))
+
+
+def find_process(pid: int) -> Stat | None:
+    """The process as the kernel shows it; None if there is no such process."""
+    with suppress(OSError):  # it ended, perhaps between open and read
+        return read_stat(pid)
+    return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    process = find_process(pid)
+    return process is not None and process.state not in DEAD_STATES
+
+
+def read_status(process: int | str, root: str = "/proc") -> dict[str, str]:
+    """The lines of /proc/PID/status: `Uid`, `NSpid`, `TracerPid` and the like, each as the kernel writes it.
+
+    Raises:
+        OSError: it has ended.
+    """
+    lines = (line.partition(":") for line in read_text(f"{root}/{process}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def read_schedule(process: int | str) -> tuple[float, float, int]:
+    """Seconds on a processor, seconds ready to run that waited for one, and how often it was given one (sched-stats.rst).
+
+    Raises:
+        OSError: it has ended, or the kernel does not count.
+        ValueError: the kernel writes something else.
+    """
+    ran, waited, times = read_text(f"/proc/{process}/schedstat").split()[:3]
+    return int(ran) / _NANOSECONDS, int(waited) / _NANOSECONDS, int(times)
+
+
+def read_wait_channel(process: int | str) -> str:
+    """The kernel function in which it waits; empty if it does not wait, or we may not look."""
+    with suppress(OSError):
+        name = read_text(f"/proc/{process}/wchan").strip()
+        return "" if name == "0" else name
+    return ""
+
+
+def read_environment(process: int | str, root: str = "/proc") -> dict[str, str]:
+    """The variables that it was started with.
+
+    Raises:
+        OSError: it has ended, or is another user's.
+    """
+    pairs = (entry.partition("=") for entry in read_text(f"{root}/{process}/environ").split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def list_pids() -> list[int]:
+    """Every process that this one can see."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def list_environments() -> Iterator[tuple[int, bytes]]:
+    """The pid and the environment, as bytes, of every process that may be read: this user's, or all as root."""
+    for pid in list_pids():
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            yield pid, file.read()
+
+
+def open_files(pid: int, root: str = "/proc") -> dict[int, str]:
+    """What each descriptor of a process stands for: a path, `socket:[123]`; empty where it is gone or we may not look."""
+    found: dict[int, str] = {}
+    with suppress(OSError):
+        for number in os.listdir(f"{root}/{pid}/fd"):
+            with suppress(OSError):  # closed since it was listed
+                found[int(number)] = os.readlink(f"{root}/{pid}/fd/{number}")
+    return found
+
+
+def socket_inodes(pid: int, root: str = "/proc") -> set[int]:
+    """The inodes of a process's sockets, as /proc/net has them; empty where it is gone or we may not look."""
+    targets = open_files(pid, root).values()
+    return {int(target[len("socket:[") : -1]) for target in targets if target.startswith("socket:[")}
+
+
+def has_gpu_open(pid: int) -> bool:
+    """Whether a process has a GPU's device node open; False if that cannot be seen."""
+    return any(path.startswith("/dev/nvidia") for path in open_files(pid).values())
 
 
 def read_text(path: str) -> str:
@@ -91,10 +181,8 @@ def read_text(path: str) -> str:
 
 def is_stopped(pid: int) -> bool:
     """Whether the process is held by a signal, as by Ctrl-Z, or by a debugger; False where it is gone."""
-    try:
-        return read_stat(pid).state in STOPPED_STATES
-    except (OSError, IndexError):
-        return False
+    process = find_process(pid)
+    return process is not None and process.state in STOPPED_STATES
 
 
 def children(pid: int, root: str = "/proc", *, of_main_thread: bool = False) -> list[int]:

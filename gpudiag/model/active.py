@@ -4,8 +4,7 @@ Times are seconds on the rank, rates are bytes per second (B/s) or floating-poin
 second (FLOP/s). `rank` is the rank that measured; `device_uuid` is missing where it works on the CPU.
 """
 
-from dataclasses import dataclass
-
+from gpudiag.model.codec import noun
 from gpudiag.model.measure import Incident, RankReport
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -33,7 +32,7 @@ NOT_TESTED = "not tested"
 COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ActivePlan:
     """What every rank is told: the tests, on which kind of device, and how much of it."""
 
@@ -46,7 +45,7 @@ class ActivePlan:
     numa_nodes: tuple[int | None, ...] = ()  # of each local rank's GPU; None where it is not known
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class BandwidthResult:
     """One copy, timed: bytes moved per second at the median time of its iterations.
 
@@ -72,7 +71,7 @@ class BandwidthResult:
     ended_seconds: Reading[float] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ComputeResult:
     """Square matrix products of one dtype, timed: 2 n^3 operations each, on random data.
 
@@ -93,7 +92,7 @@ class ComputeResult:
     ended_seconds: Reading[float] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class DeterminismResult:
     """One chain of operations from one seed, repeated: the digest it gave most often, and how many others.
 
@@ -110,7 +109,7 @@ class DeterminismResult:
     deviating: int  # repeats that gave another digest
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class PatternResult:
     """Patterns written to memory and read back: how much was tested, and what came back wrong."""
 
@@ -125,7 +124,7 @@ class PatternResult:
     flipped_bits: Reading[str] = NOT_ASKED  # hexadecimal, all that were seen
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class SustainedPoint:
     """Speed at one moment of a sustained load, `at_seconds` after it began."""
 
@@ -133,7 +132,7 @@ class SustainedPoint:
     flops_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class SustainedResult:
     """Matrix products without a pause, for `seconds`."""
 
@@ -144,7 +143,7 @@ class SustainedResult:
     points: tuple[SustainedPoint, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TelemetryPoint:
     """What one GPU's sensors said while a test ran, `at_seconds` after the ranks were started."""
 
@@ -158,7 +157,7 @@ class TelemetryPoint:
     clocks_event_reasons: Reading[tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Untested:
     """A GPU that no active test ran on, and why."""
 
@@ -169,7 +168,7 @@ class Untested:
     full: bool = False  # others leave too little of its memory for a rank
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NotTested:
     """A test that a rank left out because its GPU, or its host, has too little free memory for it."""
 
@@ -181,7 +180,7 @@ class NotTested:
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ActiveMeasurement:
     """Everything that the active tests of one run measured, and what happened to their ranks."""
 

@@ -14,12 +14,11 @@ Everything here is the standard library's: ranks run in the user's interpreter, 
 every import (docs/decisions/0021).
 """
 
-import builtins
 import json
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -34,6 +33,8 @@ _T = TypeVar("_T")
 
 # The codec writes such a field's members beside it instead of under its name.
 FLATTEN = {"flatten": True}
+# The codec neither writes nor reads such a field; it has a default.
+UNWRITTEN = {"unwritten": True}
 _NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does not have it")
 _REASONS = {reason.value: reason for reason in MissingReason}
 _NO_WORDS: dict[str, str] = {}
@@ -45,8 +46,8 @@ _Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be m
 def noun(cls: type[_T]) -> type[_T]:
     """The class as a frozen dataclass with slots, whose methods are shared instead of generated.
 
-    The nouns of a snapshot are made on every `gpudiag list`, and the methods that `dataclass` generates for
-    their many fields took a tenth of its time to compile. Everything else is a dataclass's: `fields`,
+    The nouns of a snapshot and of a report are made on every `gpudiag list`, and the methods that `dataclass` generates for
+    their many fields took a fifth of its time to compile (docs/decisions/0005). Everything else is a dataclass's: `fields`,
     `replace`, keyword arguments, defaults, slots.
     """
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
@@ -95,12 +96,22 @@ def _values(self: Any) -> tuple[Any, ...]:
     return tuple(getattr(self, name) for name in self.__match_args__)
 
 
+@cache
+def _compared_names(noun_type: Any) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(noun_type) if one.compare)
+
+
+def _compared(self: Any) -> tuple[Any, ...]:
+    kind: Any = type(self)
+    return tuple(getattr(self, name) for name in _compared_names(kind))
+
+
 def _equals(self: Any, other: object) -> Any:
-    return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(_compared(self))
 
 
 def _show(self: Any) -> str:
@@ -183,41 +194,20 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
     return document
 
 
+def written_fields(noun_type: Any) -> "list[Field[Any]]":
+    """The fields that a document has, or whose members it has."""
+    return [one for one in fields(noun_type) if not one.metadata.get("unwritten")]
+
+
 @cache
 def _written_fields(noun_type: Any) -> tuple[tuple[str, bool], ...]:
     """Each field's name, and whether its members are written beside it."""
-    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in fields(noun_type))
+    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in written_fields(noun_type))
 
 
 def format_time(moment: datetime) -> str:
     """A moment as documents write it: UTC, milliseconds, `2026-11-20T21:04:05.123Z`."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def loads(text: str) -> Any:
-    """The noun that a document's JSON text describes.
-
-    Raises:
-        UsageError: it is not JSON, or not a document of gpudiag that this version knows.
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"not a JSON document: {error}") from error
-    return from_document(document)
-
-
-def from_document(document: Any) -> Any:
-    """The noun that a document describes, by its `schema`.
-
-    Raises:
-        UsageError: no or an unknown schema name, or a field that does not fit it.
-    """
-    from gpudiag.model.documents import noun_type
-
-    if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
-        raise UsageError("not a gpudiag document: it has no `schema`")
-    return decode(noun_type(document["schema"]), document)
 
 
 class _MisfitError(Exception):
@@ -320,7 +310,7 @@ _SCALARS: dict[Any, type] = {
 
 @cache
 def _field_plan(noun_type: Any) -> tuple[_Plan, ...]:
-    return tuple(_Plan(noun_type, one) for one in fields(noun_type))
+    return tuple(_Plan(noun_type, one) for one in written_fields(noun_type))
 
 
 def _noun(noun_type: Any, document: Any, otherwise: Missing | None) -> Any:
@@ -501,11 +491,7 @@ def type_hints(noun_type: Any) -> dict[str, Any]:
 
 @cache
 def field_type(noun_type: Any, name: str) -> Any:
-    """The type of one field.
-
-    Snapshots are made by the quickest command, so what it may not need is imported under TYPE_CHECKING in
-    their modules. It is loaded when the field is read, or its type asked for.
-    """
+    """The type of one field."""
     [written] = [one.type for one in fields(noun_type) if one.name == name]
     if not isinstance(written, str):
         return written
@@ -514,34 +500,4 @@ def field_type(noun_type: Any, name: str) -> Any:
 
 @cache
 def _evaluated(annotation: str, module: str) -> Any:
-    own = vars(sys.modules[module])
-    return eval(annotation, own, _NamesForTypes(own))  # noqa: S307 - an annotation in our own source
-
-
-class _NamesForTypes(dict[str, Any]):
-    """The names that a module's annotations may use beyond those it has loaded."""
-
-    def __init__(self, own: dict[str, Any]) -> None:
-        super().__init__(datetime=datetime)
-        self._own = own
-
-    def __missing__(self, name: str) -> Any:
-        if name in self._own or hasattr(builtins, name):
-            raise KeyError(name)
-        found = next((vars(module)[name] for module in _late_modules() if name in vars(module)), None)
-        if found is None:
-            raise KeyError(f"{name} is in none of the modules that _late_modules of {__name__} lists")
-        return found
-
-
-def _late_modules() -> Iterator[types.ModuleType]:
-    """The modules whose nouns others import only for the type checker, each loaded in turn."""
-    from gpudiag.model import host
-
-    yield host
-    from gpudiag.model import host_state, kernel_log
-
-    yield from (host_state, kernel_log)
-    from gpudiag.model import active, training
-
-    yield from (active, training)
+    return eval(annotation, vars(sys.modules[module]))  # noqa: S307 - an annotation in our own source

@@ -1,17 +1,18 @@
 """Context: all that a check may see."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpus, Sample
 from gpudiag.model.kernel_log import KernelEvent
-from gpudiag.model.measure import Measures
 from gpudiag.model.plan import FreeMemory
 from gpudiag.model.reading import NOT_ASKED, Reading
+from gpudiag.model.report import Measures
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Context:
     """What was gathered, and what is expected: the only input of a check.
 

@@ -6,17 +6,14 @@ Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, ClassVar
+from datetime import datetime
+from typing import ClassVar
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.codec import FLATTEN, noun
+from gpudiag.model.host import Machine
+from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, Scalar
-
-if TYPE_CHECKING:  # model.codec loads these where the types are needed
-    from datetime import datetime
-
-    from gpudiag.model.host import Machine
-    from gpudiag.model.kernel_log import KernelEvent
 
 
 class SourceState(StrEnum):

@@ -1,13 +1,15 @@
 """The documents there are, by schema name, and the JSON Schema of each, from the nouns' own annotations."""
 
+import json
 import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import type_hints
+from gpudiag.model.benchmark import Judgement
+from gpudiag.model.codec import decode, type_hints, written_fields
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
@@ -15,7 +17,7 @@ from gpudiag.model.history import History
 from gpudiag.model.job import HangReport, Job
 from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
@@ -52,6 +54,7 @@ DOCUMENTS: dict[str, type] = {
         History,
         LogExplanation,
         LintReport,
+        Judgement,
         HangReport,
         Job,
         JobRun,
@@ -69,9 +72,32 @@ def noun_type(schema: str) -> type:
     """
     if schema in DOCUMENTS:
         return DOCUMENTS[schema]
-    near = find_nearest(schema, DOCUMENTS)
-    hint = f"did you mean {near}?" if near else f"known: {', '.join(DOCUMENTS)}"
+    hint = did_you_mean(schema, DOCUMENTS) or f"known: {', '.join(DOCUMENTS)}"
     raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
+
+
+def loads(text: str) -> Any:
+    """The noun that a document's JSON text describes.
+
+    Raises:
+        UsageError: it is not JSON, or not a document of gpudiag that this version knows.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not a JSON document: {error}") from error
+    return from_document(document)
+
+
+def from_document(document: Any) -> Any:
+    """The noun that a document describes, by its `schema`.
+
+    Raises:
+        UsageError: no or an unknown schema name, or a field that does not fit it.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+        raise UsageError("not a gpudiag document: it has no `schema`")
+    return decode(noun_type(document["schema"]), document)
 
 
 # --- their schemas
@@ -109,7 +135,7 @@ def _noun_schema(noun: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = type_hints(noun)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for field in fields(noun):
+    for field in written_fields(noun):
         if field.metadata.get("flatten"):
             inner = _noun_schema(hints[field.name], definitions)
             properties |= inner["properties"]

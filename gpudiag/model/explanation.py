@@ -1,9 +1,9 @@
 """The answers of `gpudiag explain`: about one topic, or about what it recognised in logs."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from gpudiag.compat import StrEnum
+from gpudiag.model.codec import noun
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import NcclLog
 
@@ -18,7 +18,7 @@ class Role(StrEnum):
     SYMPTOM = "symptom"  # what a fault elsewhere looks like from here
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Example:
     """A script that shows what an explanation speaks of: `wrong`, `right`."""
 
@@ -26,7 +26,7 @@ class Example:
     code: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Explanation:
     """One topic explained; what does not apply to it is empty."""
 
@@ -43,7 +43,7 @@ class Explanation:
     examples: tuple[Example, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Sighting:
     """One failure recognised in logs: where, how often, and whether another one there explains it."""
 
@@ -61,7 +61,7 @@ class Sighting:
     went_on: bool = False  # the run went on after it
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class UnknownError:
     """An error that no known failure explains: the words of the log, and the user's own line."""
 
@@ -74,7 +74,7 @@ class UnknownError:
     meaning: str = ""  # the general meaning of an error of this kind
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LogRead:
     """One log that was given: how much of it was read, or why not."""
 
@@ -98,7 +98,7 @@ class VerdictKind(StrEnum):
     NOTHING = "nothing_wrong"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Echo:
     """Lines of one sort that only follow from what failed first."""
 
@@ -110,7 +110,7 @@ class Echo:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Verdict:
     """Who failed first, and by which line; what is not known is empty."""
 
@@ -132,7 +132,7 @@ class Verdict:
     echoes: tuple[Echo, ...] = ()  # the most frequent first
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LogExplanation:
     """`gpudiag.log_explanation/1`: who failed first, and what was recognised in logs, the likeliest cause first."""
 

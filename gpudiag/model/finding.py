@@ -1,11 +1,12 @@
 """What a check concludes: outcomes, findings and the result of one check."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import field, replace
 
-from gpudiag.compat import StrEnum
-from gpudiag.model.evidence import Evidence, Subject
-from gpudiag.model.reading import MissingReason
+from gpudiag.compat import Self, StrEnum
+from gpudiag.model.codec import UNWRITTEN, noun
+from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
+from gpudiag.model.reading import Missing, MissingReason
 
 
 class Outcome(StrEnum):
@@ -60,7 +61,7 @@ class Owner(StrEnum):
     JOB = "job"
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
@@ -78,13 +79,31 @@ class Finding:
     evidence: tuple[Evidence, ...]
     remedy: str
     blocks_jobs: bool = True
+    # The remedy with INDEX where a command names the GPU; empty in a finding that was read from a document.
+    remedy_of_any: str = field(default="", compare=False, metadata=UNWRITTEN)
+
+    def with_remedy(self, remedy: str) -> Self:
+        """The finding with this remedy; INDEX in it is the GPU that the finding is about."""
+        return replace(self, remedy=name_gpu_in(remedy, self.subject), remedy_of_any=remedy)
+
+
+def name_gpu_in(remedy: str, *subjects: Subject) -> str:
+    """The remedy with the GPUs' indices for INDEX, else their bus ids; for all GPUs where it is about none."""
+    names = [_name_of(one) for one in subjects if isinstance(one, DeviceSubject)]
+    known = [name for name in names if name is not None]
+    return remedy.replace("INDEX", ",".join(known)) if known else remedy.replace(" -i INDEX", "")
+
+
+def _name_of(gpu: DeviceSubject) -> str | None:
+    names = (gpu.nvml_index, gpu.bus_id, gpu.uuid)
+    return next((str(one) for one in names if not isinstance(one, Missing)), None)
 
 
 # A check skipped for these reasons does not apply to the machine; any other SKIP is a gap.
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CheckResult:
     """What one check concluded; `reason` says why it was skipped or could not look.
 

@@ -1,9 +1,9 @@
 """What is remembered of a machine: its runs, its GPUs, and what it measured when it was good."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from gpudiag.model.codec import noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import NOT_ASKED, Reading
@@ -11,7 +11,7 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 UNREAD = "the history"  # how the reason for an unreadable history begins; checks that need it add nothing
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Sample:
     """One number that a run measured, in the metric's unit: `memory_copy` of one GPU, in B/s.
 
@@ -27,7 +27,7 @@ class Sample:
     judged: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Baseline:
     """What one metric of one GPU was in the last good runs: the median over `count` of them."""
 
@@ -40,7 +40,7 @@ class Baseline:
     latest_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class KnownGpu:
     """A GPU that this machine had, when it was last seen working, and the NVML index that it had then."""
 
@@ -52,7 +52,7 @@ class KnownGpu:
     nvml_index: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class KnownGpus:
     """The GPUs that this machine had in its last good run, and which share of the machine was looked at.
 
@@ -65,7 +65,7 @@ class KnownGpus:
     in_container: bool
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class StoredRun:
     """One run in the store."""
 
@@ -76,7 +76,7 @@ class StoredRun:
     simulated: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class History:
     """`gpudiag.history/1`: what the store holds about one machine; runs newest first.
 

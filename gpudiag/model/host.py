@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gpudiag.model.codec import noun
+from gpudiag.model.host_state import HostState
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-
-if TYPE_CHECKING:  # model.codec loads it where the types are needed
-    from gpudiag.model.host_state import HostState
-
 
 NVIDIA_VENDOR_ID = "10de"
 DISPLAY_CLASSES = ("0300", "0302")  # PCI classes of a GPU: VGA, 3D

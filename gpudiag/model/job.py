@@ -7,7 +7,7 @@ Who uses what:
 - `gpudiag.checks.job.verdict.judge_job` turns a `Job` of at least two looks into findings, and is pure.
 - `gpudiag.runs.hang.watch_job` is both in one, for whoever has a job's pid: `gpudiag hang`, `gpudiag run`.
 
-A job with its looks is plain data: `codec.to_document(job)` and `codec.from_document(Job, ...)` write and read it, which
+A job with its looks is plain data: `codec.to_document(job)` and `documents.from_document` write and read it, which
 is how recorded looks become tests.
 """
 

@@ -67,7 +67,7 @@ class LintedFile:
     path: str
     programs: int  # the scripts in it: one, or the fences of a page
     remark: str | None = None  # why it was not read, or what of it was left out
-    ignored: int = 0  # mistakes that a comment of the file asks to be silent about
+    ignored: int = 0  # mistakes that a comment of the file silences
 
 
 @dataclass(frozen=True, slots=True)

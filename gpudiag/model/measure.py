@@ -1,16 +1,9 @@
 """What was measured on ranks, with the method; and what happened to a rank or a link. No verdicts."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from gpudiag.compat import StrEnum
+from gpudiag.model.codec import noun
 from gpudiag.model.evidence import Evidence, Scalar, Subject
 from gpudiag.model.reading import NOT_ASKED, Reading
-
-if TYPE_CHECKING:
-    from gpudiag.model.active import ActiveMeasurement
-    from gpudiag.model.training import StrategyMeasurement
-
 
 # --- what pairs of nodes exchanged
 
@@ -31,7 +24,7 @@ class Symptom(StrEnum):
     LOSSY = "lossy"  # fast as a rule, and now and then it takes as long as a retransmission
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Node:
     """What is held to be good or bad as a whole: a host with its ranks, or one rank that acts as a node."""
 
@@ -39,7 +32,7 @@ class Node:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Exchange:
     """What two ranks of different nodes exchanged in one round, each sending as much as it received.
 
@@ -59,7 +52,7 @@ class Exchange:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Suspect:
     """What stands out, and was confirmed: a node, a rail of one, or the link between two.
 
@@ -79,7 +72,7 @@ class Suspect:
     words: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Localisation:
     """Which nodes and links stand out among those of one run.
 
@@ -101,7 +94,7 @@ class Localisation:
 # --- what ranks measured
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class HostCounters:
     """Counters of one host at one moment; all only ever rise until the next boot.
 
@@ -118,7 +111,7 @@ class HostCounters:
     oom_kills: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Movement:
     """One counter that rose, of which device or host, by how much, and where it was read."""
 
@@ -135,7 +128,7 @@ class Movement:
         return self.after - self.before
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CollectiveResult:
     """One operation at one size: times over ranks, bandwidths as nccl-tests defines them.
 
@@ -167,7 +160,7 @@ class CollectiveResult:
     verify_share: Reading[float] = NOT_ASKED  # of the ranks' time, for filling and comparing the buffers
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankReport:
     """What one rank did: the last stage it reached, and how its process ended.
 
@@ -220,7 +213,7 @@ class IncidentKind(StrEnum):
     INTERRUPTED = "interrupted"  # nothing moved between ranks for a while, and then it did
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Incident:
     """What happened to one rank: when, at which stage, and how it is known. No verdict."""
 
@@ -237,7 +230,7 @@ class Incident:
         return {fact.name: fact.value for fact in self.evidence}
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class InjectedFault:
     """A fault that `--inject` asked for, whether it really happened, and when: seconds since the start."""
 
@@ -246,7 +239,7 @@ class InjectedFault:
     at_seconds: Reading[float] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CollectiveMeasurement:
     """One nccl-test run: its ranks, what they measured, and what happened to them."""
 
@@ -272,12 +265,3 @@ class CollectiveMeasurement:
     localisation: Reading[Localisation] = NOT_ASKED
     sizes_left_out: int = 0  # of those that were wanted: an operation between hosts took so long
     nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """Everything measured for one report; what was not measured is NOT_ASKED."""
-
-    collective: Reading[CollectiveMeasurement] = NOT_ASKED
-    active: "Reading[ActiveMeasurement]" = NOT_ASKED
-    training: "Reading[tuple[StrategyMeasurement, ...]]" = NOT_ASKED  # one per strategy that ran

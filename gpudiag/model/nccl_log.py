@@ -1,12 +1,11 @@
 """What NCCL says of itself in a job's logs (NCCL_DEBUG=INFO): ranks, networks, transports, and what is wrong with them."""
 
-from dataclasses import dataclass
-
+from gpudiag.model.codec import noun
 from gpudiag.model.finding import Outcome, Owner
 from gpudiag.model.reading import Reading
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class LogPlace:
     """One line of one log, as evidence."""
 
@@ -15,7 +14,7 @@ class LogPlace:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclInterface:
     """A network interface that NCCL found, with the address that it has there."""
 
@@ -23,7 +22,7 @@ class NcclInterface:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclNic:
     """One port of an RDMA device that NCCL found."""
 
@@ -32,7 +31,7 @@ class NcclNic:
     link: str  # `IB` or `RoCE`, as NCCL writes it
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclProcess:
     """One process that printed lines of NCCL."""
 
@@ -47,7 +46,7 @@ class NcclProcess:
     settings: dict[str, str]  # variables that NCCL says it was given
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclRank:
     """One rank of a communicator, and where it is."""
 
@@ -59,7 +58,7 @@ class NcclRank:
     completed: bool  # its log says that the communicator was made
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclPath:
     """How ranks send to each other, for all pairs that do it alike."""
 
@@ -69,7 +68,7 @@ class NcclPath:
     channels: int  # of all these pairs
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclPair:
     """How one rank sends to another."""
 
@@ -79,7 +78,7 @@ class NcclPair:
     channels: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclChannels:
     """How many channels a communicator has, for each use."""
 
@@ -88,7 +87,7 @@ class NcclChannels:
     p2p: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclCommunicator:
     """One communicator: its ranks, how they reach each other, and what making it took."""
 
@@ -104,7 +103,7 @@ class NcclCommunicator:
     rings: tuple[str, ...]  # `0 1 2 3`, as its first rank prints them
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclChoice:
     """The algorithm and protocol that NCCL took for one operation, and for which sizes."""
 
@@ -116,7 +115,7 @@ class NcclChoice:
     largest_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclFinding:
     """One thing that makes NCCL slow, or lets it fail, and that its own lines show."""
 
@@ -131,7 +130,7 @@ class NcclFinding:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class NcclLog:
     """All that NCCL's lines in the given logs show."""
 

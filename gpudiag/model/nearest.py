@@ -20,5 +20,11 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
     return bare[first] if len(set(closeness)) == len(closeness) else None
 
 
+def did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
+    """The question `did you mean h100x8?` after `before`, with the known word nearest to a wrong one; empty where none is near."""
+    near = find_nearest(word, known)
+    return f"{before}did you mean {near}?" if near else ""
+
+
 def _bare(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "")

@@ -1,6 +1,6 @@
-"""Numbers of ranks, GPUs and links in words."""
+"""Numbers in words: which ranks, GPUs and links, and how many of a thing; and a list of words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _MOST_PARTS = 8
 
@@ -20,10 +20,20 @@ def number_ranges(numbers: Iterable[int]) -> str:
     more = sum(count for _, count in parts[_MOST_PARTS:])
     if more:
         words.append(f"{more} more")
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
+    return join_words(words)
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0, 1 and 3`, `ranks 0-6 and 8`."""
     several = set(ranks)
     return f"rank{'s' * (len(several) != 1)} {number_ranges(several)}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """`1 rank`, `0 ranks`, `8 ranks`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; empty for none."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from gpudiag.errors import UsageError
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 
 ALL = "all"
 MIN_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS = 0.1, 600.0  # of --deadline, wherever it stands
@@ -115,8 +115,7 @@ def require_known(value: str, known: Sequence[str], what: str) -> None:
     """
     if value in known:
         return
-    near = find_nearest(value, known)
-    hint = f"did you mean {near}?" if near else f"choose from {', '.join(known)}"
+    hint = did_you_mean(value, known) or f"choose from {', '.join(known)}"
     raise UsageError(f"{value!r} is not {what} that gpudiag knows", hint=hint)
 
 

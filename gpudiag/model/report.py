@@ -1,18 +1,29 @@
 """The documents that commands print, of one machine or of many: verdict first, then what it rests on."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import ClassVar
 
 from gpudiag.compat import Self
-from gpudiag.model.codec import FLATTEN
+from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first
-from gpudiag.model.measure import CollectiveMeasurement, Measures
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.model.training import StrategyMeasurement
 
 
-@dataclass(frozen=True, slots=True)
+@noun
+class Measures:
+    """Everything measured for one report; what was not measured is NOT_ASKED."""
+
+    collective: Reading[CollectiveMeasurement] = NOT_ASKED
+    active: Reading[ActiveMeasurement] = NOT_ASKED
+    training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED  # one per strategy that ran
+
+
+@noun
 class Report:
     """`gpudiag.report/1`: the verdict on one machine, every check's result, and what they saw."""
 
@@ -28,7 +39,7 @@ class Report:
         return tuple(finding for result in self.results for finding in result.findings)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class CollectiveReport:
     """`gpudiag.collective/1`: the outcome of an nccl-test run, its results, ranks and findings.
 
@@ -55,7 +66,7 @@ class CollectiveReport:
         return cls(report.verdict, measured, worst_first(report.findings()), report.snapshot.simulated)
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class MachineVerdict:
     """One machine's report, or the reason why it could not be read; such a machine is ERROR."""
 
@@ -69,7 +80,7 @@ class MachineVerdict:
     skipped: int
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class FindingGroup:
     """The same finding on one machine or many; for a check that could not look, `code` is its name."""
 
@@ -83,7 +94,7 @@ class FindingGroup:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class MergedReport:
     """`gpudiag.merged/1`: the worst verdict of all machines, and each finding once with its machines.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from gpudiag.model.codec import noun
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import Incident, InjectedFault, RankReport
 from gpudiag.model.option import Plan, option
@@ -28,7 +29,7 @@ MAX_BATCH_SIZE = 4096
 MAX_SEED = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class GradientParts:
     """What a gradient that is not the expected one is made of, on one rank.
 
@@ -58,7 +59,7 @@ class GradientParts:
     own_rest: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class StepParts:
     """What a step of the optimizer that is not the expected one is made of, on one rank; of `tensors`, which are off."""
 
@@ -85,7 +86,7 @@ class StepParts:
     all_unmoved: bool = False  # whether all that this rank keeps of any tensor is where it was
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class KeptTensor:
     """How many elements of a parameter a rank keeps between steps, and how many there are."""
 
@@ -170,7 +171,7 @@ class TrainingPlan(Plan):
         self.require_options()
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TensorFact:
     """One tensor of the model as one rank holds it, whole.
 
@@ -184,7 +185,7 @@ class TensorFact:
     error: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankStart:
     """What one rank holds before its first step, and how its framework sees the run."""
 
@@ -210,7 +211,7 @@ class RankStart:
     foreign_in_optimizer: Reading[int] = NOT_ASKED  # tensors that it steps and that are not the model's
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankStep:
     """One verified step on one rank. A number that is not finite is None.
 
@@ -245,7 +246,7 @@ class RankStep:
     noise: str | None = None  # digest of torch's random numbers after the forward pass, where it drew some
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankEpochEnd:
     """Where a rank's epoch ended: it has no more data after that many steps, or it saw others have none."""
 
@@ -255,7 +256,7 @@ class RankEpochEnd:
     agreed: bool  # every rank ended here
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankProof:
     """What one rank found after the verified steps."""
 
@@ -274,7 +275,7 @@ class RankProof:
     buckets: Reading[int] = NOT_ASKED  # in which gradients are averaged, where the framework has any
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankSpeed:
     """What one rank measured over the timed steps, in seconds per step.
 
@@ -297,7 +298,7 @@ class RankSpeed:
     device_memory_bytes: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class StrategyMeasurement:
     """One strategy on its ranks: all that they told, and what happened to them."""
 
@@ -324,7 +325,7 @@ class StrategyMeasurement:
     late_steps: tuple[RankStep, ...] = ()  # one more on every rank after the timed ones
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Verification:
     """One thing that was proved or disproved: what was found, and the limit it was held against."""
 
@@ -334,7 +335,7 @@ class Verification:
     limit: Reading[float] = NOT_ASKED
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class StepShares:
     """Where the time of a step goes; the shares add up to 1."""
 
@@ -345,7 +346,7 @@ class StepShares:
     communication: float  # exposed, with what the framework costs
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class RankPace:
     """One rank's step times and peak memory."""
 
@@ -357,7 +358,7 @@ class RankPace:
     device_memory_bytes: Reading[int]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class StrategyResult:
     """One strategy: its verdict, what was verified, what was measured.
 
@@ -402,7 +403,7 @@ class StrategyResult:
         return self.reason is None
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class ScriptResult:
     """What the ranks of a user's own script did."""
 
@@ -416,7 +417,7 @@ class ScriptResult:
     verifications: tuple[Verification, ...] = ()  # what was seen of its training, and what was not
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class Advice:
     """Which strategy suits this machine and model size, and why."""
 
@@ -424,7 +425,7 @@ class Advice:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@noun
 class TrainingReport:
     """`gpudiag.training/1`: the verdict, each strategy's result, and the findings of all.
 

@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+from gpudiag.linux.proc import read_schedule
+
 _MOST_FACTOR = 4.0  # own choice: no wait is longer than five times its limit ...
 _MOST_SECONDS = 10.0  # ... or than ten seconds more
-_NANOSECONDS = 1e9
 _MOST_SHARE = 0.9  # of a time that threads may have waited all together, each at the same moment
 _of_ended_threads: list[float] = []  # of this process
 
@@ -35,7 +36,7 @@ def waited_seconds(pid: int | str = "self") -> float:
     except OSError:
         return 0.0
     ended = sum(_of_ended_threads) if pid == "self" else 0.0
-    return ended + sum(_waited(f"/proc/{pid}/task/{thread}/schedstat") for thread in threads)
+    return ended + sum(_waited(f"{pid}/task/{thread}") for thread in threads)
 
 
 def note_end_of_thread() -> None:
@@ -50,7 +51,7 @@ def given_seconds(seconds: float) -> float:
 
 def own_thread_waited_seconds() -> float:
     """Seconds that this thread has waited for a processor since it was started; 0 if not known."""
-    return _waited("/proc/thread-self/schedstat")
+    return _waited("thread-self")
 
 
 def deadline_for(
@@ -68,9 +69,8 @@ def deadline_for(
     return moment
 
 
-def _waited(path: str) -> float:
+def _waited(thread: str) -> float:
     try:
-        with open(path) as file:
-            return int(file.read().split()[1]) / _NANOSECONDS
-    except (OSError, IndexError, ValueError):  # it has ended, or the kernel does not count
+        return read_schedule(thread)[1]
+    except (OSError, ValueError):  # it has ended, or the kernel does not count
         return 0.0

@@ -25,14 +25,20 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from gpudiag.errors import ShortageError
+from gpudiag.linux.child import (
+    Child,
+    KilledChildren,
+    die_with_parent,
+    drop_standard_files,
+    with_import_path,
+)
 
 RESULT_FD = 3  # where a program writes its messages
 OUTLIVES = "outlives"  # a message ("outlives", True): from now on the child is left to end by itself
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _M_ARENA_MAX = -8  # malloc.h of glibc
 _SHORTAGE = "shortage"  # a message ("shortage", WORDS, HINT): this process was refused what the probe needs
 _READ_BYTES = 1 << 16
@@ -82,8 +88,7 @@ def pop_json(received: bytearray) -> list[Any]:
     return messages
 
 
-# Killed children that were not reapable when we left them; init reaps them once we are gone.
-_unreaped: list[int] = []
+_killed = KilledChildren()
 
 
 class GuardedChild:
@@ -118,6 +123,7 @@ class GuardedChild:
         self.shortage: tuple[str, str] | None = None  # what the child was refused, and the next step
         self._outlives = False  # it has asked not to be killed
         self._group = group
+        self._child = Child(pid, leads_group=group)
         self._end_other = end
         self._pop = pop_json if json else pop_marshal
         self._received = {result_fd: bytearray()}
@@ -186,14 +192,15 @@ class GuardedChild:
         if self._end_other is not None:
             code = self._end_other()
         elif (ending != "finished" or self._group) and not self._outlives:
-            _kill(self.pid, group=self._group)
+            self._child.kill()
         for fd in self._received:
             os.close(fd)
         self._received.clear()
         self.ending = ending
         self.seconds = monotonic() - self.started_at if seconds is None else seconds
         if self._end_other is None:
-            code = _reap(self.pid, wait=not self._outlives)
+            code = self._child.wait(0.0 if self._outlives else _REAP_SECONDS)
+            _killed.add(self._child)
         self.detail = detail or (noise if ending != "crashed" else " ".join((_how(code), noise)).strip())
 
     def _drain_noise(self) -> str:
@@ -217,7 +224,7 @@ def start_guarded(entry: str, *arguments: Any) -> GuardedChild:
     Raises:
         ShortageError: no process can be started here, or there is no /proc.
     """
-    _reap_left_behind()
+    _killed.count()
     if _has_threads():
         return _start_interpreter(entry, arguments)
     result, write_end = os.pipe()
@@ -242,7 +249,7 @@ def start_program(argv: Sequence[str], environment: Mapping[str, str]) -> Guarde
     Raises:
         ShortageError: no process can be started here.
     """
-    _reap_left_behind()
+    _killed.count()
     result, result_write = os.pipe()
     noise, noise_write = os.pipe()
     parent = os.getpid()
@@ -317,14 +324,12 @@ def _run_forked(parent: int, write_end: int, entry: str, arguments: Sequence[Any
         gc.disable()  # it lives for one answer
         emit = marshal_writer(write_end)
         try:
-            die_with(parent)
+            die_with_parent(parent)
             ctypes.CDLL(None).mallopt(
                 _M_ARENA_MAX, 1
             )  # each further one takes 64 MB of a limited address space
             _forget_signals()
-            null = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
+            drop_standard_files()
             _close_all_but(write_end)
         except OSError as error:
             emit_shortage(emit, error)
@@ -369,13 +374,6 @@ def emit_shortage(emit: Callable[[Any], None], error: BaseException) -> bool:
     return shortage is not None
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when the thread that started it ends, however it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before we asked
-        os._exit(1)
-
-
 def _forget_signals() -> None:
     """Drop the handlers inherited from the parent; Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -405,7 +403,7 @@ def _exec(
 ) -> None:
     """Become the program `argv`; never returns."""
     try:
-        die_with(parent)
+        die_with_parent(parent)
         os.setpgid(0, 0)
         _forget_signals()
         # Copies above the targets first, so that no dup2 closes what a later one copies.
@@ -436,43 +434,8 @@ def _has_threads() -> bool:
 
 
 def _start_interpreter(entry: str, arguments: Sequence[Any]) -> GuardedChild:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     argv = [sys.executable, "-m", "gpudiag.probe.guarded", entry, json.dumps(arguments)]
-    return start_program(argv, environment)
-
-
-def _kill(pid: int, *, group: bool) -> None:
-    for kill, target in ((os.killpg, pid), (os.kill, pid)) if group else ((os.kill, pid),):
-        try:
-            kill(target, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # it has ended, or leads no group yet
-
-
-def _reap(pid: int, *, wait: bool) -> int | None:
-    """The exit status of a child that is ending, or minus its signal; None where it is not reapable in time."""
-    until = monotonic() + (_REAP_SECONDS if wait else 0.0)
-    while True:
-        try:
-            reaped, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:  # someone else reaped it
-            return None
-        if reaped:
-            return os.waitstatus_to_exitcode(status)
-        if monotonic() > until:
-            _unreaped.append(pid)
-            return None
-        sleep(0.0005)
-
-
-def _reap_left_behind() -> None:
-    for pid in list(_unreaped):
-        try:
-            reaped, _ = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            reaped = pid
-        if reaped:
-            _unreaped.remove(pid)
+    return start_program(argv, with_import_path(os.environ))
 
 
 def _how(code: int | None) -> str:

@@ -21,11 +21,13 @@ def read_sleeping(root: str = "/") -> tuple[int, dict[int, str]]:
     except OSError:
         return 0, {}
     asleep = {index: name for index, name in enumerate(bound) if is_asleep(os.path.join(folder, name))}
-    if not asleep:  # nearly always
-        return len(bound), {}
-    from gpudiag.probe.host.pci import bus_id_of_address
-
     return len(bound), {index: bus_id_of_address(name) for index, name in asleep.items()}
+
+
+def bus_id_of_address(address: str) -> str:
+    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain:0>8}:{rest}"
 
 
 def is_asleep(device: str) -> bool:

@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import Any
 
+from gpudiag.linux.child import die_with_parent
 from gpudiag.probe import packages
-from gpudiag.probe.guard import die_with
 from gpudiag.probe.job.permission import read_trace_rights
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, TIMED_OUT, Absent, Sheet
 
@@ -120,7 +120,7 @@ def _ask_other(python: str, names: Sequence[str]) -> tuple[dict[str, str], dict[
             capture_output=True,
             text=True,
             timeout=_INTERPRETER_SECONDS,
-            preexec_fn=partial(die_with, os.getpid()),
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
         found, torch = json.loads(done.stdout)
     except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpudiag.errors import UsageError
+from gpudiag.model.number_ranges import join_words
 from gpudiag.ranks.agents.network import MEETING_PORTS, has_address, is_own_address
 from gpudiag.ranks.launchers import (
     PROCESS_LAUNCHERS,
@@ -181,7 +182,7 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
     absent = [flag for flag, value in flags.items() if value is None]
     if absent:
         raise UsageError(
-            f"{_join(absent)} missing: --rank, --world-size and --init-method need each other",
+            f"{join_words(absent)} missing: --rank, --world-size and --init-method need each other",
             hint="or leave out all three, and gpudiag starts the ranks itself",
         )
     rank, world_size = int(flags["--rank"] or 0), int(flags["--world-size"] or 0)
@@ -222,7 +223,7 @@ def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
         absent = [name for name in _MASTER_VARIABLES if not variables.get(name)]
         if absent:
             raise UsageError(
-                f"--init-method env:// reads {_join(absent)}, and {'it is' if len(absent) == 1 else 'they are'} not set",
+                f"--init-method env:// reads {join_words(absent)}, and {'it is' if len(absent) == 1 else 'they are'} not set",
                 hint="set MASTER_ADDR to rank 0's machine, and MASTER_PORT to a port that is free there",
             )
         init_method = _tcp_url(variables["MASTER_ADDR"], parse_number(variables, "MASTER_PORT"))
@@ -247,11 +248,11 @@ def _read_variables(variables: Mapping[str, str]) -> RankEnvironment:
         present = [name for name in known if variables.get(name)]
         if present == ["LOCAL_RANK"]:
             raise UsageError(
-                f"LOCAL_RANK or --local-rank is set, but {_join(absent)} are not: no launcher started this process",
+                f"LOCAL_RANK or --local-rank is set, but {join_words(absent)} are not: no launcher started this process",
                 hint="leave out --local-rank, or unset LOCAL_RANK, and gpudiag starts the ranks itself",
             )
         raise UsageError(
-            f"{_join(present)} set but {_join(absent)} not: a launcher sets all of them",
+            f"{join_words(present)} set but {join_words(absent)} not: a launcher sets all of them",
             hint=f"set {' '.join(absent)}, or unset {' '.join(present)} and gpudiag starts the ranks itself",
         )
     launcher = _setter_of_rank(variables)
@@ -398,7 +399,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _join(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]

@@ -5,10 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpudiag.compat import StrEnum
 from gpudiag.errors import UsageError
+from gpudiag.linux.proc import read_status
 
 # What names a job: the last of the names must be set.
 _JOB_NAMES = (
@@ -420,13 +420,12 @@ def _launcher_on_this_machine() -> str:
     ancestors: list[str] = []
     while pid not in ("0", "1") and len(ancestors) < 20:
         try:
-            status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+            fields = read_status(pid)
         except OSError:
             break
-        fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
         if fields.get("Name", "").startswith(("hydra_pmi", "mpispawn", "orted", "prted")):
             return pid
-        pid = fields.get("PPid", "0").strip()
+        pid = fields.get("PPid", "0")
         ancestors.append(pid)
     return ancestors[0] if ancestors else ""
 

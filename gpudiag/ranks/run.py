@@ -17,11 +17,19 @@ class RankEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class RankResult:
+    """What one rank's entry returned."""
+
+    rank: int
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
     `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
-    returned a result and ended with status 0. `results` has the payload of each rank that returned one,
+    returned a result and ended with status 0. `returned` has each rank that returned a result,
     even if another rank failed. `reporter` says whether this process reports to the user: under a
     launcher every process gets the same run, and exactly one has it True.
     """
@@ -31,7 +39,7 @@ class RankRun:
     host: str
     reports: tuple[RankReport, ...]
     incidents: tuple[Incident, ...]
-    results: Mapping[int, Mapping[str, Any]]
+    returned: tuple[RankResult, ...]
     events: tuple[RankEvent, ...]
     injected: tuple[InjectedFault, ...]
     seconds: float
@@ -40,65 +48,7 @@ class RankRun:
     reporter: bool = True
     goes_on: bool = False  # the leader's `goes_on` said so: all agents run something more
 
-
-@dataclass(frozen=True, slots=True)
-class _RankResult:
-    """What one rank's entry returned, as agents send it."""
-
-    rank: int
-    payload: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class RunMessage:
-    """A run as agents send it: `RankRun` in types that JSON has."""
-
-    world_size: int
-    launcher: str
-    host: str
-    reports: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    results: tuple[_RankResult, ...]
-    events: tuple[RankEvent, ...]
-    injected: tuple[InjectedFault, ...]
-    seconds: float
-    timed_out: bool
-    given_up: bool
-    goes_on: bool
-
-
-def message_of_run(run: RankRun) -> RunMessage:
-    """The message that tells the other agents of the run."""
-    return RunMessage(
-        world_size=run.world_size,
-        launcher=run.launcher,
-        host=run.host,
-        reports=run.reports,
-        incidents=run.incidents,
-        results=tuple(_RankResult(rank, dict(payload)) for rank, payload in run.results.items()),
-        events=run.events,
-        injected=run.injected,
-        seconds=run.seconds,
-        timed_out=run.timed_out,
-        given_up=run.given_up,
-        goes_on=run.goes_on,
-    )
-
-
-def run_of_message(message: RunMessage) -> RankRun:
-    """The run that another agent led; this process is not its reporter."""
-    return RankRun(
-        world_size=message.world_size,
-        launcher=message.launcher,
-        host=message.host,
-        reports=message.reports,
-        incidents=message.incidents,
-        results={result.rank: result.payload for result in message.results},
-        events=message.events,
-        injected=message.injected,
-        seconds=message.seconds,
-        timed_out=message.timed_out,
-        given_up=message.given_up,
-        goes_on=message.goes_on,
-        reporter=False,
-    )
+    @property
+    def results(self) -> Mapping[int, Mapping[str, Any]]:
+        """The payload of each rank that returned one."""
+        return {result.rank: result.payload for result in self.returned}

@@ -32,7 +32,7 @@ def cuda_error_source() -> str:
 
 
 def expressions_of(numbers: tuple[int, ...], *, in_nccl: bool = True) -> tuple[str, ...]:
-    """Regular expressions for the lines by which programs report one of these errors: by name, number or text.
+    """Regular expressions for the lines that report one of these errors: by name, number or text.
 
     A text alone proves nothing ("invalid argument"), so it counts behind the words of torch and NCCL; without
     `in_nccl` behind those of torch alone, since which call of NCCL's failed says more than a general error.
@@ -59,7 +59,7 @@ def expressions_of(numbers: tuple[int, ...], *, in_nccl: bool = True) -> tuple[s
 
 
 def find_cuda_error(name: str) -> CudaError | None:
-    """The error of a name of either API (`CUDA_ERROR_NO_DEVICE`, `cudaErrorNoDevice`); None where there is none."""
+    """The error of a name of either API (`CUDA_ERROR_NO_DEVICE`, `cudaErrorNoDevice`); None if unknown."""
     return next(
         (
             error

@@ -1,4 +1,4 @@
-"""What the table of readings is written in: how NVML is asked, how often, and under which names a reading is shown.
+"""The entries of the table of readings: how NVML is asked, how often, and how a reading is shown.
 
 Plain classes: the child that asks NVML loads the table first, and fast.
 """
@@ -22,11 +22,11 @@ COUNTER: MetricKind = "counter"
 class Call:
     """A function of nvml.h about one GPU that returns the reading.
 
-    `gives` is what the answer is: a number (NVML's all ones are none, nor is one below 0), one that is not 0, one that is above 0 on
-    every GPU that runs, a percentage, a number that may be below 0, a text, nvmlEnableState_t,
-    a flag, or the words of an enumeration by number. A number is divided by `per`. Of a function that answers
-    several readings, each declares the same call and its `place`: the member's name, or its number. `wide`: 64 bits.
-    A driver that does not know the function is asked the `older` one.
+    `gives` is what the answer is: a number (NVML's all ones are none, nor is one below 0), one that is not 0,
+    one that is above 0 on every GPU that runs, a percentage, a number that may be below 0, a text,
+    nvmlEnableState_t, a flag, or the words of an enumeration by number. A number is divided by `per`. Of a
+    function that answers several readings, each declares the same call and its `place`: the member's name, or
+    its number. `wide`: 64 bits. A driver that does not know the function is asked the `older` one.
     """
 
     __slots__ = ("arguments", "function", "gives", "older", "per", "place", "wide")
@@ -77,7 +77,7 @@ class Field:
 
 
 class ByHand:
-    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading, and others that name it too; its fields."""
+    """A function in `BY_HAND` of `probe.nvml.device` that fills in this reading and others, and its fields."""
 
     __slots__ = ("fields", "name")
 
@@ -90,8 +90,8 @@ class ByHand:
 class Activity:
     """A metric of NVML's GPM (NVML_GPM_METRIC_...): the mean of what happened between two looks at the GPU.
 
-    All of them are computed in one call from two samples of the GPU's counters, which a caller that asks again
-    and again keeps; a single look has no answer. For Hopper and later. `per` multiplies: 2**20 for MiB.
+    All of them are computed in one call from two samples of the GPU's counters, which a caller that asks
+    again and again keeps; a single look has no answer. For Hopper and later. `per` multiplies: 2**20 for MiB.
     """
 
     __slots__ = ("number", "per")
@@ -155,7 +155,7 @@ class Otel:
 
 
 class Metric:
-    """The reading as a sample of a family, multiplied into the family's unit, told from the others by its labels.
+    """The reading as a sample of a family, in the family's unit, distinguished by its labels.
 
     `rare`: this sample is only in the full scrape.
     """
@@ -184,8 +184,9 @@ class Metric:
 class Fact:
     """The reading on the page of a GPU: the group, the label, and how it is written.
 
-    `show` is a unit, or `bytes` (in GiB), `size` or `rate`, or a prefix that ends in `#`. A fact stands after those
-    that are declared before it, unless it is the `first` of its group or stands `after` a reading that is named.
+    `show` is a unit, or `bytes` (in GiB), `size` or `rate`, or a prefix that ends in `#`. A fact stands after
+    those that are declared before it, unless it is the `first` of its group or stands `after` a reading that
+    is named.
     """
 
     __slots__ = ("after", "first", "group", "label", "show")
@@ -204,12 +205,14 @@ class Fact:
 class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
-    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `tier` says how
-    often the service asks: once, on every tick (fast: what moves from second to second), every five seconds (slow), or
-    every minute (fixed: what changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
+    `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `called`
+    is what a sentence calls the reading, where the words of the field's name would not tell a person what it
+    is. `tier` says how often the service asks: once, on every tick (fast: what moves from second to second),
+    every five seconds (slow), or every minute (fixed: what changes only where a user changes it); without a
+    question it does not come from NVML. `history` is how several samples become one that is remembered.
     """
 
-    __slots__ = ("fact", "history", "metric", "name", "question", "tier", "words")
+    __slots__ = ("called", "fact", "history", "metric", "name", "question", "tier", "words")
 
     def __init__(
         self,
@@ -218,6 +221,7 @@ class Declared:
         question: Question | None,
         tier: Tier = "slow",
         *,
+        called: str = "",
         history: HistoryKind | None = None,
         metric: Metric | None = None,
         fact: Fact | None = None,
@@ -225,6 +229,7 @@ class Declared:
         """Declare the field of that name of `model.device.Device` or `DeviceId`."""
         self.name = name
         self.words = words
+        self.called = called
         self.question = question
         self.tier = tier
         self.history = history

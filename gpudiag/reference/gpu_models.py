@@ -6,17 +6,24 @@ from functools import cache
 
 from gpudiag.reference.tables import read_table
 
-# Processors that one multiprocessor has, by compute capability (CUDA C++ Programming Guide, "Arithmetic Instructions").
+# Processors that one multiprocessor has, by compute capability (CUDA C++ Programming Guide, "Arithmetic
+# Instructions").
 CORES_PER_MULTIPROCESSOR = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.9": 128, "9.0": 128, "10.0": 128}
 # Dense float16 operations of one multiprocessor per clock, by compute capability, with accumulation in
 # float32 (NVIDIA's architecture white papers). Consumer cards of 8.6, 8.9 and 12.0 do half of it.
 TENSOR_FLOPS_PER_CLOCK = {
-    "7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192,
-}  # fmt: skip
+    "7.0": 1024,
+    "7.5": 1024,
+    "8.0": 2048,
+    "8.6": 1024,
+    "8.9": 1024,
+    "9.0": 4096,
+    "10.0": 8192,
+}
 # The rate of each type, as a multiple of float16's.
 RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0}
-# The lowest compute capability whose tensor cores support a type (CUDA C++ Programming Guide, "Warp Matrix Functions");
-# older GPUs emulate it, some ten times slower.
+# The lowest compute capability whose tensor cores support a type (CUDA C++ Programming Guide, "Warp Matrix
+# Functions"); older GPUs emulate it, some ten times slower.
 LEAST_CAPABILITY_OF_DTYPE = {"float16": (7, 0), "bfloat16": (8, 0), "tfloat32": (8, 0), "float8": (8, 9)}
 
 
@@ -66,7 +73,7 @@ def _model(entry: Mapping[str, object]) -> GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """The memory of the products of those names; `max_celsius` None where no driver reports its temperature."""
+    """The memory of the products of those names; `max_celsius` None: no driver reports its temperature."""
 
     names: tuple[str, ...]
     gib: int

@@ -1,7 +1,7 @@
 """The kernel's own words for faults of the machine: the known failures that are looked for in its log.
 
-`gpudiag explain`, preflight, the bare command and the service know them from one table, known_failures/kernel.toml, and
-from those entries of storage.toml that the kernel writes.
+`gpudiag explain`, preflight, the bare command and the service know them from one table,
+known_failures/kernel.toml, and from those entries of storage.toml that the kernel writes.
 """
 
 import re

@@ -22,7 +22,7 @@ def _load(name: str) -> dict[str, Any]:
 
 @cache
 def exported_functions() -> tuple[str, ...]:
-    """Every name that the library exports, sorted: those that pynvml uses, and older ones that programs used."""
+    """Every name that the library exports, sorted: those that pynvml uses, and older ones."""
     symbols = _load("nvml_symbols.json")
     return tuple(sorted({*symbols["functions"], *symbols["older_functions"]}))
 

@@ -54,7 +54,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def describe_nccl(loaded: Reading[str], built: Reading[str], library: Reading[str] = NOT_ASKED) -> str:
-    """`NCCL 2.32.3`, and where torch was built with another: which, and the file that is loaded; empty without NCCL."""
+    """`NCCL 2.32.3`; with the loaded file where torch was built with another; empty without NCCL."""
     if isinstance(loaded, Missing):
         return ""
     if isinstance(built, Missing) or built == loaded:

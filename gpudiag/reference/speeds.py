@@ -21,7 +21,7 @@ class SpeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class LeastSize:
-    """The smallest that a measured speed says something of: seconds of one call, and times the cache of a GPU."""
+    """The smallest call that a measured speed is valid for: its seconds, and its size in caches of a GPU."""
 
     call_seconds: float
     cache_times: int
@@ -30,7 +30,7 @@ class LeastSize:
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpeed:
-    """A floor or a figure that others published for one test on one kind of machine, or that gpudiag measured there.
+    """A floor or figure of one test on one kind of machine, published by others or measured by gpudiag.
 
     `value` and `ideal`, what the device's own readings allow, are bytes or operations per second.
     """
@@ -42,8 +42,6 @@ class PublishedSpeed:
     ideal: float
     source: str
     models: tuple[str, ...] = ()  # NVML's name of such GPUs
-    gpus: int = 1
-    algorithm: str = ""  # NCCL's, where the figure is for a particular one: ring or NVLS
     dtype: str = ""
     power_capped: bool = False
     size: int = 0  # of a matrix product, where the figure is for a particular one

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpudiag.installed import install_command, pip_command
+from gpudiag.model.number_ranges import count_of
 from gpudiag.reference.tables import read_table
 
 
@@ -32,7 +33,7 @@ class StrategyFacts:
 
     @property
     def one_voice(self) -> bool:
-        """Whether one rank reads and reports for all workers; the replicas of `mirrored` report one by one."""
+        """Whether one rank reports for all workers; the replicas of `mirrored` report one by one."""
         return self.name == "data-parallel"
 
     def install_command(self, module: str, python: str | None, settings: str = "") -> str:
@@ -51,7 +52,7 @@ class StrategyFacts:
     @property
     def code_needed(self) -> str:
         """The lines to add to a single-process script, and what they do."""
-        return f"{self.lines} line{'s' * (self.lines != 1)}: {self.changes}"
+        return f"{count_of(self.lines, 'line')}: {self.changes}"
 
 
 @cache

@@ -1,13 +1,14 @@
 """The words for what NVML answers in numbers: one table per enumeration, for all code that names its values.
 
-The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the page has a
-copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table says otherwise.
-Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
+The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the
+page has a copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table says
+otherwise. Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
 """
 
-# nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make a GPU
-# unfit for work until they are followed. nvidia-smi's words: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt,
-# read 2026-11; its words for the last two are not published.
+# nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make
+# a GPU unfit for work until they are followed. nvidia-smi's words:
+# https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt, read 2026-11; its words for the last two are not
+# published.
 _RECOVERY_ACTIONS = (
     # word, unfit, nvidia-smi's word, the driver's words in Xid 154
     ("none", False, "None", "None"),
@@ -24,9 +25,10 @@ UNFIT_ACTIONS = tuple(word for word, unfit, _, _ in _RECOVERY_ACTIONS if unfit)
 ACTIONS_IN_NVIDIA_SMI = {word: shown for word, _, shown, _ in _RECOVERY_ACTIONS}
 ACTIONS_IN_XID_154 = {word: logged for word, _, _, logged in _RECOVERY_ACTIONS}
 
-# nvmlClocksEventReason*, bit by bit, and the two that only the older nvmlClocksThrottleReason* names: nvidia-smi shows
-# those no longer. What a reason means: `fault` something is wrong (heat, a power brake); `power` the power limit, as a
-# busy GPU works; `peers` the clocks of GPUs in step with it; `setting` as somebody chose; `idle`; `limit` the board's.
+# nvmlClocksEventReason*, bit by bit, and the two that only the older nvmlClocksThrottleReason* names:
+# nvidia-smi shows those no longer. What a reason means: `fault` something is wrong (heat, a power brake);
+# `power` the power limit, as a busy GPU works; `peers` the clocks of GPUs in step with it; `setting` as
+# somebody chose; `idle`; `limit` the board's.
 _EVENT_REASONS = (
     # word, what it means, in a word or two for a narrow column
     ("gpu_idle", "idle", "idle"),
@@ -49,8 +51,8 @@ COSTLY_REASONS = tuple(word for word, means, _ in _EVENT_REASONS if means in ("f
 REASON_MEANINGS = {word: means for word, means, _ in _EVENT_REASONS}
 SHORT_REASONS = {word: short for word, _, short in _EVENT_REASONS}
 
-# nvmlPerfPolicyType_t: for how long something kept the clocks down. The power limit, and the clocks of GPUs in step, are
-# part of normal work. NVML's other policies are low utilization, and totals.
+# nvmlPerfPolicyType_t: for how long something kept the clocks down. The power limit, and the clocks of GPUs
+# in step, are part of normal work. NVML's other policies are low utilization, and totals.
 _PERFORMANCE_LIMITS = (
     # word, number, whether something is wrong
     ("power", 0, False),
@@ -66,14 +68,46 @@ ENABLE_STATES = ("disabled", "enabled")  # nvmlEnableState_t
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 # nvmlDeviceArchitecture_t
 ARCHITECTURES = (
-    None, None, "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell",
-    "dla", "dla2", "rubin", None, "npu3",
-)  # fmt: skip
+    None,
+    None,
+    "kepler",
+    "maxwell",
+    "pascal",
+    "volta",
+    "turing",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "dla",
+    "dla2",
+    "rubin",
+    None,
+    "npu3",
+)
 # nvmlBrandType_t
 BRANDS = (
-    None, "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloud_gaming",
-    "quadro_rtx", "nvidia_rtx", "nvidia", "geforce_rtx", "titan_rtx", "dla", "vgamedev", "npu",
-)  # fmt: skip
+    None,
+    "quadro",
+    "tesla",
+    "nvs",
+    "grid",
+    "geforce",
+    "titan",
+    "vapps",
+    "vpc",
+    "vcs",
+    "vws",
+    "cloud_gaming",
+    "quadro_rtx",
+    "nvidia_rtx",
+    "nvidia",
+    "geforce_rtx",
+    "titan_rtx",
+    "dla",
+    "vgamedev",
+    "npu",
+)
 
 # nvmlGpuFabricState_t, its summary of health, and what its health mask may say
 FABRIC_STATES = (None, "not_started", "in_progress", "completed")
@@ -85,28 +119,54 @@ FABRIC_FAULTS = {
     "access_timeout_recovery": 6,
 }  # by shift
 FABRIC_MISCONFIGURATIONS = (
-    None, None, "incorrect_sysguid", "incorrect_chassis_sn", "no_partition", "insufficient_nvlinks",
-    "incompatible_gpu_fw", "invalid_location", "gpu_state_invalid",
-)  # fmt: skip
+    None,
+    None,
+    "incorrect_sysguid",
+    "incorrect_chassis_sn",
+    "no_partition",
+    "insufficient_nvlinks",
+    "incompatible_gpu_fw",
+    "invalid_location",
+    "gpu_state_invalid",
+)
 
 # nvmlGpuTopologyLevel_t, nvmlGpuP2PStatus_t
 PEER_PATHS = {
-    "board": 0, "pcie_switch": 10, "pcie_switches": 20, "host_bridge": 30, "numa_node": 40, "system": 50,
-}  # fmt: skip
+    "board": 0,
+    "pcie_switch": 10,
+    "pcie_switches": 20,
+    "host_bridge": 30,
+    "numa_node": 40,
+    "system": 50,
+}
 PEER_STATUSES = (
-    "ok", "chipset_not_supported", "gpu_not_supported", "topology_not_supported", "disabled", "not_supported",
+    "ok",
+    "chipset_not_supported",
+    "gpu_not_supported",
+    "topology_not_supported",
+    "disabled",
+    "not_supported",
     "unknown",
-)  # fmt: skip
+)
 
 
 # nvidia-smi's words for those that it does not write as NVML's header does, one capital letter each.
 ARCHITECTURES_IN_NVIDIA_SMI = {"ada": "Ada Lovelace", "dla": "DLA", "dla2": "DLA2", "npu3": "NPU3"}
 BRANDS_IN_NVIDIA_SMI = {
-    "nvs": "NVS", "grid": "GRID", "geforce": "GeForce", "vapps": "NVIDIA Virtual Applications",
-    "vpc": "NVIDIA Virtual PC", "vcs": "NVIDIA Virtual Compute Server", "vws": "NVIDIA RTX Virtual Workstation",
-    "cloud_gaming": "NVIDIA Cloud Gaming", "quadro_rtx": "Quadro RTX", "nvidia_rtx": "NVIDIA RTX",
-    "nvidia": "NVIDIA", "geforce_rtx": "GeForce RTX", "titan_rtx": "Titan RTX",
-}  # fmt: skip
+    "nvs": "NVS",
+    "grid": "GRID",
+    "geforce": "GeForce",
+    "vapps": "NVIDIA Virtual Applications",
+    "vpc": "NVIDIA Virtual PC",
+    "vcs": "NVIDIA Virtual Compute Server",
+    "vws": "NVIDIA RTX Virtual Workstation",
+    "cloud_gaming": "NVIDIA Cloud Gaming",
+    "quadro_rtx": "Quadro RTX",
+    "nvidia_rtx": "NVIDIA RTX",
+    "nvidia": "NVIDIA",
+    "geforce_rtx": "GeForce RTX",
+    "titan_rtx": "Titan RTX",
+}
 
 
 def word_of(words: tuple[str | None, ...], number: int) -> str:
@@ -122,7 +182,7 @@ def reasons_of(mask: int) -> list[str]:
 
 
 def number_of(words: tuple[str | None, ...], word: str) -> int:
-    """NVML's number for a word of that table; 9 for `unknown_9` or `bit_9`, as the probe writes what has no word.
+    """NVML's number for a word of that table; 9 for `unknown_9` or `bit_9`, the probe's own words.
 
     Raises:
         ValueError: it is no such word.

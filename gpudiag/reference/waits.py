@@ -1,4 +1,4 @@
-"""What a stopped Python stack waits for, by the frames it is in and the call that its line makes: waits.toml."""
+"""What a stopped Python stack waits for, by its frames and the call in its line: waits.toml."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ NETWORK = "network"
 # To wait for either may be to wait for the other ranks: a GPU may be in a collective.
 FOR_OTHERS = frozenset((RANKS, GPU))
 
-# Installed code, Python's own, and what torch.compile wrote: in its usual folder, or named by a hash in another one.
+# Installed code, Python's own, and what torch.compile wrote: in its usual folder, or named by a hash in
+# another one.
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python\d|/torchinductor_[^/]*/|/[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<"
 )
@@ -21,7 +22,7 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One way to wait: for whom (`ranks`, `gpu`, `loader`, `lock` ...), in words, and how it is recognised."""
+    """One way to wait: for what (`ranks`, `gpu`, `loader`, `lock` ...), in words, and its marks."""
 
     awaited: str
     words: str
@@ -65,7 +66,7 @@ def is_library(file: str) -> bool:
 
 
 def find_wait(frames: Sequence[tuple[str, str]], awaited: str = "") -> Wait | None:
-    """What a stack waits for: `frames` are (file, function) of libraries, innermost first, up to the user's own.
+    """What a stack waits for: `frames` are (file, function) of libraries, innermost first, up to the user's.
 
     None where none of them is known to wait; with `awaited`, to wait for that.
     """
@@ -87,7 +88,7 @@ def _natives() -> tuple[tuple[re.Pattern[str], Wait], ...]:
 
 
 def find_native_wait(functions: Sequence[str]) -> Wait | None:
-    """What a thread waits for by its C functions, innermost first, up to its last Python frame; None where none of them waits.
+    """What a thread waits for by its C functions, innermost first, up to its last Python frame; None: nothing.
 
     A function may stand with its library: `cuStreamSynchronize (libcuda.so.1)`.
     """

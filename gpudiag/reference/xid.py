@@ -1,4 +1,4 @@
-"""What each Xid of a GPU and each SXid of an NVSwitch means, and what to do: the catalogues beside this file."""
+"""The meaning and remedy of each Xid of a GPU and SXid of an NVSwitch, from the catalogues here."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -40,8 +40,8 @@ WHO_IS_AT_FAULT = {
 class Xid:
     """One code of the catalogue; `immediate` and `then` are names of `action_text`.
 
-    `stated_by` are the codes of findings by which NVML states the same fault, best first; `lasting`: neither a reset nor
-    a reboot mends it.
+    `stated_by` are the codes of findings by which NVML states the same fault, best first; `lasting`: neither
+    a reset nor a reboot clears it.
     """
 
     code: int

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from gpudiag.checks.catalogue import describe_limits
 from gpudiag.checks.registry import Check, Level
+from gpudiag.model.number_ranges import count_of
 from gpudiag.render.style import PLAIN, Style, wrapped
 
 _INDENT = "    "
@@ -16,7 +17,7 @@ def render_checks(checks: Iterable[Check], style: Style = PLAIN) -> str:
     for level in Level:
         of_level = [check for check in listed if check.level is level]
         if of_level:
-            heading = f"{level.name.lower()}: {len(of_level)} check{'s' * (len(of_level) > 1)}"
+            heading = f"{level.name.lower()}: {count_of(len(of_level), 'check')}"
             lines += ["", style.paint(heading, "bold")] if lines else [style.paint(heading, "bold")]
             lines += [line for check in of_level for line in _entry(check)]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
 """The doctor's report as text: what of gpudiag works, what is broken, and the command for everything that is missing."""
 
 from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
+from gpudiag.model.number_ranges import count_of
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
 
 _HERE = {
@@ -48,7 +49,7 @@ def _verdict(report: DoctorReport, style: Style) -> list[str]:
     limited = sum(one.state is PartState.LIMITED for one in report.commands)
     in_part = f", {limited} in part" if limited else ""
     broken = sum(part.state is PartState.BROKEN for part in report.parts)
-    told = f"; {broken} part{'s' * (broken > 1)} broken" if broken else ""
+    told = f"; {count_of(broken, 'part')} broken" if broken else ""
     text = (
         f"{word} {one_line(report.host, 100)}: {works} of {len(report.commands)} commands work{in_part}{told}"
         f" ({report.seconds:.1f} s)"

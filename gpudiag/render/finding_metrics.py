@@ -11,10 +11,9 @@ from functools import cache
 
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.gpu.state import findings_about
-from gpudiag.checks.registry import name_gpu_in
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.evidence import DeviceSubject, FileSubject, HostSubject, Subject
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.evidence import ENVIRONMENT, DeviceSubject, FileSubject, HostSubject, Subject
+from gpudiag.model.finding import Finding, Outcome, name_gpu_in
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.xid import action_text, sxids, xids
 from gpudiag.render.report_words import describe_subject
@@ -134,7 +133,7 @@ def _part_of(finding: Finding) -> str:
     if not isinstance(subject, DeviceSubject | HostSubject):
         return describe_subject(subject).removesuffix(f" on {subject.host}")
     for fact in finding.evidence:
-        if fact.source.startswith("environment"):
+        if fact.origin == ENVIRONMENT:
             return fact.name  # of the variable
         if fact.name in _PARTS:
             return _PARTS[fact.name].format(fact.value)

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from gpudiag.model.history import Baseline, History
+from gpudiag.model.number_ranges import count_of
 from gpudiag.render.style import PLAIN, Column, Style, one_line, render_table, wrapped
 from gpudiag.units import format_rate, significant
 
@@ -17,7 +18,7 @@ def render_history(history: History, style: Style = PLAIN) -> str:
         lines = wrapped(f"No run of {name} is stored in {history.store}.")
         return "\n".join([*lines, "Next: gpudiag preflight"]) + "\n"
     count = len(history.runs)
-    lines = wrapped(f"{name}: {count} run{'s' * (count > 1)} in {history.store}")
+    lines = wrapped(f"{name}: {count_of(count, 'run')} in {history.store}")
     lines += ["", *_runs(history, style), *_gpus(history), *_baselines(history, style)]
     return "\n".join([*lines, "Next: gpudiag preflight | gpudiag history --json"]) + "\n"
 

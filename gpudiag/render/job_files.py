@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpudiag.model.number_ranges import count_of
+
 JOB_FORMS = ("torchrun", "slurm", "mpi", "kubernetes")
 
 _PORT = 29500  # torchrun's own
@@ -34,7 +36,7 @@ def render_job(form: str, arguments: Sequence[str], shape: JobShape) -> str:
 def _torchrun(arguments: Sequence[str], shape: JobShape) -> str:
     last = shape.nodes - 1
     return f"""#!/bin/sh
-# Run this on each of the {_count(shape.nodes, "machine")}, with MASTER_ADDR naming the one that has NODE_RANK 0:
+# Run this on each of the {count_of(shape.nodes, "machine")}, with MASTER_ADDR naming the one that has NODE_RANK 0:
 #   MASTER_ADDR=machine1 NODE_RANK=0 sh THIS_FILE   (NODE_RANK 0 to {last})
 exec torchrun --nnodes {shape.nodes} --nproc-per-node {shape.ranks_per_node} \\
   --node-rank "${{NODE_RANK:?is 0 to {last}, another one on each machine}}" \\
@@ -145,7 +147,3 @@ spec:
           emptyDir:
             medium: Memory
 """
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

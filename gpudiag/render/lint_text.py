@@ -10,10 +10,10 @@ _MAX_SOURCE = 300
 def render_lint(report: LintReport, style: Style = PLAIN) -> str:
     """The findings by file and line, then what was not read, then the count."""
     lines: list[str] = []
-    told: set[str] = set()
+    explained: set[str] = set()
     for finding in report.findings:
-        lines += [*_finding(finding, style, finding.code not in told), ""]
-        told.add(finding.code)
+        lines += [*_finding(finding, style, finding.code not in explained), ""]
+        explained.add(finding.code)
     remarks = [line for file in report.files if file.remark for line in wrapped(f"{one_line(file.path)}: {one_line(file.remark)}.", indent=_INDENT)]  # fmt: skip
     if remarks:
         lines += [*remarks, ""]
@@ -21,7 +21,7 @@ def render_lint(report: LintReport, style: Style = PLAIN) -> str:
 
 
 def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
-    """A mistake; why it matters is said once for each code."""
+    """A mistake; the reason is printed once for each code."""
     word = finding.severity.value.upper()
     cell = f" (cell {finding.cell})" if finding.cell is not None else ""
     place = f"{one_line(finding.path)}:{finding.line}{cell}"
@@ -40,7 +40,7 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
 
 
 def _where(finding: LintFinding) -> str:
-    """A comment that says where the statement goes; empty where it replaces the one that was found."""
+    """A comment with the place of the statement; empty where it replaces the one that was found."""
     if finding.place is None:
         return ""
     moved = "move it" if finding.place.moves else "add it"
@@ -67,10 +67,10 @@ def _summary(report: LintReport) -> list[str]:
     if unread:
         counts += f"; {_many(unread, 'file')} without Python to read"
     lines = wrapped(f"{counts}.", indent=_INDENT)
-    mendable = sum(bool(finding.edits) for finding in report.findings)
-    if mendable:
+    fixable = sum(bool(finding.edits) for finding in report.findings)
+    if fixable:
         lines += wrapped(
-            f"{_many(mendable, 'of these', plural='of these')} can be fixed: gpudiag lint --fix",
+            f"{_many(fixable, 'of these', plural='of these')} can be fixed: gpudiag lint --fix",
             indent=_INDENT,
         )
     codes = sorted({finding.code for finding in report.findings if finding.severity is Severity.FINDING})

@@ -1,4 +1,4 @@
-"""Every metric of a GPU once: gpudiag's own name, dcgm-exporter's and OpenTelemetry's, and its samples.
+"""Every metric of a GPU once: its declaration, and its samples.
 
 Own names follow Prometheus (base units, `_total` for counters). dcgm-exporter's are those of its default
 counters, which dashboards and alerts in the field use (dcgm-exporter 4.8, etc/default-counters.csv).
@@ -7,13 +7,12 @@ OpenTelemetry's are the hardware conventions (semantic-conventions 1.38, status 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model.device import Device, MigInstance
 from gpudiag.model.reading import Missing, Reading, value_or
-from gpudiag.reference.declaration import COUNTER, Declared, Family
-from gpudiag.reference.declaration import Metric as Sampled
+from gpudiag.reference.declaration import COUNTER, Dcgm, Declared, Family, Metric, Otel
 from gpudiag.reference.readings import READINGS
 from gpudiag.reference.vocabulary import (
     COSTLY_REASONS,
@@ -37,38 +36,20 @@ Samples = Callable[[Any], Iterator[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class DcgmName:
-    """dcgm-exporter's name for one sample of a metric, its unit there, and the labels of the sample."""
+class Sampled:
+    """A family with its samples, and the names of other vocabularies, each for the sample that has those labels."""
 
-    name: str
-    kind: str
-    text: str
-    scale: float = 1.0
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OtelName:
-    """The OpenTelemetry name, unit and attributes of one sample of a metric."""
-
-    name: str
-    unit: str
-    attributes: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric of a GPU, or of a MIG instance."""
-
-    name: str
-    kind: str  # gauge or counter
-    text: str
+    family: Family
     samples: Samples
-    dcgm: tuple[DcgmName, ...] = ()
-    otel: tuple[OtelName, ...] = ()
-    core: bool = True  # False: constant or part of another metric; only in the full scrape
+    dcgm: tuple[tuple[Dcgm, dict[str, str]], ...] = ()
+    otel: tuple[tuple[Otel, dict[str, str]], ...] = ()
     rare: frozenset[str] = frozenset()  # label values of samples that are only in the full scrape
+    prefix: str = "gpudiag_gpu_"
+
+    @property
+    def name(self) -> str:
+        """The metric's whole name of our own."""
+        return f"{self.prefix}{self.family.name}{'_total' if self.family.kind == COUNTER else ''}"
 
 
 _ACTIONS_TOLD = ", ".join(
@@ -159,152 +140,116 @@ def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
         yield {}, float(device.responding is True)
 
 
-_UP_METRIC = Metric(
-    "gpudiag_gpu_up", "gauge", "1 if the GPU answers, 0 if it is lost or silent.", _responding
-)
+def _violation(reason: str) -> Dcgm:
+    words = f"Throttling duration due to {_CAUSES_TOLD.get(reason, reason)} constraints (in ns)."
+    return Dcgm(f"{reason.upper()}_VIOLATION", words, _NANOSECONDS_PER_SECOND, COUNTER)
+
+
+def _nvlink_error(error: str) -> Dcgm:
+    words = f"Total number of NVLink {_NVLINK_ERRORS[error]}."
+    return Dcgm(f"NVLINK_{error.upper()}_ERROR_COUNT_TOTAL", words, kind=COUNTER)
+
+
+_UP = Sampled(Family("up", "1 if the GPU answers, 0 if it is lost or silent."), _responding)
 # Metrics that are not the number of a reading, by the reading that they are made from.
-_MADE: dict[str, tuple[Metric, ...]] = {
+_MADE: dict[str, tuple[Sampled, ...]] = {
     "clocks_event_reasons": (
-        Metric(
-            "gpudiag_gpu_throttle_active", "gauge", "1 while that reason holds the clocks down.", _throttle
-        ),
-        Metric(
-            "gpudiag_gpu_throttle_mask",
-            "gauge",
-            "The same as bits, in NVML's order.",
+        Sampled(Family("throttle_active", "1 while that reason holds the clocks down."), _throttle),
+        Sampled(
+            Family("throttle_mask", "The same as bits, in NVML's order.", core=False),
             _throttle_mask,
-            (
-                DcgmName(
-                    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "gauge", "Current clock throttle reasons (bitmask)."
-                ),
-            ),
-            core=False,
+            ((Dcgm("CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask)."), {}),),
         ),
     ),
     "throttle_seconds": (
-        Metric(
-            "gpudiag_gpu_throttle_seconds_total",
-            "counter",
-            "Seconds for which that reason has held the clocks down since the driver was loaded.",
-            _throttle_seconds,
-            tuple(
-                DcgmName(
-                    f"DCGM_FI_DEV_{reason.upper()}_VIOLATION",
-                    "counter",
-                    f"Throttling duration due to {_CAUSES_TOLD.get(reason, reason)} constraints (in ns).",
-                    _NANOSECONDS_PER_SECOND,
-                    {"reason": reason},
-                )
-                for reason in PERFORMANCE_LIMITS
+        Sampled(
+            Family(
+                "throttle_seconds",
+                "Seconds for which that reason has held the clocks down since the driver was loaded.",
+                COUNTER,
             ),
+            _throttle_seconds,
+            tuple((_violation(reason), {"reason": reason}) for reason in PERFORMANCE_LIMITS),
         ),
     ),
     "nvlinks": (
-        Metric("gpudiag_gpu_nvlink_links", "gauge", "NVLinks by state.", _nvlinks),
-        Metric(
-            "gpudiag_gpu_nvlink_errors_total",
-            "counter",
-            "NVLink errors over all links.",
+        Sampled(Family("nvlink_links", "NVLinks by state."), _nvlinks),
+        Sampled(
+            Family("nvlink_errors", "NVLink errors over all links.", COUNTER),
             _nvlink_errors,
-            tuple(
-                DcgmName(
-                    f"DCGM_FI_DEV_NVLINK_{error.upper()}_ERROR_COUNT_TOTAL",
-                    "counter",
-                    f"Total number of NVLink {words}.",
-                    labels={"type": error},
-                )
-                for error, words in _NVLINK_ERRORS.items()
-            ),
+            tuple((_nvlink_error(error), {"type": error}) for error in _NVLINK_ERRORS),
             rare=frozenset({"crc_flit"}),
         ),
     ),
     "recovery_action": (
-        Metric(
-            "gpudiag_gpu_recovery_action",
-            "gauge",
-            f"What NVML asks for: {_ACTIONS_TOLD}.",
-            _recovery,
-        ),
+        Sampled(Family("recovery_action", f"What NVML asks for: {_ACTIONS_TOLD}."), _recovery),
     ),
     "memory_total_bytes": (
-        Metric(
-            "gpudiag_gpu_memory_used_ratio",
-            "gauge",
-            "Memory in use, as a share of what the driver leaves, 0 to 1.",
+        Sampled(
+            Family(
+                "memory_used_ratio",
+                "Memory in use, as a share of what the driver leaves, 0 to 1.",
+                core=False,
+            ),
             _memory_share,
             (
-                DcgmName(
-                    "DCGM_FI_DEV_FB_USED_PERCENT",
-                    "gauge",
-                    "Percentage used of framebuffer: used / (total - reserved), 0.0 to 1.0.",
+                (
+                    Dcgm(
+                        "FB_USED_PERCENT",
+                        "Percentage used of framebuffer: used / (total - reserved), 0.0 to 1.0.",
+                    ),
+                    {},
                 ),
             ),
-            core=False,
         ),
     ),
     "vgpu_license": (
-        Metric(
-            "gpudiag_gpu_vgpu_licensed", "gauge", "1 when the virtual GPU has its license.", _vgpu_licensed
-        ),
+        Sampled(Family("vgpu_licensed", "1 when the virtual GPU has its license."), _vgpu_licensed),
     ),
     "processes": (
-        Metric("gpudiag_gpu_processes", "gauge", "Processes that hold memory on the GPU.", _processes),
-        Metric(
-            "gpudiag_gpu_processes_memory_bytes",
-            "gauge",
-            "Memory that the GPU's processes hold, all together; also where memory is unified.",
+        Sampled(Family("processes", "Processes that hold memory on the GPU."), _processes),
+        Sampled(
+            Family(
+                "processes_memory_bytes",
+                "Memory that the GPU's processes hold, all together; also where memory is unified.",
+            ),
             _processes_memory,
         ),
     ),
 }
 
 
-def _tabulate() -> Iterator[Metric]:
-    """Every metric: whether the GPU answers, then those of each reading in the order of their declarations."""
-    yield _UP_METRIC
-    samples: dict[str, list[Declared]] = {}
-    for declared in READINGS:
+def _tabulate(thing: type[Device | MigInstance], prefix: str) -> Iterator[Sampled]:
+    """The metrics of the readings that such a thing has, in the order of their declarations; of a GPU also those made of them."""
+    families: dict[str, list[Declared]] = {}
+    readings = [one for one in READINGS if one.name in thing.__dataclass_fields__]
+    for declared in readings:
         if declared.metric is not None:
-            samples.setdefault(declared.metric.family.name, []).append(declared)
-    for declared in READINGS:
+            families.setdefault(declared.metric.family.name, []).append(declared)
+    for declared in readings:
         if declared.metric is not None:
-            sampled = samples.pop(declared.metric.family.name, None)
-            if sampled is not None:
-                yield _metric(declared.metric.family, sampled)
-        yield from _MADE.get(declared.name, ())
+            together = families.pop(declared.metric.family.name, None)
+            if together is not None:
+                yield _sampled(declared.metric.family, together, prefix)
+        if thing is Device:
+            yield from _MADE.get(declared.name, ())
 
 
-def _metric(family: Family, readings: Sequence[Declared], prefix: str = "gpudiag_gpu_") -> Metric:
-    """The metric of one family, with a sample for each of the readings."""
-    sampled = [(one.name, one.metric) for one in readings if one.metric is not None]
-    return Metric(
-        f"{prefix}{family.name}{'_total' if family.kind == COUNTER else ''}",
-        family.kind,
-        family.text,
-        _sampler([(name, metric.labels, metric.scale) for name, metric in sampled]),
-        tuple(
-            DcgmName(
-                metric.dcgm.full_name,
-                metric.dcgm.kind,
-                metric.dcgm.text,
-                metric.dcgm.scale,
-                metric.labels,
-            )
-            for _, metric in sampled
-            if metric.dcgm is not None
-        ),
-        tuple(
-            OtelName(metric.otel.name, metric.otel.unit, dict(metric.otel.attributes), metric.labels)
-            for _, metric in sampled
-            if metric.otel is not None
-        ),
-        core=family.core,
-        rare=_words(metric for _, metric in sampled if metric.rare)
-        - _words(metric for _, metric in sampled if not metric.rare),
+def _sampled(family: Family, readings: Sequence[Declared], prefix: str) -> Sampled:
+    """The family with a sample for each of the readings."""
+    samples = [(one.name, one.metric) for one in readings if one.metric is not None]
+    return Sampled(
+        family,
+        _sampler([(name, metric.labels, metric.scale) for name, metric in samples]),
+        tuple((metric.dcgm, metric.labels) for _, metric in samples if metric.dcgm is not None),
+        tuple((metric.otel, metric.labels) for _, metric in samples if metric.otel is not None),
+        _words(metric for _, metric in samples if metric.rare)
+        - _words(metric for _, metric in samples if not metric.rare),
+        prefix,
     )
 
 
-def _words(samples: Iterable[Sampled]) -> frozenset[str]:
+def _words(samples: Iterable[Metric]) -> frozenset[str]:
     return frozenset(word for sample in samples for word in sample.labels.values())
 
 
@@ -320,41 +265,21 @@ def _sampler(readings: Sequence[tuple[str, dict[str, str], float]]) -> Samples:
     return read
 
 
-def _tabulate_instances() -> Iterator[Metric]:
-    """Every metric of a MIG instance: those of the readings that it has as the whole GPU has them."""
-    families: dict[str, tuple[Family, list[Declared]]] = {}
-    for declared in READINGS:
-        if declared.metric is not None and declared.name in MigInstance.__dataclass_fields__:
-            family = declared.metric.family
-            families.setdefault(family.name, (family, []))[1].append(declared)
-    for family, readings in families.values():
-        yield _metric(family, readings, "gpudiag_mig_")
-
-
 # What only dcgm-exporter has: 0 for a physical GPU too, which needs no license; the mask under DCGM 4's name.
+_NOT_OURS = Family("", "")
 _ONLY_DCGM = (
-    Metric(
-        "",
-        "gauge",
-        "",
-        _vgpu_license_status,
-        (DcgmName("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status"),),
-    ),
-    Metric(
-        "",
-        "gauge",
-        "",
+    Sampled(_NOT_OURS, _vgpu_license_status, ((Dcgm("VGPU_LICENSE_STATUS", "vGPU License status"), {}),)),
+    Sampled(
+        _NOT_OURS,
         _sampler([("power_draw_watts", {}, 1.0)]),  # what NVML says is of now wherever it says so
-        (DcgmName("DCGM_FI_DEV_POWER_USAGE_INSTANT", "gauge", "Instantaneous power draw (in W)."),),
+        ((Dcgm("POWER_USAGE_INSTANT", "Instantaneous power draw (in W)."), {}),),
     ),
-    Metric(
-        "",
-        "gauge",
-        "",
+    Sampled(
+        _NOT_OURS,
         _throttle_mask,
-        (DcgmName("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "gauge", "Current clock event reasons (bitmask)."),),
+        ((Dcgm("CLOCKS_EVENT_REASONS", "Current clock event reasons (bitmask)."), {}),),
     ),
 )
-METRICS: tuple[Metric, ...] = tuple(_tabulate())
-DCGM_METRICS: tuple[Metric, ...] = (*METRICS, *_ONLY_DCGM)
-MIG_METRICS: tuple[Metric, ...] = tuple(_tabulate_instances())
+METRICS: tuple[Sampled, ...] = (_UP, *_tabulate(Device, "gpudiag_gpu_"))
+DCGM_METRICS: tuple[Sampled, ...] = (*METRICS, *_ONLY_DCGM)
+MIG_METRICS: tuple[Sampled, ...] = tuple(_tabulate(MigInstance, "gpudiag_mig_"))

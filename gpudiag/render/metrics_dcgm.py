@@ -16,9 +16,10 @@ from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.owners import GpuOwners
 from gpudiag.model.reading import Missing, MissingReason, value_or
 from gpudiag.model.service import TimelineEntry, TimelineKind
+from gpudiag.reference.declaration import Dcgm
 from gpudiag.reference.xid import xids
 from gpudiag.render.exposition import Labels, Page, joined, number, text_of
-from gpudiag.render.metrics import DCGM_METRICS, MIG_METRICS, DcgmName, Metric
+from gpudiag.render.metrics import DCGM_METRICS, MIG_METRICS, Sampled
 from gpudiag.render.metrics_mig import gpu_instances, profile_of
 from gpudiag.render.metrics_owners import dcgm_owner_labels, owners_of
 
@@ -28,7 +29,7 @@ HostLabel = Literal["Hostname", "hostname", "both"]
 _OFF_THE_BUS = 79  # the Xid with which a GPU is lost
 _ACTION_CHANGED = 154  # says what to do about the Xid before it, and must not hide that
 _XID_WINDOW = timedelta(minutes=5)  # dcgm-exporter's --xid-count-window-size
-_OF_INSTANCES = {name.name: metric for metric in MIG_METRICS for name in metric.dcgm}
+_OF_INSTANCES = {name.full_name: metric for metric in MIG_METRICS for name, _ in metric.dcgm}
 
 # A thing that has readings, and the labels of each series that it has of a metric.
 _Row = tuple[Device | MigInstance, list[str]]
@@ -58,8 +59,9 @@ def render_dcgm(
     ]
     parts = [labelling.of_instances(device) for device in snapshot.devices]
     for metric in DCGM_METRICS:
-        for name in metric.dcgm:
-            page.add_lines(name.name, name.kind, name.text, _lines(metric, name, rows, parts))
+        for name, chosen in metric.dcgm:
+            lines = _lines(metric, name, chosen, rows, parts)
+            page.add_lines(name.full_name, name.kind, name.text, lines)
     count = float(len(snapshot.devices))
     counts = [(one, count) for several in labels for one in several]
     page.add("DCGM_FI_DEV_COUNT", "gauge", "Number of GPUs on the node.", counts)
@@ -67,22 +69,25 @@ def render_dcgm(
     return page.text()
 
 
-def _lines(metric: Metric, name: DcgmName, rows: Sequence[_Row], parts: Sequence[list[_Row]]) -> list[str]:
-    """The samples of one metric: of each GPU, or of its MIG instances where those have it of their own."""
-    of_instances = _OF_INSTANCES.get(name.name)
+def _lines(
+    metric: Sampled, name: Dcgm, chosen: Labels, rows: Sequence[_Row], parts: Sequence[list[_Row]]
+) -> list[str]:
+    """The samples with these labels: of each GPU, or of its MIG instances where those have the metric of their own."""
+    of_instances = _OF_INSTANCES.get(name.full_name)
     lines: list[str] = []
     for row, instances in zip(rows, parts, strict=True):
-        own = [] if of_instances is None else _samples(of_instances, name, instances)
-        lines += own or _samples(metric, name, [row])
+        own = [] if of_instances is None else _samples(of_instances, name, chosen, instances)
+        lines += own or _samples(metric, name, chosen, [row])
     return lines
 
 
-def _samples(metric: Metric, name: DcgmName, rows: Iterable[_Row]) -> list[str]:
+def _samples(metric: Sampled, name: Dcgm, chosen: Labels, rows: Iterable[_Row]) -> list[str]:
+    full_name = name.full_name
     return [
-        f"{name.name}{{{base}}} {number(value * name.scale)}"
+        f"{full_name}{{{base}}} {number(value * name.scale)}"
         for thing, several in rows
         for labels, value in metric.samples(thing)
-        if name.labels.items() <= labels.items()
+        if chosen.items() <= labels.items()
         for base in several
     ]
 

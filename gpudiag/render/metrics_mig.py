@@ -28,13 +28,14 @@ def add_mig(page: Page, devices: list[tuple[Device, Labels, Labels]], *, full: b
         for instance in gpu_instances(device)
     ]
     for metric in MIG_METRICS:
-        if full or metric.core:
+        family, name = metric.family, metric.name
+        if full or family.core:
             lines = [
-                f"{metric.name}{braced({**labels, **more})} {number(value)}"
+                f"{name}{braced({**labels, **more})} {number(value)}"
                 for labels, instance in instances
                 for more, value in metric.samples(instance)
             ]
-            page.add_lines(metric.name, metric.kind, metric.text, lines)
+            page.add_lines(name, family.kind, family.text, lines)
 
 
 def gpu_instances(device: Device) -> Iterator[MigInstance]:

@@ -17,7 +17,7 @@ from gpudiag.model.reading import Missing, value_or
 from gpudiag.model.service import XidTally
 from gpudiag.render.exposition import Labels, Page, joined, more, number, text_of
 from gpudiag.render.finding_metrics import FINDING, count_findings
-from gpudiag.render.metrics import METRICS, Metric
+from gpudiag.render.metrics import METRICS, Sampled
 from gpudiag.render.metrics_mig import add_mig
 from gpudiag.render.metrics_owners import add_owners
 
@@ -75,10 +75,11 @@ def render_metrics(
     bases = identities if full else [_short_labels(device, numbers.elsewhere) for device in snapshot.devices]
     whole, short = [joined({**labels, **host}) for labels in identities], [joined(labels) for labels in bases]
     for metric in METRICS:
-        if full or metric.core:
+        family = metric.family
+        if full or family.core:
             rare = frozenset() if full else metric.rare
             lines = _lines(metric, snapshot.devices, whole if metric.name == _UP else short, rare)
-            page.add_lines(metric.name, metric.kind, metric.text, lines)
+            page.add_lines(metric.name, family.kind, family.text, lines)
     add_mig(page, list(zip(snapshot.devices, identities, bases, strict=True)), full=full)
     _add_status(page, snapshot, numbers)
     found = count_findings(numbers.findings, snapshot, seen, numbers.run_findings)
@@ -92,7 +93,7 @@ def render_metrics(
     return page.text()
 
 
-def _lines(metric: Metric, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
+def _lines(metric: Sampled, devices: tuple[Device, ...], bases: list[str], rare: frozenset[str]) -> list[str]:
     """The samples of one metric without the rare ones; a device's labels are rendered once for all."""
     name = metric.name
     return [

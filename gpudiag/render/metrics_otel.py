@@ -11,12 +11,12 @@ def otel_document(snapshot: Snapshot) -> dict[str, Any]:
     """The numbers under OpenTelemetry's names for hardware: metrics with data points and attributes."""
     metrics: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
-        for name in metric.otel:
+        for name, chosen in metric.otel:
             points = [
                 {"attributes": {**_otel_identity(device, snapshot), **name.attributes}, "value": value}
                 for device in snapshot.devices
                 for labels, value in metric.samples(device)
-                if name.labels.items() <= labels.items()
+                if chosen.items() <= labels.items()
             ]
             if points:
                 entry = metrics.setdefault(name.name, {"name": name.name, "unit": name.unit, "points": []})

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gpudiag.model.nccl_log import LogPlace, NcclCommunicator, NcclFinding, NcclLog, NcclPath, NcclProcess
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing
 from gpudiag.render.style import PLAIN, Style, one_line, wrapped
 from gpudiag.units import format_size
@@ -30,9 +31,9 @@ def render_nccl(log: NcclLog, style: Style = PLAIN) -> list[str]:
 def _heading(log: NcclLog, style: Style) -> list[str]:
     version = _names(log.versions) or "of unknown version"
     largest = log.communicators[0] if log.communicators else None
-    ranks = f", {largest.size} rank{'s' * (largest.size != 1)}" if largest else ""
+    ranks = f", {count_of(largest.size, 'rank')}" if largest else ""
     hosts = f" on {_names(log.hosts)}" if log.hosts else ""
-    found = f": {len(log.findings)} thing{'s' * (len(log.findings) > 1)} to fix" if log.findings else ""
+    found = f": {count_of(len(log.findings), 'thing')} to fix" if log.findings else ""
     heading = wrapped(f"NCCL {version}{ranks}{hosts}{found}", indent="  ")
     heading[0] = heading[0].replace("NCCL", style.paint("NCCL", "bold"), 1)
     return heading

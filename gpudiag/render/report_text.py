@@ -10,6 +10,7 @@ from gpudiag.installed import has_module
 from gpudiag.model.active import NOT_TESTED
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
 from gpudiag.model.history import UNREAD
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import describe_board
 from gpudiag.render.report_words import (
@@ -56,7 +57,7 @@ def _verdict(report: Report, faults: tuple[Finding, ...], covered: Coverage, sty
     machine = describe_machine(report)
     worst = tuple(finding for finding in faults if finding.outcome is report.verdict)
     who = f"{describe_owners(worst)} must act, " if worst else ""
-    found = f"{_counted(len(faults), 'finding')} in {_extent(covered, len(report.results))}"
+    found = f"{count_of(len(faults), 'finding')} in {_extent(covered, len(report.results))}"
     prefix = f"{machine} " if machine else ""
     text = f"{word} {prefix}{one_line(report.snapshot.host, 100)}: {who}{found}"
     lines = wrapped(text, indent="  ")
@@ -91,14 +92,10 @@ def _extent(covered: Coverage, checks: int) -> str:
     blind = sum(len(names) for names in covered.errors.values())
     unread = sum(len(names) for reason, names in covered.skipped.items() if reason.startswith(UNREAD))
     return (
-        f"{share}{_counted(checks, 'check')}"
+        f"{share}{count_of(checks, 'check')}"
         + (f", {blind} without a result" if blind else "")
         + (f", {unread} not run without {UNREAD}" if unread else "")
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _by_subject(told: tuple[Told, ...]) -> dict[str, list[Told]]:
@@ -147,7 +144,7 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     lines = _reasons("without a result", errors, most_named=_MAX_ERRORS_NAMED)
     left_out = sum(len(checks) for checks in covered.errors.values()) - sum(map(len, errors.values()))
     if left_out:
-        lines += wrapped(f"{_counted(left_out, 'check')} gave no result because of that.", indent="  ")
+        lines += wrapped(f"{count_of(left_out, 'check')} gave no result because of that.", indent="  ")
     unread = {reason: checks for reason, checks in covered.skipped.items() if reason.startswith(UNREAD)}
     lines += _reasons("skipped", unread, most_named=_MAX_ERRORS_NAMED)
     lines += _not_tested(covered.skipped)
@@ -155,7 +152,7 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     skipped = sum(len(checks) for checks in covered.skipped.values())
     if skipped:
         was = "was" if skipped == 1 else "were"
-        lines += wrapped(f"{_counted(skipped, 'check')} {was} skipped: --verbose says why.", indent="  ")
+        lines += wrapped(f"{count_of(skipped, 'check')} {was} skipped: --verbose says why.", indent="  ")
     return lines
 
 

@@ -17,12 +17,14 @@ from gpudiag.model.evidence import (
     FileSubject,
     HostSubject,
     LinkSubject,
+    RanksSubject,
     RankSubject,
     Scalar,
     SourceSubject,
     Subject,
 )
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
+from gpudiag.model.number_ranges import join_words, name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.render.style import one_line, wrapped
@@ -170,6 +172,8 @@ def _subject_words(subject: Subject) -> str:
         return _device(subject)
     if isinstance(subject, RankSubject):
         return f"rank {subject.rank} on {subject.host}"
+    if isinstance(subject, RanksSubject):
+        return f"{name_ranks(subject.ranks)} on {subject.host}"
     if isinstance(subject, LinkSubject):
         return f"{subject.ends[0]} to {subject.ends[1]} on {subject.host}"
     if isinstance(subject, SourceSubject):
@@ -217,7 +221,7 @@ def describe_remedy(finding: Finding) -> str:
 def describe_owners(findings: tuple[Finding, ...]) -> str:
     """Who must act on these findings: `hardware`, `hardware and the job's owner`."""
     owners = list(dict.fromkeys(_OWNERS[finding.owner] for finding in findings))
-    return " and ".join(", ".join(owners).rsplit(", ", 1)) if owners else ""
+    return join_words(owners)
 
 
 def faults_worst_first(report: Report) -> tuple[Finding, ...]:

@@ -3,15 +3,21 @@
 A document has each finding for itself; this is for people, who read the same sentence once.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, name_gpu_in
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing
-from gpudiag.render.report_words import describe_fact, describe_message, describe_remedy, describe_subject
+from gpudiag.render.report_words import (
+    MAX_TEXT_CHARACTERS,
+    describe_fact,
+    describe_message,
+    describe_remedy,
+    describe_subject,
+)
+from gpudiag.render.style import one_line
 
 _MANY = 3  # this many GPUs with one code share a fault; fewer only if their messages are equal
 _MAX_DIFFERENT = 3  # different sentences or facts that are printed; the rest are counted
@@ -117,15 +123,10 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
 
 def _remedy(group: list[Finding]) -> str:
     """The remedy with every GPU in its commands, where only the GPU differs; else the first one."""
-    general = {_without_gpu(finding) for finding in group}
-    if len(general) != 1:
+    if len({finding.remedy_of_any for finding in group}) != 1 or not group[0].remedy_of_any:
         return describe_remedy(group[0])
-    return next(iter(general)).replace("-i {}", f"-i {','.join(map(str, sorted(_indices(group))))}")
-
-
-def _without_gpu(finding: Finding) -> str:
-    """The remedy with `{}` for the GPU that its commands name by `-i`, wherever that stands in them."""
-    return re.sub(rf"(?<=-i ){_index(finding)}(?![\w:,-])", "{}", describe_remedy(finding))
+    subjects = (finding.subject for finding in sorted(group, key=lambda finding: _index(finding) or 0))
+    return one_line(name_gpu_in(group[0].remedy_of_any, *subjects), MAX_TEXT_CHARACTERS)
 
 
 def _plural(findings: list[Finding]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import count_of, name_ranks
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
@@ -87,7 +87,7 @@ def headline(report: TrainingReport) -> str:
         return prefix + report.findings[0].message
     if report.script is not None:
         script = report.script
-        ranks = f"{script.world_size} rank{'s' * (script.world_size != 1)}"
+        ranks = f"{count_of(script.world_size, 'rank')}"
         proved = [one.name.replace("_", " ") for one in script.verifications if one.passed is True]
         seen = f"verified: {', '.join(proved)}" if proved else "its training was not verified"
         return f"{prefix}{ranks} of {script.script} succeeded; {seen}."
@@ -96,7 +96,7 @@ def headline(report: TrainingReport) -> str:
         return f"{prefix}nothing ran: {_reasons(report)}"
     only = "CPU ONLY: " if all(result.device_kind == "cpu" for result in ran) else ""
     names = ", ".join(result.strategy for result in ran)
-    ranks = f"{ran[0].world_size} rank{'s' * (ran[0].world_size != 1)}"
+    ranks = f"{count_of(ran[0].world_size, 'rank')}"
     return f"{prefix}{only}{names} on {ranks}: the results match a single process."
 
 

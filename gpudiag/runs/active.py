@@ -94,7 +94,7 @@ def stream_telemetry(emit: Callable[[Any], None], interval_seconds: float, start
     Only sensors are read while a test runs: a full snapshot takes a hundred calls per GPU, and each takes
     the driver's lock. One thread per GPU, so that one that hangs failed up the others.
     """
-    from gpudiag.probe.nvml.child import load_pynvml
+    from gpudiag.probe.nvml.library import load_pynvml
 
     pynvml = load_pynvml()
     pynvml.nvmlInit()

@@ -14,10 +14,9 @@ from gpudiag.errors import GpudiagError
 from gpudiag.model.active import MATMUL, MEMORY_COPY, PEER_COPY, ActiveMeasurement, ActivePlan
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.measure import Measures
 from gpudiag.model.plan import BANDWIDTH_TESTS, BandwidthPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
 from gpudiag.probe.inventory import take_snapshot
 from gpudiag.runs.active import describe_cost, measure_active, with_neighbours

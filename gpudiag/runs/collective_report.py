@@ -27,12 +27,11 @@ from gpudiag.model.measure import (
     CollectiveResult,
     Incident,
     IncidentKind,
-    Measures,
     RankReport,
 )
 from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
@@ -243,7 +242,7 @@ def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Find
     """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
     nothing = RankRun(
-        placement.world_size, launcher, host, (), (), results={}, events=(), injected=(), seconds=0.0
+        placement.world_size, launcher, host, (), (), returned=(), events=(), injected=(), seconds=0.0
     )
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
     results = list_seen("ranks.placement", (cause, *placement.findings))

@@ -17,7 +17,7 @@ from gpudiag.checks.job.verdict import is_decided, judge_job, needs_c_functions
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, SourceAbsentError, SourceFailedError, UsageError
 from gpudiag.installed import install_command, root_command
-from gpudiag.model.evidence import RankSubject
+from gpudiag.model.evidence import ranks_of
 from gpudiag.model.finding import Finding, Outcome, worst
 from gpudiag.model.job import HangReport, Job, JobVerdict, RankSeen
 from gpudiag.model.job_state import JobState
@@ -291,8 +291,8 @@ def _read_c_functions(rank: RankSeen, timeout_seconds: float) -> RankSeen | Miss
 
 
 def _with_native(verdict: JobVerdict, limits: HangLimits | None) -> JobVerdict:
-    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named alone."""
-    blamed = {one.subject.rank for one in verdict.findings if isinstance(one.subject, RankSubject)}
+    """The verdict with the C functions of the ranks that are blamed; of the first rank where none is named."""
+    blamed = {rank for one in verdict.findings for rank in ranks_of(one.subject)}
     pids = [rank.pid for rank in verdict.job.ranks if rank.rank in blamed]
     pids = pids or [rank.pid for rank in verdict.job.ranks[:1]]
     ranks = tuple(_add_native(rank) if rank.pid in pids[:2] else rank for rank in verdict.job.ranks)

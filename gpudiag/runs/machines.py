@@ -17,6 +17,7 @@ from typing import Any
 from gpudiag.errors import ExitStatus, GpudiagError, LaunchError
 from gpudiag.model.codec import dumps, to_document
 from gpudiag.model.job import HangReport
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.training import TrainingReport
 from gpudiag.ranks.agents.discovery import Discovery
@@ -207,7 +208,7 @@ class MachinesLaunch:
                     counted += told.ranks
         absent = place.world_size - counted
         if absent > 0:
-            name = f"{absent} rank{'s' * (absent > 1)} without a report"
+            name = f"{count_of(absent, 'rank')} without a report"
             sources[place.world_size] = ReportSource(name, None, "no report came from their machines")
             statuses.append(ExitStatus.ERROR)
         return Collected(tuple(sources[rank] for rank in sorted(sources)), statuses, nodes, absent == 0)

@@ -4,10 +4,11 @@ import contextlib
 import ctypes
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpudiag.linux.proc import read_environment
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.published import HostAddresses
 from gpudiag.probe.guard import run_guarded
@@ -48,7 +49,9 @@ def look_at_meeting(pid: int, point: Address | None, *, elsewhere: bool) -> Meet
 
 def stream_meeting(emit: Callable[[Any], None], pid: int, host: str, port: int, elsewhere: bool) -> None:
     """Send what the process finds; nothing where its environment or its namespaces may not be entered."""
-    variables = _environment(pid)
+    variables: dict[str, str] | None = None
+    with contextlib.suppress(OSError):
+        variables = read_environment(pid)
     if variables is None or not _enter_namespaces(pid):
         return
     addresses = read_host_addresses(variables)
@@ -71,15 +74,6 @@ def _own_address(host: str, port: int) -> str:
                 probe.connect(place)
                 return str(probe.getsockname()[0])
     return ""
-
-
-def _environment(pid: int) -> Mapping[str, str] | None:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            words = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    return dict(word.partition("=")[::2] for word in words if "=" in word)
 
 
 def _enter_namespaces(pid: int) -> bool:

@@ -11,10 +11,11 @@ from gpudiag.collectives.cases import Sweep, plan_sweep
 from gpudiag.model.codec import encode
 from gpudiag.model.finding import Finding, worst_first
 from gpudiag.model.history import History
-from gpudiag.model.measure import CollectiveMeasurement, Localisation, Measures
+from gpudiag.model.measure import CollectiveMeasurement, Localisation
+from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import CollectiveReport
+from gpudiag.model.report import CollectiveReport, Measures
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
@@ -33,7 +34,7 @@ from gpudiag.runs.localise import (
     localise,
     why_not_localised,
 )
-from gpudiag.runs.placement import Placement, place_ranks, why_unmet
+from gpudiag.runs.placement import Placement, RanksWanted, place_ranks, why_unmet
 from gpudiag.runs.rank_report import Watched, finish_watch, start_watch
 from gpudiag.store.history import READ_SECONDS, HistoryKeeper, RunFacts, machine_key
 from gpudiag.store.state_folder import default_store
@@ -138,8 +139,22 @@ def run_nccl_test(
     """
     require_torch("nccl-test", python)
     with ForkServers() as servers:
-        placement = place_ranks(plan, environment, python=python, ask_torch=servers.ask_torch)
+        placement = place_ranks(ranks_of(plan), environment, python=python, ask_torch=servers.ask_torch)
         return _run_placed(_set_up(plan, environment, placement, python, servers), listener, store, notice)
+
+
+# A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
+# largest size; out of place the latter are two.
+_BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
+
+
+def ranks_of(plan: NcclTestPlan) -> RanksWanted:
+    """The ranks that the plan wants."""
+    out_of_place = any(False in OPERATIONS[op].placements for op in plan.op)
+    buffers = _BUFFERS_OUT_OF_PLACE if out_of_place else _BUFFERS_IN_PLACE
+    return RanksWanted(
+        plan.backend, plan.nproc, plan.deadline_seconds, plan.min_bytes, plan.max_bytes, buffers
+    )
 
 
 def _run_placed(

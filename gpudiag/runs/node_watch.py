@@ -20,14 +20,14 @@ from gpudiag.checks.job.rhythm import find_long_step_time, find_step_time
 from gpudiag.checks.job.short_steps import BURST_SECONDS, BURST_TICK_SECONDS, settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
+from gpudiag.linux.child import die_with_parent, name_process
 from gpudiag.linux.proc import is_stopped
 from gpudiag.model.codec import encode
 from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-from gpudiag.probe.guard import GuardedChild, die_with
+from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
 from gpudiag.probe.job.own_run import read_glance_stance, start_glance
-from gpudiag.ranks.process import name_process
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
@@ -274,7 +274,7 @@ def _document(key: str, job: _WatchedJob, stall: Stall) -> dict[str, Any]:
 
 def main() -> None:
     """Watch until the parent is gone."""
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     name_process("gpudiag-jobs")
 
     def tell(message: dict[str, Any]) -> None:

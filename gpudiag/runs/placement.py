@@ -20,8 +20,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, DeviceView, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.operation import OPERATIONS
-from gpudiag.model.plan import DEFAULT_CPU_RANKS, NcclTestPlan
+from gpudiag.model.plan import DEFAULT_CPU_RANKS
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.start import TorchStarter
 from gpudiag.ranks.environment import RankEnvironment
@@ -274,15 +273,26 @@ _GPU_MAX_BYTES = 8 * GIB
 # Shares of a GPU's or the host's free memory: a job may start and need some while we measure. A size that
 # the user asks for may take the larger share.
 _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
-# A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
-# largest size; out of place the latter are two.
-_BUFFERS_IN_PLACE, _BUFFERS_OUT_OF_PLACE = 3, 4
-
 # GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the CUDA
 # context of each rank but the first, whose own existed when torch read the free memory.
 _CONNECTION_BYTES, _CONTEXT_BYTES = GIB, CONTEXT_BYTES
 
 SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class RanksWanted:
+    """The ranks that a command wants: on what, how many (None: one a GPU), and how large the collectives' buffers are.
+
+    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least `min_bytes`.
+    """
+
+    backend: str
+    nproc: int | None
+    deadline_seconds: float  # of the look at the GPUs
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    buffers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,14 +395,14 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
 
 
 def place_ranks(
-    plan: NcclTestPlan,
+    wanted: RanksWanted,
     environment: RankEnvironment | None,
     *,
     python: str | None = None,
     take: SnapshotTaker | None = None,
     ask_torch: TorchStarter | None = None,
 ) -> Placement:
-    """Where the plan runs on this machine; GPUs are examined unless the plan says gloo.
+    """Where those ranks run on this machine; GPUs are examined unless they are of gloo.
 
     `python` is the interpreter whose torch the ranks run; `ask_torch` starts the child that asks it.
 
@@ -401,21 +411,21 @@ def place_ranks(
         SourceAbsentError: NCCL is asked for, and there is no trace of a GPU.
         SourceFailedError: there is a trace of a GPU, and torch cannot use it; with the cause.
     """
-    wanted = _wanted_ranks(plan, environment)
+    asked_ranks = _asked_ranks(wanted, environment)
     take = take or partial(_probe_machine, python, ask_torch)
-    if plan.backend == "gloo":
-        return _on_cpu(plan, environment, wanted, take((), plan.deadline_seconds))
-    snapshot = take(("nvml",), plan.deadline_seconds)
+    if wanted.backend == "gloo":
+        return _on_cpu(wanted, environment, asked_ranks, take((), wanted.deadline_seconds))
+    snapshot = take(("nvml",), wanted.deadline_seconds)
     if not gpu_traces(snapshot):
-        if plan.backend == "nccl":
+        if wanted.backend == "nccl":
             raise SourceAbsentError(
                 "--backend nccl needs a GPU, and there is no trace of one here",
                 hint="see `gpudiag list --sources all`; --backend gloo runs on the CPU",
             )
-        return replace(_on_cpu(plan, environment, wanted, snapshot), without_gpu=True)
+        return replace(_on_cpu(wanted, environment, asked_ranks, snapshot), without_gpu=True)
     if snapshot.simulated is None:
-        snapshot = take(("nvml", "torch"), plan.deadline_seconds)
-    return _on_gpus(plan, environment, wanted, snapshot)
+        snapshot = take(("nvml", "torch"), wanted.deadline_seconds)
+    return _on_gpus(wanted, environment, asked_ranks, snapshot)
 
 
 def _probe_machine(
@@ -427,12 +437,12 @@ def _probe_machine(
     return take_snapshot(sources, deadline_seconds, python=python, ask_torch=ask_torch)
 
 
-def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> int | None:
+def _asked_ranks(wanted: RanksWanted, environment: RankEnvironment | None) -> int | None:
     if environment is None:
-        return plan.nproc
-    if plan.nproc not in (None, environment.world_size):
+        return wanted.nproc
+    if wanted.nproc not in (None, environment.world_size):
         raise UsageError(
-            f"--nproc {plan.nproc} contradicts the {environment.world_size} ranks that "
+            f"--nproc {wanted.nproc} contradicts the {environment.world_size} ranks that "
             f"{environment.launcher.value} started",
             hint="leave out --nproc",
         )
@@ -440,26 +450,26 @@ def _wanted_ranks(plan: NcclTestPlan, environment: RankEnvironment | None) -> in
 
 
 def _on_cpu(
-    plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
+    wanted: RanksWanted, environment: RankEnvironment | None, asked_ranks: int | None, snapshot: Snapshot
 ) -> Placement:
-    world_size = wanted or DEFAULT_CPU_RANKS
+    world_size = asked_ranks or DEFAULT_CPU_RANKS
     here = environment.local_world_size if environment is not None else world_size
     available = snapshot.machine.memory_available_bytes
-    fitting = _fitting_bytes(plan, available, here)
-    possible = _fitting_bytes(plan, available, here, _ASKED_MEMORY_SHARE)
-    asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
+    fitting = _fitting_bytes(wanted, available, here)
+    possible = _fitting_bytes(wanted, available, here, _ASKED_MEMORY_SHARE)
+    asked = wanted.min_bytes if wanted.max_bytes is None else wanted.max_bytes
     if possible is not None and asked > possible:
         raise UsageError(
-            f"{format_size(asked)} need {format_size(asked * _buffers_per_rank(plan) * here)} for {here} ranks here, more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
+            f"{format_size(asked)} need {format_size(asked * wanted.buffers * here)} for {here} ranks here, more than {_ASKED_MEMORY_SHARE:.0%} of the memory that is available",
             hint=f"--max-bytes {possible} fits",
         )
     automatic = _CPU_MAX_BYTES if fitting is None else min(_CPU_MAX_BYTES, fitting)
-    max_bytes = max(automatic, plan.min_bytes) if plan.max_bytes is None else plan.max_bytes
+    max_bytes = max(automatic, wanted.min_bytes) if wanted.max_bytes is None else wanted.max_bytes
     return Placement("gloo", world_size, max_bytes, snapshot=snapshot)
 
 
 def _on_gpus(
-    plan: NcclTestPlan, environment: RankEnvironment | None, wanted: int | None, snapshot: Snapshot
+    wanted: RanksWanted, environment: RankEnvironment | None, asked_ranks: int | None, snapshot: Snapshot
 ) -> Placement:
     broken = why_no_cuda(snapshot)
     if broken is not None:
@@ -476,18 +486,18 @@ def _on_gpus(
             f"none of the GPUs here can be used ({why})",
             hint="see `gpudiag` and `gpudiag list --sources all`",
         )
-    usable = _with_memory(usable, wanted if environment is None else environment.local_world_size)
-    world_size = wanted or len(usable)
+    usable = _with_memory(usable, asked_ranks if environment is None else environment.local_world_size)
+    world_size = asked_ranks or len(usable)
     here = environment.local_world_size if environment is not None else world_size
     shown_one = environment is not None and may_have_own_gpus(snapshot, here, usable)
     shared = here > len(usable) and not shown_one
     on_each = 1 if shown_one else -(-here // len(usable))
-    _refuse_too_large(snapshot, usable, plan, on_each)
-    asked = plan.max_bytes
+    _refuse_too_large(snapshot, usable, wanted, on_each)
+    asked = wanted.max_bytes
     return Placement(
         backend="nccl",
         world_size=world_size,
-        max_bytes=_largest_for(usable, plan, on_each) if asked is None else asked,
+        max_bytes=_largest_for(usable, wanted, on_each) if asked is None else asked,
         variables={
             **visibility_for(snapshot, usable),
             **(sharing_for(snapshot, here, usable) if shared else {}),
@@ -507,10 +517,10 @@ def _judge_contexts(snapshot: Snapshot) -> tuple[Finding, ...]:
     )
 
 
-def _largest_for(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int) -> int:
+def _largest_for(usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int) -> int:
     """The largest size whose buffers fit in the share of the free memory of the fullest GPU."""
-    known = _fitting_on(usable, plan, ranks, _MEMORY_SHARE)
-    return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), plan.min_bytes)
+    known = _fitting_on(usable, wanted, ranks, _MEMORY_SHARE)
+    return max(min([_GPU_MAX_BYTES, *known] if known else [_CPU_MAX_BYTES]), wanted.min_bytes)
 
 
 def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFitness]:
@@ -531,21 +541,21 @@ def _with_memory(usable: Sequence[GpuFitness], ranks: int | None) -> list[GpuFit
 
 
 def _refuse_too_large(
-    snapshot: Snapshot, usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int
+    snapshot: Snapshot, usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int
 ) -> None:
     """Return if the largest size asked for fits on every GPU, with that many ranks on each.
 
     Raises:
         UsageError: it does not fit; the message says what would, and who holds the memory.
     """
-    asked = plan.min_bytes if plan.max_bytes is None else plan.max_bytes
-    possible = min(_fitting_on(usable, plan, ranks, _ASKED_MEMORY_SHARE), default=asked)
+    asked = wanted.min_bytes if wanted.max_bytes is None else wanted.max_bytes
+    possible = min(_fitting_on(usable, wanted, ranks, _ASKED_MEMORY_SHARE), default=asked)
     if asked <= possible:
         return
-    needed = format_size(asked * _buffers_per_rank(plan) * ranks)
+    needed = format_size(asked * wanted.buffers * ranks)
     held = [(gpu.name, describe_holders(gpu.device, snapshot.taken_at)) for gpu in usable]
     who = "".join(f"; {name}: {words}" for name, words in held if words)
-    flag = "--min-bytes" if plan.min_bytes > possible else "--max-bytes"
+    flag = "--min-bytes" if wanted.min_bytes > possible else "--max-bytes"
     raise UsageError(
         f"{format_size(asked)} need {needed} of each GPU, more than {_ASKED_MEMORY_SHARE:.0%} of the "
         f"memory that is free there{who}",
@@ -553,21 +563,16 @@ def _refuse_too_large(
     )
 
 
-def _fitting_on(usable: Sequence[GpuFitness], plan: NcclTestPlan, ranks: int, share: float) -> list[int]:
+def _fitting_on(usable: Sequence[GpuFitness], wanted: RanksWanted, ranks: int, share: float) -> list[int]:
     """The largest size on each GPU whose free memory is known, with that many ranks on it."""
     beside = ranks * _CONNECTION_BYTES + (ranks - 1) * _CONTEXT_BYTES
     free = [free_bytes(gpu.device, gpu.view) for gpu in usable]
     left = [max(0, size - beside) for size in free if not isinstance(size, Missing)]
-    return [size for one in left if (size := _fitting_bytes(plan, one, ranks, share)) is not None]
+    return [size for one in left if (size := _fitting_bytes(wanted, one, ranks, share)) is not None]
 
 
 def _fitting_bytes(
-    plan: NcclTestPlan, free: Reading[int], ranks: int, share: float = _MEMORY_SHARE
+    wanted: RanksWanted, free: Reading[int], ranks: int, share: float = _MEMORY_SHARE
 ) -> int | None:
     """The largest size of which that many ranks' buffers fit in the share of `free`; None if unknown."""
-    return None if isinstance(free, Missing) else int(free * share / _buffers_per_rank(plan) / ranks)
-
-
-def _buffers_per_rank(plan: NcclTestPlan) -> int:
-    out_of_place = any(False in OPERATIONS[op].placements for op in plan.op)
-    return _BUFFERS_OUT_OF_PLACE if out_of_place else _BUFFERS_IN_PLACE
+    return None if isinstance(free, Missing) else int(free * share / wanted.buffers / ranks)

@@ -18,16 +18,16 @@ from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.active import ActiveMeasurement
-from gpudiag.model.codec import from_document
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History, KnownGpus
-from gpudiag.model.measure import CollectiveMeasurement, Measures
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.probe.inventory import take_snapshot
@@ -135,8 +135,7 @@ def _require_check(flag: str, name: str) -> None:
     known = dict.fromkeys(part for check in BUILTIN for part in (check.name, check.name.partition(".")[0]))
     if name in known:
         return
-    near = find_nearest(name, known)
-    question = f"; did you mean {near}?" if near else ""
+    question = did_you_mean(name, known, "; ")
     raise UsageError(f"{flag}: there is no check {name!r}{question}", hint="see `gpudiag preflight --list`")
 
 

@@ -12,9 +12,9 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, outcome_of_findings
 from gpudiag.model.history import History
-from gpudiag.model.measure import HostCounters, Measures, Movement
+from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import NOT_ASKED, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.probe.host.counters import read_host_counters
 from gpudiag.runs.gate import judge_results
 from gpudiag.runs.placement import Placement

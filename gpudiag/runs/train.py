@@ -16,11 +16,10 @@ from gpudiag.errors import LaunchError, UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome, worst, worst_first
-from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, Measures
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault
 from gpudiag.model.number_ranges import number_ranges
-from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
 from gpudiag.model.training import (
     RankEpochEnd,
@@ -46,7 +45,7 @@ from gpudiag.reference.training import StrategyFacts, strategy_facts
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.fork_servers import TRAINING_MODULES, ForkServers
 from gpudiag.runs.interpreters import absent_modules, lack_on_cpu, lack_on_gpus, require_torch
-from gpudiag.runs.placement import Placement, place_ranks, why_unmet
+from gpudiag.runs.placement import Placement, RanksWanted, place_ranks, why_unmet
 from gpudiag.runs.rank_report import build_context, build_rank_report
 from gpudiag.training.advise import DEFAULT_PARAMETERS, advise_for_devices
 from gpudiag.training.faults import BADINIT, GRADIENT_FAULTS, NAN, parse_training_fault
@@ -322,7 +321,7 @@ def run_training(
     pythons = pythons or {}
     if not pythons and {strategy_facts()[name].framework for name in plan.strategy} == {"torch"}:
         require_torch("train")
-    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc, deadline_seconds=plan.deadline_seconds)
+    wanted = RanksWanted(plan.backend, plan.nproc, plan.deadline_seconds)
     with ForkServers() as servers:
         placement = here or place_ranks(
             wanted, environment, python=pythons.get(""), ask_torch=servers.ask_torch
@@ -459,7 +458,7 @@ def _never_started(job: TrainingJob, error: LaunchError) -> RankRun:
     )
     incident = Incident(IncidentKind.START_FAILED, 0, host, IMPORT, 0.0, why)
     return RankRun(
-        job.workers, Launcher.SPAWN, host, (), (incident,), results={}, events=(), injected=(), seconds=0.0
+        job.workers, Launcher.SPAWN, host, (), (incident,), returned=(), events=(), injected=(), seconds=0.0
     )
 
 

@@ -18,7 +18,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.option import require_between
-from gpudiag.model.plan import LOOK_SECONDS, NcclTestPlan
+from gpudiag.model.plan import LOOK_SECONDS
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import RunEvent
 from gpudiag.model.script import ScriptFacts, ScriptPlace
@@ -31,7 +31,7 @@ from gpudiag.ranks.stages import STAGES, Budgets
 from gpudiag.reference.waits import FOR_OTHERS
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
-from gpudiag.runs.placement import Placement, place_ranks
+from gpudiag.runs.placement import Placement, RanksWanted, place_ranks
 from gpudiag.runs.script_look import OutsideLook
 from gpudiag.runs.script_output import show_output
 from gpudiag.runs.train import describe_machine
@@ -173,7 +173,7 @@ def run_script(
         LaunchError: the ranks could not be started.
     """
     require_between(plan.hang_seconds, 1, _MAX_HANG_SECONDS, "--hang-after")
-    wanted = NcclTestPlan(backend=plan.backend, nproc=plan.nproc, deadline_seconds=plan.deadline_seconds)
+    wanted = RanksWanted(plan.backend, plan.nproc, plan.deadline_seconds)
     placement = place_ranks(wanted, environment, python=python)
     world_size = placement.world_size
     faults = tuple(_parse_fault(text, world_size) for text in plan.inject)

@@ -23,25 +23,25 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
-from gpudiag.probe.attaching import HANDLE_CALL
+from gpudiag.linux.child import die_with_parent
 from gpudiag.probe.given_time import waited_seconds
-from gpudiag.probe.guard import die_with
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
-from gpudiag.probe.nvml.child import describe_failure, load_pynvml, read_library
-from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
+from gpudiag.probe.nvml.library import describe_failure, open_library
+from gpudiag.probe.nvml.row import Row
+from gpudiag.probe.nvml.workers import Workers
 from gpudiag.probe.sleeping import read_sleeping
 from gpudiag.probe.start import host_root
 from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFacts, WatchedAsk
-from gpudiag.sampler.workers import Batch, Workers
 
 # --- the GPUs that it asks
 
@@ -51,35 +51,27 @@ FAST, SLOW, PEERS = "fast", "slow", "peers"
 _XID_EVENTS = 8
 
 
-class Row:
-    """One GPU: its handle, the call in progress, and the answers not collected yet.
+class WatchedRow(Row):
+    """A GPU that is asked again and again, in tiers; its answers wait until they are collected."""
 
-    `read` runs in any thread, one at a time; the ticking thread uses the rest.
-    """
+    asked_by = WatchedAsk
+    _ask: WatchedAsk | None
 
     def __init__(self, pynvml: Any, index: int, event_set: Any, root: str) -> None:
         """Keep the GPU's NVML index; its handle is looked up at the first `read`."""
-        self.index = index
+        super().__init__(pynvml, index)
         self.asking_since: float | None = None
         self.address: int | None = None  # of its handle, as events name it
-        self.lost = False
         self.is_another = False  # the index leads to another GPU than the one that was identified
-        self._pynvml = pynvml
         self._event_set = event_set
-        self._ask: WatchedAsk | None = None
         self._identity: tuple[dict[str, Any], dict[str, tuple[str, str]]] | None = None
         self._fixed: tuple[dict[str, Any], dict[str, tuple[str, str]]] | None = None
         self._fixed_at = 0.0
         self._modes: list[Any] = []  # of the GPU, on which depends what it supports
         self._processes = ProcessFacts(root)
-        self._unfinished: DeviceSheet | None = None  # of a GPU that was never read completely
+        self._is_unfinished = False  # it has a handle, and was never read completely since
         self._answers: dict[str, Any] = {}
         self._lock = Lock()
-
-    @property
-    def call(self) -> str:
-        """The call in progress, or the last one."""
-        return self._ask.asking if self._ask is not None else HANDLE_CALL
 
     @property
     def is_new(self) -> bool:
@@ -96,11 +88,6 @@ class Row:
         """The UUID of the GPU whose readings these are; None before it was read."""
         return None if self._identity is None else self._identity[0].get("uuid")
 
-    @property
-    def handle(self) -> Any:
-        """The GPU's handle, while it answers; else None."""
-        return None if self._ask is None or self.lost else self._ask.handle
-
     def pop_longest(self) -> tuple[str, float]:
         """The longest call since this was asked last, and its seconds."""
         ask = self._ask
@@ -109,12 +96,13 @@ class Row:
         longest, ask.longest = ask.longest, ("", 0.0)
         return longest
 
-    def read(self, tier: str, rows: Sequence[Row]) -> None:
+    def read(self, tier: str, rows: Sequence[WatchedRow]) -> None:
         """Read that tier's readings; `pop_answer` returns them."""
         self.asking_since = monotonic()
         try:
             if tier == PEERS:
-                self._read_peers(rows)
+                if peers := self.read_peers(rows):
+                    self._give(PEERS, peers)
             elif tier == SLOW or self._ask is None:
                 self._read_slow()
             elif not self.lost:
@@ -124,10 +112,10 @@ class Row:
 
     def late(self, now: float) -> list[Any] | None:
         """The call in progress, its seconds, and what is known of a GPU never read completely; or None."""
-        since, unfinished = self.asking_since, self._unfinished
+        since = self.asking_since
         if since is None:
             return None
-        return [self.call, now - since, None if unfinished is None else unfinished.document()]
+        return [self.call, now - since, self.sheet.document() if self._is_unfinished else None]
 
     def pop_answer(self) -> dict[str, Any]:
         """The answers since the last call, by tier."""
@@ -148,33 +136,25 @@ class Row:
 
     def _read_slow(self) -> None:
         """Read everything; a GPU that was lost is looked up again, as it may be back."""
-        sheet = DeviceSheet()
-        if self._ask is None or self.lost:
-            if self._ask is not None:
-                release_samples(self._ask)
-            self._ask = self._identity = self._fixed = None
-            sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self.index)
-            handle = sheet.values.pop("handle", None)
-            if handle is None:
-                self.lost = sheet.lost is not None
-                self._give(SLOW, {"document": sheet.document(), "processes": {}})
-                return
-            self._ask = WatchedAsk(self._pynvml, handle)
-            self._unfinished = sheet
-        ask, new = self._ask, self._unfinished is sheet
+        if self._ask is not None and self.lost:
+            release_samples(self._ask)
+        new = self._ask is None or self.lost
+        sheet = self.sheet = DeviceSheet()
+        if new:
+            self._identity = self._fixed = None
+            self._is_unfinished = self.attach() is not None
+        ask = self._ask
+        if ask is None:
+            self._give(SLOW, {"document": self.document(), "processes": {}})
+            return
         ask.noted.forget()
         ask.fields.clear()  # a field that is refused now must not keep its last value
         self._fill_identity(ask, sheet)
         self._read_state(ask, sheet)
         self._compare_identity(ask)
-        if ask.noted.lost is not None and sheet.lost is None:  # noticed in a part of a reading
-            sheet.lost = ask.noted.lost
-            sheet.mark("handle", *sheet.lost)
-        self.lost = sheet.lost is not None
         processes = self._processes.describe(ask, sheet)
-        self._unfinished = None
-        document = {**sheet.document(), "failed_calls": dict(ask.noted.failed)}
-        self._give(SLOW, {"document": document, "processes": processes})
+        self._is_unfinished = False
+        self._give(SLOW, {"document": self.document(), "processes": processes})
         if new and not self.lost:
             self._watch_events(ask)
 
@@ -225,15 +205,6 @@ class Row:
         if self._event_set is not None:
             DeviceSheet().read("events", ask, "nvmlDeviceRegisterEvents", _XID_EVENTS, self._event_set)
 
-    def _read_peers(self, rows: Sequence[Row]) -> None:
-        known = [
-            (str(row._identity[0]["bus_id"]), row.handle)
-            for row in rows
-            if row is not self and row.handle is not None and row._identity and "bus_id" in row._identity[0]
-        ]
-        if self._ask is not None and not self.lost and known:
-            self._give(PEERS, [read_peer(self._ask, *other) for other in known])
-
 
 def _only(readings: dict[str, Any]) -> dict[str, Any]:
     """Those that are fixed."""
@@ -242,7 +213,6 @@ def _only(readings: dict[str, Any]) -> dict[str, Any]:
 
 # --- the program
 
-_QUICK_SECONDS = 0.02  # a batch that takes longer gets more threads
 _PATIENCE_SECONDS = 0.5  # then the rows that are done are sent
 _EVENT_WAIT_MS = 1000
 _EVENT_BACK_OFF_SECONDS = 5.0
@@ -299,7 +269,7 @@ class Child:
             self._emit({"kind": "asleep", "at": time(), "bus_ids": list(asleep.values())})
             self._obey(self._interval)
 
-    def _sleepers(self, rows: list[Row]) -> dict[int, str]:
+    def _sleepers(self, rows: list[WatchedRow]) -> dict[int, str]:
         """The bus ids of GPUs that are asleep and were never asked, by NVML index."""
         count, asleep = read_sleeping(self._root)
         if count != len(rows):  # nobody knows which index is whose
@@ -313,7 +283,7 @@ class Child:
             pynvml = CarefulLibrary(pynvml, self._announce, self._spared)
         self._emit({"kind": "library", "document": start.library, "count": start.count})
         event_set = start.event_set if start.count else None
-        rows = [Row(pynvml, index, event_set, self._root) for index in range(start.count)]
+        rows = [WatchedRow(pynvml, index, event_set, self._root) for index in range(start.count)]
         census = _Census(pynvml, start.count, self._root)
         if event_set is not None:
             Thread(target=self._watch_events, args=(pynvml, event_set, rows), daemon=True).start()
@@ -333,11 +303,14 @@ class Child:
                 if tier == SLOW:
                     asleep = self._sleepers(rows)
                 reading = [row for row in rows if row.asking_since is None and row.index not in asleep]
-                todo: list[Any] = reading if census.asking_since else [*reading, census]
-                workers.run(Batch(tier, todo, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
+                todo: list[Callable[[], None]] = [partial(row.read, tier, rows) for row in reading]
+                if tier == SLOW and census.asking_since is None:
+                    todo.append(census.read)
+                workers.start(todo).done.wait(_PATIENCE_SECONDS)
                 if not peers_asked and len(rows) > 1 and all(row.asking_since is None for row in rows):
                     peers_asked = True
-                    workers.run(Batch(PEERS, rows, rows), _QUICK_SECONDS, _PATIENCE_SECONDS)
+                    asking = workers.start(partial(row.read, PEERS, rows) for row in rows)
+                    asking.done.wait(_PATIENCE_SECONDS)
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
                 waited = waited_seconds() - waited
@@ -350,7 +323,13 @@ class Child:
             self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
 
     def _emit_tick(
-        self, rows: list[Row], began: float, waited: float, asleep: Mapping[int, str], *, with_readings: bool
+        self,
+        rows: list[WatchedRow],
+        began: float,
+        waited: float,
+        asleep: Mapping[int, str],
+        *,
+        with_readings: bool,
     ) -> None:
         now = monotonic()
         answers = {row.index: row.pop_answer() for row in rows if with_readings}
@@ -374,7 +353,7 @@ class Child:
             | {"longest": max((row.pop_longest() for row in rows), key=itemgetter(1), default=("", 0.0))}
         )
 
-    def _watch_events(self, pynvml: Any, event_set: Any, rows: list[Row]) -> None:
+    def _watch_events(self, pynvml: Any, event_set: Any, rows: list[WatchedRow]) -> None:
         """Collect the Xids that the driver reports; runs in a thread of its own."""
         import ctypes
 
@@ -431,18 +410,14 @@ class _Start:
 
     def run(self) -> None:
         try:
-            self.pynvml = load_pynvml()
-            self.pynvml.nvmlInit()
-            self.library = read_library(self.pynvml, self._note)
-            self.call = "nvmlDeviceGetCount"
-            self.count = self.pynvml.nvmlDeviceGetCount()
+            self.pynvml, self.count = open_library(self._note_call, self.library.update)
         except Exception as error:  # noqa: BLE001 - describe_failure judges it
             self.failure = describe_failure(error)
         else:
             self.event_set = self._make_event_set()
         self._done = True
 
-    def _note(self, call: str) -> None:
+    def _note_call(self, call: str) -> None:
         self.call = call
 
     def wait(self, seconds: float) -> bool:
@@ -474,9 +449,7 @@ class _Census:
         self._version_file = os.path.join(root, "proc/driver/nvidia/version")
         self._version = self._read_version()
 
-    def read(self, tier: str, rows: list[Row]) -> None:
-        if tier != SLOW:
-            return
+    def read(self) -> None:
         self.asking_since = monotonic()
         try:
             count = self._pynvml.nvmlDeviceGetCount()
@@ -496,7 +469,7 @@ class _Census:
             return b""
 
 
-def _reason_to_end(rows: list[Row], census: _Census) -> str | None:
+def _reason_to_end(rows: list[WatchedRow], census: _Census) -> str | None:
     """Why a fresh process should replace this one, or None."""
     for row in rows:
         if row.gone is not None:
@@ -518,7 +491,7 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
 
 def main() -> None:
     """Sample until the parent ends, or until a fresh process should take over."""
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines

@@ -9,8 +9,8 @@ import json
 import os
 import sys
 
+from gpudiag.linux.child import die_with_parent
 from gpudiag.model.codec import to_document
-from gpudiag.probe.guard import die_with
 from gpudiag.probe.inventory import read_driver_uuids, take_snapshot
 from gpudiag.probe.start import host_root
 
@@ -19,7 +19,7 @@ DRIVER = "driver"  # among the sources: the driver's own files about its GPUs
 
 def main() -> None:
     """Take one snapshot, write it and exit."""
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     wanted = sys.argv[2].split(",") if len(sys.argv) > 2 else []
     sources = tuple(name for name in wanted if name != DRIVER)
     snapshot = take_snapshot(sources, host_state=True, kernel_log=True)

@@ -11,8 +11,8 @@ import sys
 from time import sleep
 from typing import Any
 
+from gpudiag.linux.child import die_with_parent
 from gpudiag.model.reading import Missing
-from gpudiag.probe.guard import die_with
 from gpudiag.probe.kubelet.ask import ask_kubelet
 
 PERIOD_SECONDS = 10.0  # a pod's start takes about as long
@@ -20,7 +20,7 @@ PERIOD_SECONDS = 10.0  # a pod's start takes about as long
 
 def main() -> None:
     """Ask until the service ends."""
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     while True:
         sys.stdout.write(json.dumps(_message(sys.argv[2]), separators=(",", ":")) + "\n")
         sys.stdout.flush()

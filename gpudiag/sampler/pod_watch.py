@@ -10,11 +10,11 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from gpudiag.linux.loop_child import ChildProcess, SingleChild
 from gpudiag.model.owners import PodDevice, PodDevices
 from gpudiag.model.reading import MissingReason
 from gpudiag.probe.kubelet.ask import DEADLINE_SECONDS, find_obstacle
 from gpudiag.sampler.kubelet import PERIOD_SECONDS
-from gpudiag.sampler.supervisor import ChildProcess, SingleChild
 
 _CHILD = "gpudiag.sampler.kubelet"
 _SILENT_SECONDS = PERIOD_SECONDS + 3 * DEADLINE_SECONDS  # two calls, and a busy machine

@@ -1,8 +1,5 @@
 """The sampler's children: one asks NVML and is replaced when it fails, one inspects the rest of the machine.
 
-asyncio's own subprocesses wait for each child in a thread; one that is stuck in the driver cannot be
-reaped, and that thread would never end. So these are plain child processes, read and reaped by hand.
-
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
 seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the driver hangs,
 nothing else is asked that would call it: each such process would hang as well, where no signal ends it, and they would
@@ -15,22 +12,21 @@ are never unwatched. At three children that cannot be killed, no more are starte
 """
 
 import asyncio
-import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from gpudiag.model.codec import all_missing, from_document
+from gpudiag.linux.child import KilledChildren
+from gpudiag.linux.loop_child import ChildProcess, SingleChild
+from gpudiag.model.codec import all_missing
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus
+from gpudiag.model.documents import from_document
 from gpudiag.model.host import Machine
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.probe.inventory import Answers
@@ -42,124 +38,7 @@ from gpudiag.sampler import pauses
 from gpudiag.sampler.inspect import DRIVER
 from gpudiag.sampler.tiers import FAST_SECONDS
 
-# --- one child
-
 _MAX_STUCK = 3
-_REAPED_SECONDS = 0.1  # how long a process that has closed its output may take to end
-_FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-
-_READ_BYTES = 1 << 18
-_MAX_LINE_BYTES = 8 << 20  # 8 GPUs whole are 60 kB
-
-
-class ChildProcess:
-    """`python -m MODULE PID ARGUMENTS...`: its lines go to `receive` as objects; `ended` at its end."""
-
-    def __init__(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        receive: Callable[["ChildProcess", dict[str, Any]], None],
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start it from the event loop's thread; it dies with that thread.
-
-        Raises:
-            OSError: no process can be started.
-        """
-        self._hand_on = receive
-        self._buffer = bytearray()
-        self.started_at = self.heard_at = monotonic()
-        self.ended = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(os.getpid()), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(environment),
-            start_new_session=True,  # Ctrl-C in the terminal is the service's
-        )
-        self._output = _descriptor(self._process.stdout)
-        self._input = _descriptor(self._process.stdin)
-        os.set_blocking(self._output, False)
-        os.set_blocking(self._input, False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._output, self._receive)
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def send(self, command: Mapping[str, Any]) -> None:
-        """Write one command line; a child that no longer reads shows by its silence."""
-        with contextlib.suppress(OSError):
-            os.write(self._input, json.dumps(command).encode() + b"\n")
-
-    def abandon(self) -> None:
-        """Kill it and stop reading from it; `is_reaped` says whether it has ended."""
-        self._end()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-
-    def is_reaped(self) -> bool:
-        """Whether the process has ended; one stuck in the driver stays until the driver's call returns."""
-        return self._process.poll() is not None
-
-    def crash(self) -> str:
-        """The signal by which a fault of its own ended it, `killed by SIGSEGV`; empty where none did."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REAPED_SECONDS)
-        status = self._process.poll()
-        fault = status is not None and -status in _FAULTS
-        return f"killed by {signal.Signals(-status).name}" if status is not None and fault else ""
-
-    def how_it_ended(self) -> str:
-        """Its exit status or signal in words."""
-        status = self._process.poll()
-        if status is None:
-            return "it closed its output"
-        return f"signal {-status}" if status < 0 else f"exit status {status}"
-
-    def _receive(self) -> None:
-        try:
-            data = os.read(self._output, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if not data or len(self._buffer) > _MAX_LINE_BYTES:
-            self._end()
-            return
-        self.heard_at = monotonic()
-        self._buffer += data
-        if b"\n" not in data:
-            return
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = bytearray(rest)
-        for line in lines:
-            if not self.ended:
-                self._hand_on(self, json.loads(line))
-
-    def _end(self) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        self._loop.remove_reader(self._output)
-        for stream in (self._process.stdout, self._process.stdin):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
-def _descriptor(stream: Any) -> int:
-    number: int = stream.fileno()
-    return number
-
-
-def _environment(environment: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment with this process's import path, however it was started."""
-    given = dict(os.environ if environment is None else environment)
-    return {**given, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
 
 # --- the machine around the GPUs
 
@@ -201,27 +80,6 @@ class Surroundings:
 
 
 _ASKED_APART = ("nvml", "gputil", "torch", "host")
-
-
-class SingleChild:
-    """What runs at most one child at a time; those that were killed are kept until they have ended."""
-
-    def __init__(self) -> None:
-        """Start nothing."""
-        self._child: ChildProcess | None = None
-        self._closed: list[ChildProcess] = []
-
-    def close(self) -> None:
-        """Kill the child, if there is one."""
-        if self._child is not None:
-            self._child.abandon()
-            self._closed.append(self._child)
-            self._child = None
-
-    def count_stuck(self) -> int:
-        """The number of killed children that have not ended yet; the others are reaped."""
-        self._closed = [child for child in self._closed if not child.is_reaped()]
-        return len(self._closed)
 
 
 class Inspector(SingleChild):
@@ -370,7 +228,7 @@ class Supervisor:
         self._current: ChildProcess | None = None
         self._successor: ChildProcess | None = None
         self._held: list[dict[str, Any]] = []  # what the successor has said
-        self._abandoned: list[ChildProcess] = []
+        self._killed = KilledChildren()
         self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
         self._ends_in_a_row = 0
         self._failed = False  # the current child's last message was that NVML failed
@@ -412,8 +270,7 @@ class Supervisor:
 
     def count_stuck(self) -> int:
         """The number of killed children that have not ended yet; the others are reaped."""
-        self._abandoned = [child for child in self._abandoned if not child.is_reaped()]
-        self.stuck = len(self._abandoned)
+        self.stuck = self._killed.count()
         return self.stuck
 
     def _look(self, now: float) -> None:
@@ -513,7 +370,7 @@ class Supervisor:
 
     def _abandon(self, child: ChildProcess) -> None:
         child.abandon()
-        self._abandoned.append(child)
+        self._killed.add(child)
 
 
 def _looks_for_lost(trouble: Trouble, since: float, at: pauses.Pauses) -> bool:

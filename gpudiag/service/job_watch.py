@@ -10,11 +10,11 @@ from time import monotonic
 from typing import Any
 
 from gpudiag.checks.job import kinds
+from gpudiag.linux.loop_child import ChildProcess, SingleChild
 from gpudiag.model.codec import decode
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.runs.node_watch import LIST_SECONDS
-from gpudiag.sampler.supervisor import ChildProcess, SingleChild
 
 CHECK = "job.watch"
 _CHILD = "gpudiag.runs.node_watch"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpudiag.errors import GpudiagError
-from gpudiag.model.codec import loads
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.report import Report

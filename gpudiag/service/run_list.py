@@ -13,12 +13,13 @@ from time import monotonic, sleep
 
 from gpudiag.checks.gpu.availability import signs_of_use
 from gpudiag.errors import RunConflictError, RunNotFoundError, StoreError, UsageError
+from gpudiag.linux.namespaces import read_boot_id
+from gpudiag.linux.proc import find_process
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.option import Plan
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import ENDED, NumberedEvent, Run, RunState
 from gpudiag.model.service import ActiveRun
-from gpudiag.ranks.process import read_process
 from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
@@ -77,11 +78,11 @@ def own_identity() -> str:
 
 def _identity(pid: int) -> str:
     """A process's identity: its host's boot, its pid, and its start time."""
-    process = read_process(pid)
+    process = find_process(pid)
     started = 0 if process is None else process.start_ticks
     boot = ""
     with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = read_boot_id()
     return f"{boot}:{pid}:{started}"
 
 

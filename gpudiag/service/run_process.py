@@ -1,6 +1,5 @@
 """One run's process: a gpudiag command in its own process group, read without blocking."""
 
-import asyncio
 import contextlib
 import os
 import re
@@ -13,14 +12,15 @@ from itertools import takewhile
 from time import monotonic
 
 from gpudiag.errors import ExitStatus, GpudiagError
-from gpudiag.model.codec import loads
+from gpudiag.linux.child import Program
+from gpudiag.linux.loop_child import LoopReader
+from gpudiag.model.documents import loads
 from gpudiag.model.run import RunEvent
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 
 MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
 MAX_EVENTS = 2000
 _MAX_EVENT_BYTES = 1 << 20
-_READ_BYTES = 1 << 16
 _OUTCOME_OF_STATUS = {ExitStatus.PASS: "pass", ExitStatus.FAIL: "fail"}
 _MAX_REASON_CHARACTERS = 400
 _VERDICT = re.compile(r"(?:ERROR|FAIL|WARN|PASS)\b")
@@ -48,39 +48,35 @@ class RunProcess:
         self.started_at = monotonic()
         self._heard = heard
         self._kill_at: float | None = None
-        self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._open: set[int] = set()
-        events_read, events_write = os.pipe()
+        self._events, events_write = os.pipe()
         told = ["--events", f"/dev/fd/{events_write}"]
         try:
-            self._process = subprocess.Popen(
+            self._program = Program(
                 [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *argv, *told],
-                stdin=subprocess.DEVNULL,
+                environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=dict(environment),
-                pass_fds=(events_write,),
-                start_new_session=True,
+                keep=(events_write,),
             )
         except OSError:
-            os.close(events_read)
+            os.close(self._events)
             raise
         finally:
             os.close(events_write)
-        assert self._process.stdout is not None  # noqa: S101 - asked for above
-        self._listen(self._process.stdout.fileno(), self._read_output)
-        self._listen(events_read, self._read_events)
-        self._events_fd = events_read
+        self._readers = (
+            LoopReader(self._program.output, self._take_output),
+            LoopReader(self._events, self._take_events),
+        )
 
     @property
     def pid(self) -> int:
         """The process id; its group has the same number."""
-        return self._process.pid
+        return self._program.pid
 
     def exit_status(self) -> int | None:
         """Its exit status, or minus a signal's number; None while it is running."""
-        status = self._process.poll()
+        status = self._program.exit_status()
         if status is None and self._kill_at is not None and monotonic() > self._kill_at:
             self.kill()
         return status
@@ -105,68 +101,31 @@ class RunProcess:
         """Send SIGTERM; SIGKILL follows after 10 s."""
         if self._kill_at is None:
             self._kill_at = monotonic() + _GRACE_SECONDS
-            self._signal(signal.SIGTERM, group=False)
+            self._program.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the whole process group at once; the ranks die with it."""
-        self._signal(signal.SIGKILL, group=True)
+        self._program.kill()
 
     def close(self) -> None:
         """Read the rest, close the pipes, and kill what is left in its process group."""
-        for fd in list(self._open):
-            take = self._read_events if fd == self._events_fd else self._read_output
-            os.set_blocking(fd, False)
-            while fd in self._open and take(fd):
-                pass
-            self._stop_listening(fd)
-        self._signal(signal.SIGKILL, group=True)
-        if self._process.stdout is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdout.close()
+        for reader in self._readers:
+            reader.read_rest()
+        self._program.kill()
+        self._program.close_pipes()
+        if self._events >= 0:
+            os.close(self._events)
+            self._events = -1
 
-    def _signal(self, number: signal.Signals, *, group: bool) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if group:
-                os.killpg(self._process.pid, number)
-            elif self._process.poll() is None:
-                os.kill(self._process.pid, number)
-
-    def _listen(self, fd: int, take: Callable[[int], bool]) -> None:
-        os.set_blocking(fd, False)
-        self._open.add(fd)
-        self._loop.add_reader(fd, take, fd)
-
-    def _stop_listening(self, fd: int) -> None:
-        if fd in self._open:
-            self._open.discard(fd)
-            self._loop.remove_reader(fd)
-            if fd == self._events_fd:
-                os.close(fd)
-
-    def _read(self, fd: int) -> bytes | None:
-        """What can be read now; None if there is nothing yet."""
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return None
+    def _take_output(self, data: bytes) -> None:
         if not data:
-            self._stop_listening(fd)
-        return data
-
-    def _read_output(self, fd: int) -> bool:
-        data = self._read(fd)
-        if not data:
-            return False
+            return
         self.log_bytes += len(data)
         self.log += data
         del self.log[:-MAX_LOG_BYTES]
         self._heard(self, None, data.decode(errors="replace"))
-        return True
 
-    def _read_events(self, fd: int) -> bool:
-        data = self._read(fd)
-        if not data:
-            return False
+    def _take_events(self, data: bytes) -> None:
         self._buffer += data
         *lines, rest = self._buffer.split(b"\n")
         self._buffer = bytearray(rest[:_MAX_EVENT_BYTES])
@@ -177,7 +136,6 @@ class RunProcess:
                     self.event_count += 1
                     self.events.append((self.event_count, event))
                     self._heard(self, event, "")
-        return True
 
 
 def sentence_of(lines: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ It sets the parent-death signal and execs `python -m gpudiag ARGUMENTS`; the set
 import os
 import sys
 
-from gpudiag.probe.guard import die_with
+from gpudiag.linux.child import die_with_parent
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     os.execv(sys.executable, [sys.executable, "-m", "gpudiag", *sys.argv[2:]])  # noqa: S606 - no shell is the point

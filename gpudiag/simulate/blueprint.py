@@ -161,7 +161,7 @@ class LoggedLines:
 class TorchBuild:
     """The torch of the job's Python, and what keeps CUDA from starting, if anything.
 
-    `cuda_error` is what torch says when CUDA cannot start; `hangs`: CUDA never returns.
+    `cuda_error` is torch's error where CUDA cannot start; `hangs`: CUDA never returns.
     """
 
     version: str

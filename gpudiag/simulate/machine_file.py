@@ -1,6 +1,6 @@
 """Machine files (TOML) to a Blueprint: base machines and users' scenario files have one format.
 
-A file may build on another one (`base = "h100x8"`). What it says about GPUs is laid over the base, layer
+A file may build on another one (`base = "h100x8"`). What it has about GPUs is laid over the base, layer
 by layer: `[gpu]` for every GPU, then `[each]`, a list with one value per GPU, then `[gpus.3]` for one.
 A layer either gives a reading, or lists it under `missing` with its reason; the later layer wins. An
 `[each]` with `bus_id` lists all GPUs of the machine anew. docs/simulate.md shows every key.
@@ -38,29 +38,61 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _SCALARS = (str, int, float, bool, types.NoneType)
 
-# Which GPU it is in each source's count follows from the machine, so no file says it.
-# The subsystem's id is said once for NVML and the bus, among the keys of a GPU.
+# Which GPU it is in each source's count follows from the machine, so no file has it.
+# The subsystem's id stands once for NVML and the bus, among the keys of a GPU.
 # How fast NVLink is follows from its counters, and whether a GPU is free from what the checks find.
 DERIVED_READINGS = (
-    "nvml_index", "cuda_ordinal", "responding", "pci_subsystem_id", "nvlink_throughput_bytes_per_second", "free",
-)  # fmt: skip
+    "nvml_index",
+    "cuda_ordinal",
+    "responding",
+    "pci_subsystem_id",
+    "nvlink_throughput_bytes_per_second",
+    "free",
+)
 _IDENTITY = ("uuid", "bus_id", "name")  # what no machine may leave out
 _BETWEEN_GPUS = "peers"  # the library answers it from the place of the GPUs
 _GPU_KEYS = (
-    "calls", "minor_number", "pci_device_id", "pci_subsystem_id", "pci_class_id", "kernel_driver", "on_bus",
-    "asleep", "missing",
-)  # fmt: skip
+    "calls",
+    "minor_number",
+    "pci_device_id",
+    "pci_subsystem_id",
+    "pci_class_id",
+    "kernel_driver",
+    "on_bus",
+    "asleep",
+    "missing",
+)
 _ECC_COUNTERS = ("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate")
 _LINK_COUNTERS = ("crc_flit_errors", "crc_data_errors", "replay_errors", "recovery_errors")
 _PCIE_ERRORS = (
-    "correctable", "nonfatal", "fatal", "bad_tlp", "bad_dllp", "naks_received", "naks_sent",
-)  # fmt: skip
+    "correctable",
+    "nonfatal",
+    "fatal",
+    "bad_tlp",
+    "bad_dllp",
+    "naks_received",
+    "naks_sent",
+)
 _BANKS = ("max_banks", "high_banks", "partial_banks", "low_banks", "none_banks")
 
-_TOP_KEYS = frozenset((
-    "base", "description", "sources", "faults", "nvml", "gpu", "each", "gpus", "visible_gpus", "host", "torch",
-    "environment", "nvidia_smi_present", "kernel_log",
-))  # fmt: skip
+_TOP_KEYS = frozenset(
+    (
+        "base",
+        "description",
+        "sources",
+        "faults",
+        "nvml",
+        "gpu",
+        "each",
+        "gpus",
+        "visible_gpus",
+        "host",
+        "torch",
+        "environment",
+        "nvidia_smi_present",
+        "kernel_log",
+    )
+)
 _TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
 _MAX_BASES = 8  # how deep files may build on one another; stops a loop too
 
@@ -120,7 +152,7 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
     missing: dict[str, str] = {}
     others: dict[str, Any] = {}
     for layer in layers:
-        said_missing = _missing(layer["missing"], name)
+        listed_missing = _missing(layer["missing"], name)
         for key, value in layer.items():
             if key in READINGS:
                 readings[key] = _expand(key, value, name)
@@ -131,9 +163,9 @@ def build_gpu(layers: list[dict[str, Any]], name: str, index: int) -> GpuBluepri
                 raise UsageError(
                     f"{name}: a GPU has no {key!r}", hint=nearest_hint(key, (*READINGS, *_GPU_KEYS))
                 )
-        for key in said_missing:
+        for key in listed_missing:
             readings.pop(key, None)
-        missing |= said_missing
+        missing |= listed_missing
     unsaid = [key for key in READINGS if key not in readings and key not in missing and key != _BETWEEN_GPUS]
     forgotten = [key for key in _IDENTITY if key in unsaid]
     if forgotten:
@@ -162,10 +194,10 @@ def _blueprint(
     )
 
 
-def _missing(said: Mapping[str, Any], name: str) -> dict[str, str]:
+def _missing(listed: Mapping[str, Any], name: str) -> dict[str, str]:
     """Reading -> reason, from the file's reason -> list of readings."""
     missing = {}
-    for reason, names in said.items():
+    for reason, names in listed.items():
         if reason not in list(MissingReason):
             raise UsageError(f"{name}: unknown reason {reason!r}", hint=nearest_hint(reason, MissingReason))
         for reading in names:
@@ -203,11 +235,11 @@ def _nvlinks(entry: Any) -> list[dict[str, Any]]:
     counted = entry.get("counters", True)
     links = []
     for link in range(entry["count"]):
-        said: dict[str, Any] = {"link": link, "active": True}
-        said["remote_bus_id"] = remotes[link % len(remotes)] if remotes else None
-        said |= dict.fromkeys(_LINK_COUNTERS, 0 if counted else None)
-        missing = {key: "not_supported" for key, value in said.items() if value is None}
-        links.append({**said, "missing": missing} if missing else said)
+        one: dict[str, Any] = {"link": link, "active": True}
+        one["remote_bus_id"] = remotes[link % len(remotes)] if remotes else None
+        one |= dict.fromkeys(_LINK_COUNTERS, 0 if counted else None)
+        missing = {key: "not_supported" for key, value in one.items() if value is None}
+        links.append({**one, "missing": missing} if missing else one)
     return links
 
 
@@ -229,9 +261,9 @@ def _pcie_errors(entry: Mapping[str, int]) -> dict[str, int]:
 
 def _fabric(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Members that are not given are not supported: NVLink 4 switches report no health and no faults."""
-    said = {"clique_id": None, "cluster_uuid": None, "health": None, "faults": None, **entry}
-    missing = {name: "not_supported" for name, value in said.items() if value is None}
-    return {**said, "missing": missing} if missing else said
+    filled = {"clique_id": None, "cluster_uuid": None, "health": None, "faults": None, **entry}
+    missing = {name: "not_supported" for name, value in filled.items() if value is None}
+    return {**filled, "missing": missing} if missing else filled
 
 
 _EXPANDED: dict[str, Callable[[Any], Any]] = {
@@ -304,7 +336,7 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
 
 
 def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
-    """The lines of every layer; `{number}` counts those of one entry, and `{gpu}` is the address of its GPU."""
+    """The lines of every layer; `{number}` counts those of one entry, `{gpu}` is the GPU's address."""
     listed = [gpu for gpu in gpus if gpu.gpu.visible]
     for entry in (entry for layer in layers for entry in layer.get("kernel_log", ())):
         lines = build(LoggedLines, entry, name)
@@ -416,15 +448,15 @@ def _build_gpus(layers: list[Layer], name: str) -> tuple[GpuBlueprint, ...]:
 
 
 def _of_gpu(layer: Layer, index: int, number: int | None, name: str) -> dict[str, Any]:
-    """What a layer says of one GPU: `[gpu]`, its values in `[each]`, its own `[gpus.N]`."""
-    said = dict(layer.get("gpu", {}))
+    """The values of a layer for one GPU: `[gpu]`, its values in `[each]`, its own `[gpus.N]`."""
+    merged = dict(layer.get("gpu", {}))
     for key, values in layer.get("each", {}).items():
         if not isinstance(values, list) or index >= len(values):
             raise UsageError(f"{name}: [each] {key} should have a value for every GPU")
-        said[key] = values[index]
+        merged[key] = values[index]
     own = layer.get("gpus", {}).get(str(number), {}) if number is not None else {}
-    missing = {**said.get("missing", {}), **own.get("missing", {})}
-    return {**said, **own, "missing": missing}
+    missing = {**merged.get("missing", {}), **own.get("missing", {})}
+    return {**merged, **own, "missing": missing}
 
 
 def _visible(layers: list[Layer], count: int, name: str) -> list[bool]:

@@ -1,7 +1,7 @@
 """How a machine's readings move while it works: load, power and heat of busy GPUs, as on a real one.
 
-A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU that
-is too hot, slowed down or idle stays as it is.
+A reading that is no counter never rises above the scenario's value, so that none moves into a fault; a GPU
+that is too hot, slowed down or idle stays as it is.
 """
 
 import math
@@ -53,7 +53,7 @@ def is_in_motion(scenario: Scenario) -> bool:
 
 
 def _fall(number: int, at_seconds: float) -> float:
-    """How far the load has fallen: 0 as the scenario says, 1 at its lowest; each GPU has its own phase."""
+    """How far the load has fallen: 0 as in the scenario, 1 at its lowest; each GPU has its own phase."""
     short = math.sin(2 * math.pi * (at_seconds / _SHORT_PERIOD_SECONDS + number / 5))
     long = math.sin(2 * math.pi * (at_seconds / _LONG_PERIOD_SECONDS + number / 3))
     return 0.5 + 0.3 * short + 0.2 * long
@@ -65,7 +65,7 @@ def _moves(readings: Mapping[str, Any]) -> bool:
 
 
 def _counted(gpu: SimulatedGpu, seconds: float) -> SimulatedGpu:
-    """The GPU with what it has counted in that time; the scenario's rate is close enough to the moving one."""
+    """The GPU with its counters after that time; the scenario's rate is close enough to the moving one."""
     readings = gpu.readings
     counted = {
         name: type(readings[name])(readings[name] + readings[rate] * seconds)

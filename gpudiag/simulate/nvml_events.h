@@ -1,5 +1,5 @@
 /*
- * Event sets of the simulated library: each is told every event of its devices once, in order.
+ * Event sets of the simulated library: each receives every event of its devices once, in order.
  * Included by nvml_library.c alone.
  */
 
@@ -7,7 +7,7 @@ enum { MAX_SETS = 64 };
 static pthread_mutex_t sets_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct event_set {
     int used;
-    uint32_t told; /* events of the list that it has been told or that passed it by */
+    uint32_t passed; /* events of the list that it has received or that are not of its devices */
     uint64_t masks[MAX_SUBJECTS];
 } sets[MAX_SETS];
 
@@ -35,8 +35,8 @@ static int create_set(uintptr_t *target)
 static int next_event(struct event_set *set, unsigned char *target, int with_instances)
 {
     const struct event *events = AT(struct event, events);
-    while (set->told < HEADER->event_count) {
-        const struct event *event = &events[set->told++];
+    while (set->passed < HEADER->event_count) {
+        const struct event *event = &events[set->passed++];
         if (!(set->masks[event->subject % MAX_SUBJECTS] & event->type))
             continue;
         const char *device = &handles[event->subject % MAX_SUBJECTS];

@@ -1,11 +1,11 @@
 /*
  * A simulated libnvidia-ml.so.1: every symbol that an NVML program can ask for, answering from a
  * state file that lies beside this library (nvml.state). There is no fact about any GPU in here:
- * gpudiag/simulate/nvml/answers.py writes the file, and says how it is laid out.
+ * gpudiag/simulate/nvml/answers.py writes the file and documents its layout.
  *
  * A call is one look-up in a hash table: (function, subject, key) -> a return code and some bytes.
  * The subject is the GPU or MIG device whose handle is the first argument. The key is made of the
- * other arguments that go in; the function's steps say which, and where the bytes come out.
+ * other arguments that go in; the function's steps list them, and where the bytes come out.
  *
  * nvml_symbols.inc is made by gpudiag/simulate/nvml/library.py from gpudiag/reference/nvml_symbols.json:
  * NVML_FUNCTIONS(X) lists the exported names without their `nvml`, NVML_RETURNS(X) the return texts.
@@ -137,7 +137,7 @@ static uint32_t count_match(uint64_t id)
     return count;
 }
 
-/* What the first fault that hits this call says. `*` spares look-ups: Python leaves their bits out. */
+/* The result of the first fault that hits this call. `*` spares look-ups: Python leaves their bits out. */
 static struct verdict judge_call(uint32_t function, uint32_t subject)
 {
     struct verdict verdict = { 0, 0, -1 };
@@ -267,8 +267,8 @@ static int put_count(struct output *output, unsigned char *target, int fills_roo
         return INVALID_ARGUMENT;
     memcpy(&room, target, sizeof room);
     output->elements = room < there ? room : there;
-    uint32_t told = fills_room && room != 0 ? output->elements : there;
-    memcpy(target, &told, sizeof told);
+    uint32_t count = fills_room && room != 0 ? output->elements : there;
+    memcpy(target, &count, sizeof count);
     return room < there && !fills_room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 

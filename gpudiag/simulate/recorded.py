@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
 from gpudiag.model.device import Device, Snapshot, SourceState
+from gpudiag.model.documents import loads
 from gpudiag.model.host import Machine, PciDevice
 from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.model.report import Report
@@ -35,7 +36,7 @@ from gpudiag.units import KIB
 # What NVML answers for a GPU that gives nothing, and that CUDA does not list.
 _GPU_IS_LOST = 15
 _GONE = {MissingReason.DEVICE_LOST: _GPU_IS_LOST, MissingReason.RESET_REQUIRED: 16}
-_UPTIME_SECONDS = 30 * 86400.0  # a record does not say how long the machine was up
+_UPTIME_SECONDS = 30 * 86400.0  # a record does not have the uptime of the machine
 _FIRST_UID = 2000
 _BRIDGE_CLASS_ID = "0680"  # an NVSwitch
 _INIT_CODES = {
@@ -54,7 +55,7 @@ _CGROUPS = {
     "containerd": "0::/containerd/{id}",
     "lxc": "0::/lxc.payload/{id}",
 }
-# A fact that a machine does not tell, and the file that it would be in.
+# A fact that a machine does not have, and the file that would hold it.
 _FILES_OF_FACTS = {
     "kernel_release": "proc/sys/kernel/osrelease",
     "operating_system": "etc/os-release",
@@ -211,7 +212,7 @@ def _is_switch(device: PciDevice) -> bool:
 
 
 def _nvml_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What NVML itself said of a process; /proc adds the rest when the machine is rendered."""
+    """What NVML itself reported of a process; /proc adds the rest when the machine is rendered."""
     kept = ("pid", "kind", "memory_used_bytes", "gpu_instance_id", "compute_instance_id")
     missing = {
         name: reason for name, reason in entry.get("missing", {}).items() if name == "memory_used_bytes"
@@ -330,7 +331,7 @@ def _torch(snapshot: Snapshot) -> TorchBuild:
 
 
 def _kernel_lines(snapshot: Snapshot) -> Iterable[KernelLine]:
-    """The lines of its events, and once each of those that say what was restarted since."""
+    """The lines of its events, and once each line about a restart since."""
     lines = {
         (event.text, value_or(event.at, snapshot.taken_at)): None
         for event in value_or(snapshot.kernel_log, ())

@@ -9,12 +9,12 @@ from typing import Any
 class CallFault:
     """How one NVML call misbehaves on one GPU (or on the whole library).
 
-    `call` is an NVML function's C name, a prefix ending in `*`, or `*` for every call on that GPU;
-    names and prefixes in `except_calls` are spared. A look-up of the GPU's handle
-    (nvmlDeviceGetHandleBy*) is not a call on the GPU: `*` spares it, its name or prefix hits it.
-    Where several faults match a call, the first one decides. `code` is the NVML return code to answer
-    with; `hang` never answers; `crash` ends the process by SIGSEGV; `delay_seconds` answers late, with `in_turn` one such call after the other;
-    `nth` limits the fault to the nth call (from 1), `from_nth` to that call and all later ones.
+    `call` is an NVML function's C name, a prefix ending in `*`, or `*` for every call on that GPU; names and
+    prefixes in `except_calls` are spared. A look-up of the GPU's handle (nvmlDeviceGetHandleBy*) is not a
+    call on the GPU: `*` spares it, its name or prefix hits it. Where several faults match a call, the first
+    one decides. `code` is the NVML return code to answer with; `hang` never answers; `crash` ends the process
+    by SIGSEGV; `delay_seconds` answers late, with `in_turn` one such call after the other; `nth` limits the
+    fault to the nth call (from 1), `from_nth` to that call and all later ones.
     """
 
     call: str
@@ -54,8 +54,9 @@ class SimulatedGpu:
 class SimulatedNvml:
     """The library and driver: versions, what nvmlInit answers, and which symbols it lacks.
 
-    `present` False: no libnvidia-ml.so.1 at all. `init_code` is what nvmlInit returns. `call_microseconds` is what calls
-    cost in processor time, by name or by a prefix ending in `*`, of which the longest counts; of fields, each.
+    `present` False: no libnvidia-ml.so.1 at all. `init_code` is what nvmlInit returns. `call_microseconds` is
+    the processor time of a call, or of each field, by name or by a prefix ending in `*`, of which the longest
+    counts.
     """
 
     present: bool = True

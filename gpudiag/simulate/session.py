@@ -1,4 +1,4 @@
-"""A simulated machine that programs can be started on: library, nvidia-smi, host tree, environment, and its end.
+"""A simulated machine for programs: library, nvidia-smi, host tree, environment, and its end.
 
 A program in a hung NVML call ignores every signal but SIGKILL, and nvidia-smi outlives a GPUtil that
 was killed. So programs must end with the machine: a guardian process waits for the end of the session's
@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.folders import cache_folder, temporary_folder
-from gpudiag.linux.proc import DEAD_STATES
-from gpudiag.ranks.process import kill, name_process, read_process
+from gpudiag.linux.child import Child, drop_standard_files, kill, name_process
+from gpudiag.linux.proc import is_alive, list_environments
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.simulate.nvml.answers import SUPERSEDED_OFFSET
 from gpudiag.simulate.nvml.library import LIBRARY_NAME, copy_library
@@ -109,6 +109,7 @@ def is_library_outside() -> bool:
 # A killed program may have started another one just before: look again until nothing is found.
 _ROUNDS = 20
 _ROUND_SECONDS = 0.05
+_GUARDIAN_SECONDS = 10.0  # in which the guardian of a machine that was removed ends; it takes a millisecond
 
 
 def kill_programs(folder: Path) -> None:
@@ -125,31 +126,19 @@ def kill_programs(folder: Path) -> None:
 def find_programs(folder: Path) -> list[int]:
     """The pids of the programs that run on the machine, other than this process."""
     mark = f"\0GPUDIAG_HOST_ROOT={folder}/root\0".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid() and mark in _read_environment(name):
-            process = read_process(int(name))
-            if process is not None and process.state not in DEAD_STATES:
-                found.append(process.pid)
-    return found
-
-
-def _read_environment(pid: str) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return b"\0" + file.read()
-    except OSError:  # another user's, or gone
-        return b""
+    found = (pid for pid, environment in list_environments() if mark in b"\0" + environment)
+    return [pid for pid in found if pid != os.getpid() and is_alive(pid)]
 
 
 @contextlib.contextmanager
 def guarded(folder: Path) -> Iterator[None]:
     """Within the context, a guardian process cleans up the machine if this process dies."""
     reader, writer = os.pipe()
-    guardian = os.fork()
-    if guardian == 0:
+    pid = os.fork()
+    if pid == 0:
         os.close(writer)
         _stand_guard(reader, folder)
+    guardian = Child(pid)
     os.close(reader)
     try:
         yield
@@ -158,7 +147,7 @@ def guarded(folder: Path) -> Iterator[None]:
         with contextlib.suppress(BrokenPipeError):  # the guardian was killed
             os.write(writer, b"\n")
         os.close(writer)
-        os.waitpid(guardian, 0)
+        guardian.wait(_GUARDIAN_SECONDS)
 
 
 def _stand_guard(reader: int, folder: Path) -> None:
@@ -168,9 +157,7 @@ def _stand_guard(reader: int, folder: Path) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):  # a reader of our output must not wait for the guardian
-            os.dup2(nowhere, standard)
+        drop_standard_files()
         name_process("gpudiag-guard")
         if os.read(reader, 1) == b"":
             kill_programs(folder)
@@ -262,7 +249,10 @@ def _parent_folder() -> Path:
             if own and may_execute and os.access(place, os.W_OK) and ":" not in str(place):
                 return place
     raise UsageError(
-        f"no folder for a simulated machine can be used: tried {' and '.join(map(str, places)) or 'TMPDIR, /tmp'}",
+        (
+            "no folder for a simulated machine can be used: tried "
+            f"{' and '.join(map(str, places)) or 'TMPDIR, /tmp'}"
+        ),
         hint="set TMPDIR to a folder of your own that has room and is not mounted noexec",
     )
 
@@ -374,7 +364,10 @@ class Session:
         nvidia_smi = self.folder / "bin" / "nvidia-smi"
         nvidia_smi.unlink(missing_ok=True)
         if self.scenario.nvidia_smi_present:
-            start = "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import program as nvidia_smi"
+            start = (
+                "import sys; sys.path.insert(0, sys.argv.pop(1)); from gpudiag.simulate.nvidia_smi import "
+                "program as nvidia_smi"
+            )
             start += "; sys.exit(nvidia_smi.main(sys.argv[1:]))"
             # -I -S: without the environment and site-packages it starts in milliseconds.
             _write_program(nvidia_smi, f"{python} -I -S -c '{start}' {parent}")
@@ -440,7 +433,7 @@ def _new_xids(before: Scenario, after: Scenario) -> list[tuple[str, int]]:
 
 
 def _write_first(root: Path, files: Mapping[str, str]) -> None:
-    """Write the host tree of a machine that nobody looks at yet: some 500 files, none of which is there to be replaced."""
+    """Write the host tree of a machine that nothing reads yet: some 500 new files."""
     made: set[str] = set()
     for path, text in files.items():
         _refuse_outside(path)

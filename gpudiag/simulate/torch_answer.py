@@ -1,7 +1,7 @@
 """What torch answers on a simulated machine, as a CUDA build would under its CUDA_VISIBLE_DEVICES.
 
 The answer has the form of `Scenario.torch`: a TorchFacts object and one DeviceView object per CUDA
-device. Two counts are told apart, as torch has them: the one it takes from NVML without starting CUDA,
+device. There are two counts, as in torch: the one it takes from NVML without starting CUDA,
 and the devices that CUDA itself lists. Read in torch 2.13, torch/cuda/__init__.py and
 c10/cuda/CUDAFunctions.cpp.
 """
@@ -15,13 +15,14 @@ from gpudiag.units import KIB
 
 _LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
-# What torch's context took of one H100's and one H200's memory before anything was allocated (driver 580.159.04, torch
-# 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver and torch.
+# What torch's context took of one H100's and one H200's memory before anything was allocated (driver
+# 580.159.04, torch 2.11.0+cu130, 2026-11-26: free by NVML less free by torch). It depends on GPU, driver,
+# torch.
 _CONTEXT_BYTES = 650_969_088
 _INVALID_ORDINAL = "CUDA error: invalid device ordinal"
 _NO_GPUS = "No CUDA GPUs are available"
 _CPU_BUILD = "CPU build of torch"
-_NOT_TOLD_BY_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
+_UNKNOWN_TO_TORCH = ("memory_used_bytes", "utilization_percent", "driver_version")
 
 
 def select_visible(value: str | None, uuids: Sequence[str]) -> list[int]:
@@ -124,7 +125,7 @@ def _add_cuda(document: dict[str, Any], blueprint: Blueprint) -> list[dict[str, 
     errors = [gpu.context_error for gpu, _ in devices if gpu.context_error]
     errors += [_INVALID_ORDINAL if devices else _NO_GPUS] * (len(views) - len(devices))
     started = True if views and not errors else None
-    # As the torch probe words it where contexts start on some GPUs.
+    # The torch probe's text where contexts start on some GPUs only.
     where = f"on {len(errors)} of {len(views)} GPUs: " if len(errors) < len(views) else ""
     _put(document, "context_starts", started, "error", f"{where}{errors[0]}" if errors else _NO_GPUS)
     return views if document["cuda_available"] else []
@@ -141,7 +142,7 @@ def _nvml_count(blueprint: Blueprint) -> int | None:
 
 
 def _cuda_error(blueprint: Blueprint) -> str | None:
-    """What keeps CUDA from starting at all, in torch's words; None where nothing does."""
+    """Torch's error text where CUDA cannot start at all; None where it starts."""
     build = blueprint.torch
     if build.cuda_runtime_version is None:
         return None
@@ -152,7 +153,8 @@ def _cuda_error(blueprint: Blueprint) -> str | None:
     if driver and int(driver.split(".")[0]) < int(runtime.split(".")[0]):
         major, minor = (int(part) for part in driver.split("."))
         return (
-            f"The NVIDIA driver on your system is too old (found version {major * 1000 + minor * 10}). Please "
+            f"The NVIDIA driver on your system is too old (found version {major * 1000 + minor * 10}). "
+            "Please "
             "update your GPU driver"
         )
     return None
@@ -181,7 +183,7 @@ def _broken_view(at: int, error: str) -> dict[str, Any]:
 
 def _empty_view(at: int) -> dict[str, Any]:
     view: dict[str, Any] = {"source": "torch", "source_index": at, "missing": {}, "missing_detail": {}}
-    for name in _NOT_TOLD_BY_TORCH:
+    for name in _UNKNOWN_TO_TORCH:
         _put(view, name, None, "not_supported", "torch does not report it")
     return view
 

@@ -5,11 +5,11 @@ from time import monotonic
 
 from gpudiag.errors import GpudiagError
 from gpudiag.model.active import metric_of
-from gpudiag.model.codec import loads
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.model.history import Sample
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Measures
 from gpudiag.store.state_folder import DiskThread
 
 _AGAIN_SECONDS = 60.0  # another process's preflight may have been good since

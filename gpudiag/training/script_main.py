@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.codec import decode, encode
 from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.stages import MEASURE
@@ -67,8 +68,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
 def read_pid_namespace() -> str:
     """What tells in which processes' view a pid of this process is one; empty where the system does not say."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return read_machine().process_table
     except OSError:
         return ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import Session, open_session
 from tests.warm_start import IMPORT_PATH, start_cold, start_python

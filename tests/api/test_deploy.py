@@ -28,7 +28,9 @@ OTHERS = {
 SOMETIMES = {
     "gpudiag_gpu_xid_last_timestamp_seconds", "gpudiag_finding", "gpudiag_gpu_pod_info", "gpudiag_gpu_job_info",
 }  # fmt: skip
-EXPORTED = {metric.name for metric in METRICS if metric.core} | OTHERS  # without asking for the full scrape
+EXPORTED = {
+    metric.name for metric in METRICS if metric.family.core
+} | OTHERS  # without asking for the full scrape
 MAX_SCRAPE_BYTES = 32_000  # of 8 GPUs, activity and energy included
 
 KINDS = {kind.code: kind for kind in finding_kinds()}

@@ -3,8 +3,7 @@ import gzip
 import jsonschema
 import pytest
 
-from gpudiag.model.codec import from_document
-from gpudiag.model.documents import DOCUMENTS, json_schema
+from gpudiag.model.documents import DOCUMENTS, from_document, json_schema
 
 ROUTES = {
     "/api/v1/devices": "gpudiag.live/1",

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
+from gpudiag.linux.proc import is_alive
 from gpudiag.model.run import ENDED
-from gpudiag.ranks.process import is_alive
 from gpudiag.render.report_formats import REPORT_FORMATS
 from tests.api.serving import descendants, machine, serving
 

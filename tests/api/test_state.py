@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.linux.proc import find_process, is_alive
 from gpudiag.model.active import PEER_COPY, BandwidthResult, metric_of
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.history import Sample
-from gpudiag.ranks.process import is_alive, read_process
 from gpudiag.sampler.ring import Ring
 from gpudiag.sampler.spill import Spill
 from gpudiag.store.history import RunFacts
@@ -137,7 +137,7 @@ def test_nothing_is_left_when_it_stops(tmp_path):
 
 def what(pid: int) -> str:
     command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return f"{pid} {read_process(pid)} {command}"
+    return f"{pid} {find_process(pid)} {command}"
 
 
 def test_the_last_good_run_is_compared_with_and_what_it_measured_is_shown(tmp_path):

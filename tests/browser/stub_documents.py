@@ -8,8 +8,9 @@ from typing import Any
 
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.compat import UTC
-from gpudiag.model.codec import loads, to_document
+from gpudiag.model.codec import to_document
 from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, History

@@ -7,9 +7,8 @@ import jsonschema
 import pytest
 
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
 from gpudiag.model.doctor import DoctorReport, PartState
-from gpudiag.model.documents import json_schema
+from gpudiag.model.documents import json_schema, loads
 from tests.cli.simulated import Done, run_gpudiag, run_in
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.model.finding import Owner
 

@@ -9,13 +9,12 @@ import pytest
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
 from gpudiag.lint.rules import BY_CODE, RULES
-from gpudiag.model.codec import loads
-from gpudiag.model.documents import json_schema
+from gpudiag.model.documents import json_schema, loads
 from gpudiag.model.lint import LintReport
 from tests.cli.sarif import SARIF
 
-SHUFFLED = BY_CODE["lint.shuffle_with_sampler"]
-NOTE = BY_CODE["lint.destroy_missing"]
+SHUFFLED = BY_CODE["lint.shuffle_with_sampler"].read_examples()
+NOTE = BY_CODE["lint.destroy_missing"].read_examples()
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def run(capsys, *argv: str) -> tuple[int, str, str]:
     return status, done.out, done.err
 
 
-def test_a_finding_fails_and_says_line_reason_and_mend(script, capsys) -> None:
+def test_a_finding_fails_and_has_its_line_reason_and_fix(script, capsys) -> None:
     status, out, _ = run(capsys, str(script))
     assert status == ExitStatus.FAIL
     assert re.search(r"train me\.py:6:\s+FINDING\s+lint\.shuffle_with_sampler", out)

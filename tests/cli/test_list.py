@@ -7,8 +7,8 @@ import pytest
 
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import from_document
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import from_document
 from gpudiag.simulate.loader import base_machines
 from tests.cli.simulated import Done, run_gpudiag, run_on, simulated_machine
 

@@ -8,7 +8,8 @@ import pytest
 
 from gpudiag.checks import BUILTIN
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import decode, loads
+from gpudiag.model.codec import decode
+from gpudiag.model.documents import loads
 from gpudiag.model.history import KnownGpus
 from gpudiag.render.report_formats import REPORT_FORMATS
 from gpudiag.simulate.loader import base_machines

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive
 from gpudiag.simulate.faults.table import FAULTS
 from gpudiag.simulate.nvml.library import build_library
 
@@ -155,7 +155,7 @@ def test_what_to_try_is_there_to_be_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (("h100x9",), "h100x8"),
         (("h100x8+lots:3",), "lost"),
@@ -167,10 +167,10 @@ def test_what_to_try_is_there_to_be_tried() -> None:
     ],
     ids=["machine", "fault", "gpu", "nothing", "program", "tool", "not a program"],
 )
-def test_a_mistake_is_one_sentence_and_status_2(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_is_one_sentence_and_status_2(arguments: tuple[str, ...], sentence: str) -> None:
     done = simulate(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert sentence in done.stderr
     assert done.stderr.startswith("gpudiag: ")
     assert len(done.stderr.splitlines()) <= 2
 
@@ -184,12 +184,12 @@ def test_the_machine_is_gone_at_the_end_with_what_was_left_running_on_it() -> No
 
 
 def test_a_signal_goes_to_the_program_and_its_answer_counts() -> None:
-    script = "trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.02; done"
+    script = "trap 'echo ended; exit 9' TERM; echo ready; while :; do sleep 0.02; done"
     with simulating("t4x1", "--", "sh", "-c", script) as process:
         assert first_line(process) == "ready"
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=TIME_LIMIT_SECONDS)
-    assert (out, process.returncode) == ("told\n", 9)
+    assert (out, process.returncode) == ("ended\n", 9)
 
 
 def test_a_program_that_a_signal_ends_is_reported_as_shells_do() -> None:
@@ -217,7 +217,7 @@ def test_three_interrupts_end_a_program_that_hangs() -> None:
 def test_an_interrupt_while_the_machine_goes_away_leaves_nothing_of_it() -> None:
     program = """
 import os, shutil, signal, sys
-from gpudiag.runs import simulate
+from gpudiag.simulate import run_program
 from gpudiag.simulate import session as session_folder
 from gpudiag.simulate.loader import load_scenario
 class Impatient:
@@ -226,7 +226,7 @@ class Impatient:
             os.kill(os.getpid(), signal.SIGINT)
         shutil.rmtree(*arguments, **options)
 session_folder.shutil = Impatient()
-sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
+sys.exit(run_program.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 """
     show = "import os; print(os.environ['GPUDIAG_HOST_ROOT'])"
     with simulating("t4x1", sys.executable, "-c", show, program=program) as process:
@@ -238,10 +238,10 @@ sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 def test_what_asks_for_the_end_is_followed_by_a_kill() -> None:
     program = """
 import sys
-from gpudiag.runs import simulate
+from gpudiag.simulate import run_program
 from gpudiag.simulate.loader import load_scenario
-simulate._GRACE_SECONDS = 0.3
-sys.exit(simulate.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
+run_program._GRACE_SECONDS = 0.3
+sys.exit(run_program.run_on_machine(load_scenario(sys.argv[1]), sys.argv[2:]))
 """
     machine = "h100x8+hang-call:2:nvmlDeviceGetName"
     with simulating(machine, sys.executable, "-c", HANG.format(2), program=program) as process:

@@ -11,7 +11,7 @@ from gpudiag.cli.plan_options import plan_from
 from gpudiag.cli.train import parse_pythons, train
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.installed import install_command
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.run import EventKind
 from gpudiag.model.training import OPTIMIZERS, STRATEGIES, TRAINING_DTYPES, WORKLOADS, TrainingPlan
 from tests.cli.simulated import run_gpudiag

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session

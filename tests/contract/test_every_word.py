@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from gpudiag.model.codec import from_document
 from gpudiag.model.device import Device, FabricState, Snapshot, ThrottleSeconds
+from gpudiag.model.documents import from_document
 from gpudiag.model.reading import Missing
 from gpudiag.reference.vocabulary import (
     ACTIONS_IN_NVIDIA_SMI,

@@ -15,7 +15,7 @@ import yaml
 
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.runs.gate import exit_status
 from gpudiag.simulate.loader import base_machines, load_scenario

@@ -8,9 +8,9 @@ import pytest
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.links.sxid import sxid_kernel_log
 from gpudiag.checks.runner import run_checks
-from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
 from gpudiag.model.device import SourceState
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.simulate.loader import base_machines

@@ -81,7 +81,19 @@ def test_torch_is_loaded_by_ranks_alone() -> None:
     """A process of the command line, of a launcher's rank or of the service that loads torch takes two seconds to start."""
     import subprocess
 
-    packages = ("cli", "runs", "service", "checks", "render", "store", "explain", "model", "probe", "sampler")
+    packages = (
+        "cli",
+        "runs",
+        "service",
+        "checks",
+        "render",
+        "store",
+        "explain",
+        "measured",
+        "model",
+        "probe",
+        "sampler",
+    )
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for package in packages

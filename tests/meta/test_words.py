@@ -16,11 +16,19 @@ from gpudiag.toml import tomllib
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).parent / "banned_words.toml"
 # What other programs print, which is simulated or recognised, and not ours to write.
-FOREIGN = ("gpudiag/simulate/nvidia_smi/", "gpudiag/simulate/host/", "gpudiag/simulate/faults/gpu.py")
+FOREIGN = (
+    "gpudiag/simulate/nvidia_smi/", "gpudiag/simulate/host/", "gpudiag/simulate/faults/gpu.py",
+    "gpudiag/lint/rules/examples/",
+)  # fmt: skip
 # Keys of tables whose values are other programs' words, addresses or code.
 FOREIGN_KEYS = {"pattern", "patterns", "unless", "regex", "source", "url", "text", "match", "example"}
 # Decisions are dated notes, which stay as they were written.
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts)
+# Packages whose comments, docstrings and names are free of verbs that only people do.
+PLAIN = ("gpudiag/lint", "gpudiag/simulate")
+OF_PEOPLE = re.compile(
+    r"(?<![a-z])(told|tells?|telling|mend(s|ed|ing)?|hears?|heard|says?|said|saying)(?![a-z])", re.IGNORECASE
+)
 GUIDE = re.compile(r"<!-- the voice guide begins -->.*?<!-- the voice guide ends -->", re.DOTALL)
 
 
@@ -129,6 +137,21 @@ def test_no_text_has_a_banned_word() -> None:
         if (hit := word.is_in(text))
     ]
     assert not found, f"{len(found)} texts:\n" + "\n".join(found)
+
+
+def test_programs_neither_tell_nor_say() -> None:
+    """A program reports, prints, returns or lists: in every line, comments and names included."""
+    paths = [path for folder in PLAIN for path in sorted((ROOT / folder).rglob("*.*")) if path.is_file()]
+    sources = [path for path in paths if path.suffix in (".py", ".c", ".h", ".toml", ".md")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {word[0]!r} in {line.strip()[:120]!r}"
+        for path in sources
+        if "examples" not in path.parts
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if (word := OF_PEOPLE.search(line))
+    ]
+    assert found == []
+    assert len(sources) > 100
 
 
 def test_strings_are_found_wherever_they_stand() -> None:

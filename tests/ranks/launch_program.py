@@ -10,7 +10,6 @@ from gpudiag.model.codec import encode
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import read_environment
 from gpudiag.ranks.inject import parse_fault
-from gpudiag.ranks.run import message_of_run
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 
 
@@ -36,7 +35,7 @@ def main() -> int:
     if run.reporter:
         time.sleep(plan.get("report_seconds", 0.0))  # as long as a slow terminal takes
         own = None if environment is None else environment.rank
-        print(json.dumps({"reporter": own, "run": encode(message_of_run(run))}), flush=True)
+        print(json.dumps({"reporter": own, "run": encode(run)}), flush=True)
     return 1 if run.incidents else 0
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpudiag.linux.proc import is_alive
 from gpudiag.model.measure import Incident
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import parse_fault
-from gpudiag.ranks.process import is_alive
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import Budgets
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpudiag.ranks.process import read_process
+from gpudiag.linux.proc import find_process
 from gpudiag.ranks.rank.context import RankContext
 
 ITERATIONS = 4
@@ -292,7 +292,7 @@ def report_state(context: RankContext) -> dict[str, Any]:
     context.progress.enter_stage("measure")
     context.progress.emit({"pid": os.getpid()})
     torch = sys.modules.get("torch")
-    template = read_process(os.getppid())
+    template = find_process(os.getppid())
     return {
         "pid": os.getpid(),
         "template": os.getppid(),

@@ -15,7 +15,7 @@ from gpudiag.model.active import (
 )
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import RankSubject
-from gpudiag.model.measure import Measures
+from gpudiag.model.report import Measures
 from gpudiag.ranks.inject import parse_fault
 from gpudiag.runs.active import describe_cost, expected_seconds, measure_active, plan_active
 from gpudiag.runs.placement import Placement

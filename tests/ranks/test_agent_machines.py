@@ -40,7 +40,7 @@ def test_agents_agree_across_machines(machines: Machines) -> None:
     outcome = group.start("rounds", more=apart).end()
     assert outcome.statuses == [0, 0, 0]
     assert [report["reporter"] for report in outcome.reports] == [0]
-    assert len(outcome.reports[0]["run"]["results"]) == 3
+    assert len(outcome.reports[0]["run"]["returned"]) == 3
 
 
 @pytest.mark.parametrize("fault", ["kill:2@measure", "stop:1@warmup", "kill:0@verify"])

@@ -24,7 +24,7 @@ def test_agents_agree_on_one_run_and_the_lowest_rank_reports_it(group: Group) ->
     assert outcome.statuses == [0, 0, 0]
     assert [report["reporter"] for report in outcome.reports] == [0]
     run = outcome.reports[0]["run"]
-    assert sorted(result["payload"]["rank"] for result in run["results"]) == [0, 1, 2]
+    assert sorted(result["payload"]["rank"] for result in run["returned"]) == [0, 1, 2]
     assert run["launcher"] == "variables"
     assert len(run["events"]) == 5 * WORLD_SIZE
 
@@ -180,7 +180,7 @@ def test_a_variable_that_one_rank_has_otherwise_is_told_beside_the_results(group
     group.start("rounds", ranks=(0, 2), more={"NCCL_ALGO": "Ring"})
     outcome = group.start("rounds", ranks=(1,), more={"NCCL_ALGO": "Tree"}).end()
     assert outcome.incidents == [("skewed", 1)]
-    assert len(outcome.reports[0]["run"]["results"]) == 3
+    assert len(outcome.reports[0]["run"]["returned"]) == 3
     values = [fact["value"] for fact in outcome.reports[0]["run"]["incidents"][0]["evidence"]]
     assert values == ["NCCL_ALGO", "Tree", "Ring", "1"]
 

@@ -47,7 +47,7 @@ def test_one_run_and_one_report(launches: Launches) -> None:
     run = reports[0]["run"]
     assert run["launcher"] == "torchrun"
     assert run["incidents"] == []
-    assert [result["payload"] for result in run["results"]] == [{"sum": 3.0}] * 2
+    assert [result["payload"] for result in run["returned"]] == [{"sum": 3.0}] * 2
 
 
 @pytest.mark.parametrize("fault", ["kill:0@rendezvous", "stop:1@2"])

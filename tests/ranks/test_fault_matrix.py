@@ -11,7 +11,6 @@ import pytest
 from benchmarks.launchers import command_of
 from gpudiag.model.codec import encode
 from gpudiag.ranks.agents.launch import TORCH
-from gpudiag.ranks.run import message_of_run
 from gpudiag.ranks.stages import STAGES
 from tests.ranks.launching import LIMIT_SECONDS, Launches
 
@@ -49,7 +48,7 @@ def test_spawned_ranks(launches: Launches, fault: str, stage: str, detail: str) 
     rank = CELLS.index((fault, stage, detail)) % WORLD_SIZE
     specification = f"{fault}:{rank}@{stage}{detail}"
     run = launches.run("all_reduces", world_size=WORLD_SIZE, faults=[specification], preload=list(TORCH))
-    check(encode(message_of_run(run)), fault, stage, rank)
+    check(encode(run), fault, stage, rank)
     assert launches.processes() == []
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.linux.proc import find_process, is_alive
 from gpudiag.model.measure import IncidentKind
 from gpudiag.probe.guard import collect
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
-from gpudiag.ranks.process import is_alive, read_process
 from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, IMPORT, Budgets
 from gpudiag.runs.fork_servers import ForkServers
@@ -174,7 +174,7 @@ def children_of(parent: int) -> list[int]:
     """The live processes whose parent that is."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
-        state = read_process(int(path.name))
+        state = find_process(int(path.name))
         if state is not None and state.parent_pid == parent and is_alive(state.pid):
             found.append(state.pid)
     return found

@@ -14,7 +14,7 @@ import pytest
 
 from gpudiag.cli.main import main
 from gpudiag.errors import ExitStatus
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 
 pytestmark = [pytest.mark.ranks, pytest.mark.sliced]
 JOBS = Path(__file__).parents[2] / "benchmarks/hang_jobs"

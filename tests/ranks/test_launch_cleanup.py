@@ -10,8 +10,8 @@ from typing import IO
 
 import pytest
 
+from gpudiag.linux.proc import find_process
 from gpudiag.model.measure import IncidentKind
-from gpudiag.ranks.process import read_process
 from tests.ranks.launching import LIMIT_SECONDS, Launches, facts, wait_for
 
 
@@ -29,7 +29,7 @@ def template_of(launches: Launches) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    process = read_process(pid)
+    process = find_process(pid)
     return process is not None and process.state == "T"
 
 

@@ -13,7 +13,8 @@ from gpudiag.model.active import (
 )
 from gpudiag.model.device import Snapshot
 from gpudiag.model.history import Baseline, History
-from gpudiag.model.measure import Incident, Measures
+from gpudiag.model.measure import Incident
+from gpudiag.model.report import Measures
 from tests.scenarios.rank_cases import rank_cases
 from tests.scenarios.situations import Case, Remember, Situation, now
 from tests.unit.checks.active_measures import (

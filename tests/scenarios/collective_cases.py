@@ -3,8 +3,9 @@
 from typing import Any
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.measure import CollectiveResult, Incident, IncidentKind, Measures
+from gpudiag.model.measure import CollectiveResult, Incident, IncidentKind
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from tests.scenarios.rank_cases import DIED, rank_cases
 from tests.scenarios.situations import Case, Situation, now
 from tests.unit.collectives.measurements import make_corruption, make_incident, make_measurement, make_result

@@ -10,12 +10,13 @@ import pytest
 
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import loads, type_hints
+from gpudiag.model.codec import type_hints
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.model.history import History
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Measures
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.nvml.library import build_library
 from gpudiag.simulate.session import open_session

@@ -15,8 +15,8 @@ from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from gpudiag.simulate.loader import base_machines
 from tests.scenarios.active_cases import ACTIVE_CASES
 from tests.scenarios.collective_cases import COLLECTIVE_CASES

@@ -14,8 +14,9 @@ from gpudiag.model.active import ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot, SourceState, SourceStatus
 from gpudiag.model.finding import Outcome
-from gpudiag.model.measure import CollectiveMeasurement, IncidentKind, Measures
+from gpudiag.model.measure import CollectiveMeasurement, IncidentKind
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
+from gpudiag.model.report import Measures
 from gpudiag.model.training import StrategyMeasurement
 from gpudiag.runs.placement import place_tests
 from gpudiag.store.baselines import samples_of

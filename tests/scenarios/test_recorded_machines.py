@@ -16,8 +16,9 @@ import pytest
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.registry import BOTH_GPUS, ONE_H100, ONE_H200
 from gpudiag.checks.runner import run_checks
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
 from gpudiag.model.context import Context
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.model.report import Report
 from gpudiag.render.report_text import render_report_text

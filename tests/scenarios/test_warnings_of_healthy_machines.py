@@ -12,8 +12,8 @@ import pytest
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.runner import run_checks
-from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import CheckResult, Outcome
 from tests.recorded_machines import MACHINES, read_recorded
 

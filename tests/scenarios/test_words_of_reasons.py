@@ -11,9 +11,8 @@ from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.host import Machine
 from gpudiag.model.host_state import HostState
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.reference.reading_names import WHY_MISSING, describe_missing, name_reading, name_state
 from gpudiag.reference.readings import READINGS
 from gpudiag.render.reason import render_reason

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.model.measure import Incident, IncidentKind, Measures
+from gpudiag.model.measure import Incident, IncidentKind
+from gpudiag.model.report import Measures
 from gpudiag.model.training import RankEpochEnd, StrategyMeasurement, TensorFact
 from tests.scenarios.rank_cases import DIED, DIED_AT_THE_END, happened, rank_cases
 from tests.scenarios.situations import Case, Situation, now

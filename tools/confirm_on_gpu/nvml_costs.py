@@ -18,10 +18,10 @@ from time import perf_counter, sleep, thread_time
 from typing import Any
 
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet
-from gpudiag.probe.nvml.child import load_pynvml
 from gpudiag.probe.nvml.device import fields_of, read_device
 from gpudiag.probe.nvml.device import plan_of_tier as plan_of
-from gpudiag.sampler.child import FAST, SLOW, Row
+from gpudiag.probe.nvml.library import load_pynvml
+from gpudiag.sampler.child import FAST, SLOW, WatchedRow
 
 LISTING, FAST_TICK, SLOW_TICK, ALONE = "list", "fast tick", "slow tick", "alone"
 _LOOKS = {LISTING: 10, FAST_TICK: 20, SLOW_TICK: 5}
@@ -72,7 +72,7 @@ def main() -> int:
         print("NVML lists no GPU", file=sys.stderr)
         return 1
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    row = Row(nvml, 0, None, "/")
+    row = WatchedRow(nvml, 0, None, "/")
     looks: dict[str, tuple[Callable[[], None], float]] = {
         LISTING: (lambda: read_device(Ask(nvml, handle), DeviceSheet()), 0.0),
         FAST_TICK: (lambda: row.read(FAST, [row]), 0.0),

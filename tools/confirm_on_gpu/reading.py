@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.render.bandwidth_text import describe_meanwhile
 from tools.confirm_on_gpu.machine import gpus_of, is_stand_in, loaded_nccl, shares_gpus

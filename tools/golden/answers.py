@@ -16,8 +16,9 @@ from gpudiag.checks.job.verdict import judge_job
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.cli.commands import gpudiag
 from gpudiag.explain.recipe import explain_text
-from gpudiag.model.codec import dumps, encode, loads
+from gpudiag.model.codec import dumps, encode
 from gpudiag.model.device import Snapshot
+from gpudiag.model.documents import loads
 from gpudiag.render.metrics_dcgm import render_dcgm
 from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
 from gpudiag.simulate.loader import base_machines, load_scenario

@@ -202,6 +202,13 @@ export interface RankSubject {
   kind: "rank";
 }
 
+// Several ranks of a run, ascending, and their host; the host that looked where they are on several.
+export interface RanksSubject {
+  ranks: number[];
+  host: string;
+  kind: "ranks";
+}
+
 // A link between two ends, such as `rank 1` and `rank 2`, or a bus id and its switch.
 export interface LinkSubject {
   ends: [string, string];
@@ -229,7 +236,7 @@ export interface FileSubject {
   kind: "file";
 }
 
-export type Subject = DeviceSubject | RankSubject | LinkSubject | HostSubject | SourceSubject | FileSubject;
+export type Subject = DeviceSubject | RankSubject | RanksSubject | LinkSubject | HostSubject | SourceSubject | FileSubject;
 
 // One fact: its value with the unit, the limit it was held against, and where it was read.
 export interface Evidence {

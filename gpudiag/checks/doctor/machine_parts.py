@@ -5,6 +5,7 @@ from gpudiag.checks.doctor.sight import Sight, unread
 from gpudiag.installed import root_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.doctor import DoctorPart, PartState, TraceRights
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing, name_state
 from gpudiag.units import format_size
@@ -22,7 +23,7 @@ def judge_nvml(sight: Sight) -> DoctorPart:
         count = len(sight.snapshot.devices)
         driver = sight.snapshot.driver_version
         version = "" if isinstance(driver, Missing) else f", driver {driver}"
-        return DoctorPart("nvml", PartState.WORKS, f"{count} GPU{'s' * (count != 1)}{version}")
+        return DoctorPart("nvml", PartState.WORKS, f"{count_of(count, 'GPU')}{version}")
     if not sight.has_gpu:
         return DoctorPart("nvml", PartState.NOT_HERE, _NO_GPU)
     words = status.reason or name_state(status.state)
@@ -140,7 +141,7 @@ def judge_history(sight: Sight) -> DoctorPart:
     if isinstance(runs, Missing):
         words = f"it cannot be read: {explain_missing(runs)}"
         return DoctorPart("history", PartState.BROKEN, words, "gpudiag history, or another --store URL")
-    return DoctorPart("history", PartState.WORKS, f"{runs} run{'s' * (runs != 1)} of this machine")
+    return DoctorPart("history", PartState.WORKS, f"{count_of(runs, 'run')} of this machine")
 
 
 def judge_ports(sight: Sight) -> DoctorPart:

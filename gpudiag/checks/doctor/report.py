@@ -37,6 +37,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "history": (("state-folder", "history"), ()),
     "simulate": (("compiler",), ()),
     "explain": ((), ()),
+    "judge": ((), ()),
     "lint": ((), ()),
     "merge": ((), ()),
     "deploy": ((), ()),

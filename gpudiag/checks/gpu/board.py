@@ -13,6 +13,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host import DISPLAY_CLASSES
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing
 
 
@@ -97,7 +98,9 @@ def describe_shortage(snapshot: Snapshot) -> str:
         return ""
     board, whole, here = found
     article = "an" if board.name[0] == "H" else "a"
-    return f"{article} {board.name} has {whole} GPU{'s' * (whole > 1)} and {here} {'is' if here == 1 else 'are'} here"
+    return (
+        f"{article} {board.name} has {count_of(whole, 'GPU')} and {here} {'is' if here == 1 else 'are'} here"
+    )
 
 
 @check(

@@ -19,8 +19,8 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Device, GpuProcess, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Missing
+from gpudiag.model.report import Measures
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.units import format_seconds, format_size
 

@@ -21,6 +21,7 @@ from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Outcome
 from gpudiag.model.kernel_log import BURST_SILENCE, KernelEvent, KernelEventKind
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, Reading, is_without_word
 from gpudiag.reference.vocabulary import UNFIT_ACTIONS
 from gpudiag.reference.xid import Xid, XidKind, nvlink5_bucket, xids
@@ -521,7 +522,7 @@ def _count_named(events: tuple[KernelEvent, ...]) -> str:
     for event in events:
         counts[_label_root(event, entry_of(event))] += 1 + event.more
     told = ", ".join(f"{label} x{count}" for label, count in counts.items())
-    return f"{told} on {gpus} GPU{'s' * (gpus > 1)}"
+    return f"{told} on {count_of(gpus, 'GPU')}"
 
 
 def _count(events: tuple[KernelEvent, ...]) -> str:

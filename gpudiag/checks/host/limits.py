@@ -9,6 +9,7 @@ from gpudiag.checks.subjects import host_finding, host_state, usable_gpus
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.units import format_size
 
@@ -216,7 +217,5 @@ def _little_memory(context: Context, limit: int, path: str) -> Iterator[Finding]
             f"cgroup {path}; limit: {format_size(limits.HOST_MEMORY_PER_RANK_BYTES)} for each GPU, our choice"
         )
         evidence = Evidence("memory_limit_bytes", limit, "bytes", needed, source)
-        message = (
-            f"the job may use {format_size(limit)} of host memory, for ranks on {gpus} GPU{'s' * (gpus != 1)}"
-        )
+        message = f"the job may use {format_size(limit)} of host memory, for ranks on {count_of(gpus, 'GPU')}"
         yield host_finding(context, MEMORY_LIMIT_LOW, message, evidence)

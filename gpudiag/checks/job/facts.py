@@ -4,7 +4,7 @@ from gpudiag.checks.job.gpu_use import describe_use
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import describe_line
 from gpudiag.checks.job.stacks import own_frames
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.evidence import Evidence, Subject, about_ranks
 from gpudiag.model.job import REMOVABLE, Job
 
 _FRAMES = 3
@@ -12,14 +12,10 @@ _STACK = "py-spy"
 
 
 def subject_of(group: Group, job: Job) -> Subject:
-    """The rank, or the machine where a finding is about several."""
+    """The ranks of the group; their machine where one of them is not known."""
     hosts = {one.seen.host or job.host for one in group.positions}
     host = hosts.pop() if len(hosts) == 1 else job.host
-    return (
-        RankSubject(group.ranks[0], host)
-        if len(group.ranks) == len(group.positions) == 1
-        else HostSubject(host)
-    )
+    return about_ranks(group.ranks if len(group.ranks) == len(group.positions) else (), host)
 
 
 def remedy_of(group: Group) -> str:

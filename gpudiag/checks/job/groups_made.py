@@ -43,9 +43,7 @@ def judge_groups_made(waiters: Waiters) -> Finding | None:
         if one
     ]
     guilty = [one for one in rest if making and not _waits_for(one, making, waiters)]
-    subject = (
-        subject_of(Group(tuple(guilty)), waiters.job) if len(guilty) == 1 else HostSubject(waiters.job.host)
-    )
+    subject = subject_of(Group(tuple(guilty)), waiters.job) if guilty else HostSubject(waiters.job.host)
     facts = [fact for group in group_alike((*making, *rest))[:3] for fact in facts_of(group)]
     return kinds.GROUP_MADE_BY_SOME.finding(subject, "; ".join(said), *facts)
 

@@ -12,7 +12,7 @@ from gpudiag.checks.job.groups import Group, describe_seconds, is_are
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Job
 from gpudiag.model.number_ranges import name_ranks
@@ -112,11 +112,7 @@ def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits:
         Evidence("last rank started", round(youngest, 1), "seconds ago", source="/proc"),
         *facts_of(group),
     )
-    subject = (
-        RankSubject(missing[0], job.host_of(missing[0]))
-        if here and len(missing) == 1
-        else HostSubject(job.host)
-    )
+    subject = about_ranks(missing, job.host_of(missing[0])) if here else HostSubject(job.host)
     kind = kinds.NEVER_JOINED if long else kinds.NOT_YET
     return [kind.finding(subject, message, *facts, remedy=_remedy(job, missing, here=here))]
 

@@ -9,7 +9,7 @@ from gpudiag.checks.job import run_kinds as kinds
 from gpudiag.checks.job.kinds import GONE
 from gpudiag.checks.job.run_causes import find_absent, find_first_failure, find_leaver, is_echo
 from gpudiag.checks.job.shares import SlowRank
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject, about_ranks
 from gpudiag.model.explanation import Verdict as LogVerdict
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
@@ -198,7 +198,8 @@ def _absent(absent: Sequence[RankRecord], root: RankRecord, facts: RunFacts) -> 
         f"{names} {were} not in the collective that {describe_rank(root)} waited in until it gave up: "
         f"{describe_rank(root)} {_waited(root)}{'; ' + seen if seen else ''}"
     )
-    subject = _subject(absent[0], facts.host) if len(absent) == 1 else HostSubject(facts.host)
+    known = [one.rank for one in absent if not isinstance(one.rank, Missing)]
+    subject = about_ranks(known if len(known) == len(absent) else (), facts.host)
     return kinds.RANK_LEFT.finding(subject, message, *_echo_facts(root), *_kernel_facts(facts))
 
 

@@ -8,7 +8,6 @@ from gpudiag.checks.job.groups import Group, group_alike, is_are, name_positions
 from gpudiag.checks.job.position import Position
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import explain_apart, order_of
-from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job
 from gpudiag.model.number_ranges import name_ranks
@@ -137,8 +136,7 @@ def _describe_missing(waiters: Waiters, call: _Call) -> Finding:
         f"{name_positions(guilty)} {is_are(guilty, 'is')} not in {_name_call(waiters, waits)} that {waits.name} "
         f"{is_are(waits.positions, 'waits')} in{waiters.since}: {elsewhere}{why}"
     )
-    subject = subject_of(head, waiters.job) if len(alike) == 1 else HostSubject(waiters.job.host)
-    return kind.finding(subject, message, *facts_of(head), *facts_of(waits))
+    return kind.finding(subject_of(Group(guilty), waiters.job), message, *facts_of(head), *facts_of(waits))
 
 
 def _describe_extra(waiters: Waiters, call: _Call) -> Finding:

@@ -5,7 +5,7 @@ stacks are equal or could not be read. So a difference that blames a rank that t
 that names a rank where the looks found none replaces the vaguer finding; and a job that moves is not accused by counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpudiag.checks.job import kinds
@@ -13,10 +13,9 @@ from gpudiag.checks.job.differences import Apart, Difference
 from gpudiag.checks.job.flight_records import judge_records
 from gpudiag.checks.job.ras_counts import judge_ras
 from gpudiag.checks.registry import FindingKind
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.evidence import Evidence, Subject, about_ranks, ranks_of
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import Job, JobVerdict
-from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 _STILL_SECONDS = 3.0
@@ -114,7 +113,7 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
     job = verdict.job
     said = Evidence(difference.source, difference.message, source=difference.source)
     same = next(
-        (place for place, one in enumerate(findings) if _blames(one, difference, verdict)),
+        (place for place, one in enumerate(findings) if _blames(one, difference)),
         None,
     )
     if same is not None:
@@ -135,33 +134,20 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
     findings.append(kind.finding(_subject(difference, job), difference.message, *_each_once(evidence)))
 
 
-def _blames(finding: Finding, difference: Difference, verdict: JobVerdict) -> bool:
+def _blames(finding: Finding, difference: Difference) -> bool:
     """Whether a finding is about one of the ranks that the difference blames.
 
     One that stands still and not yet for long is, too: a further look says what it does, which counts do not.
     """
-    names_rank = isinstance(finding.subject, RankSubject)
-    if difference.is_within_group or (
-        finding.code in _VAGUE and not (names_rank and finding.code == kinds.NOT_YET.code)
-    ):
+    if difference.is_within_group or (finding.code in _VAGUE and finding.code != kinds.NOT_YET.code):
         return False
-    if isinstance(finding.subject, RankSubject):
-        return finding.subject.rank in difference.ranks
-    if not difference.ranks:
-        return False
-    # A finding of several ranks names none in its subject; its ranks stand together at one place of those that are named.
-    together = [place.ranks for place in verdict.places if set(place.ranks) & set(difference.ranks)]
-    return any(_names(finding.message, ranks) for ranks in together)
-
-
-def _names(message: str, ranks: Sequence[int]) -> bool:
-    return len(ranks) > 1 and message.startswith(f"{name_ranks(ranks)} ")
+    return not set(ranks_of(finding.subject)).isdisjoint(difference.ranks)
 
 
 def _subject(difference: Difference, job: Job) -> Subject:
-    if len(difference.ranks) == 1 and not difference.is_within_group:
-        return RankSubject(difference.ranks[0], job.host_of(difference.ranks[0]))
-    return HostSubject(job.host)
+    ranks = () if difference.is_within_group else difference.ranks
+    hosts = {job.host_of(rank) for rank in ranks}
+    return about_ranks(ranks, hosts.pop() if len(hosts) == 1 else job.host)
 
 
 def _with_evidence(finding: Finding, more: Iterable[Evidence]) -> Finding:

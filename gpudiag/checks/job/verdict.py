@@ -37,7 +37,7 @@ from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.told import Told, add_told, judge_told
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome, outcome_of_findings, worst_first
 from gpudiag.model.job import REMOVABLE, Job, JobVerdict, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
@@ -238,11 +238,10 @@ def _judge_absent(
     if kind is None:
         return []
     host = job.host_of(absent[0])
-    subject = RankSubject(absent[0], host) if len(absent) == 1 else HostSubject(host)
     said = describe_absence(job, absent, waiters.positions)
     where = f"{'; ' if ': ' in said else ': '}{waiters.describe()}" if waiters.positions else ""
     there = Evidence("ranks_here", len(job.ranks), limit=len(expected_ranks(job) or ()), source="/proc")
-    return [kind.finding(subject, f"{said}{where}", there, *waiters.facts())]
+    return [kind.finding(about_ranks(absent, host), f"{said}{where}", there, *waiters.facts())]
 
 
 def _stood_seconds(alive: Sequence[Position]) -> float:

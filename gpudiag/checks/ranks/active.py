@@ -24,6 +24,7 @@ from gpudiag.model.active import COPIES, NOT_TESTED, ActiveMeasurement
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Outcome, Owner, Severity
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, MissingReason
 
 ON_CPU_RANKS = "ranks on CPUs, with faults injected"
@@ -174,7 +175,7 @@ def why_not_tested(context: Context, tests: Collection[str]) -> str | None:
     )
     named = dict.fromkeys(one.test.replace("_", " ") for one in left_out)
     more = len({one.rank for one in left_out}) - 1
-    others = f", and {more} GPU{'s' * (more > 1)} more" if more else ""
+    others = f", and {count_of(more, 'GPU')} more" if more else ""
     return f"{name}{others}: {', '.join(named)}: {first.reason}{'; ' if who else ''}{who}"
 
 

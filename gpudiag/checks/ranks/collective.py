@@ -7,6 +7,14 @@ no finding where nothing is known. Ranks on CPUs are never judged by their speed
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from gpudiag.checks.benchmarks.collective_speeds import (
+    NVLS,
+    PLATEAU_BYTES,
+    RING,
+    TREE,
+    expect_published,
+    fits_ring,
+)
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS
 from gpudiag.checks.ranks.measured_speeds import HISTORY_RUNS, Opinion, judge_speed
 from gpudiag.checks.ranks.movements import explain_by
@@ -26,8 +34,8 @@ from gpudiag.model.measure import (
 )
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
-from gpudiag.reference.speeds import PublishedSpeed, published_speeds, speed_limits
-from gpudiag.units import GIB, MIB, format_rate, format_seconds, format_size
+from gpudiag.reference.speeds import speed_limits
+from gpudiag.units import MIB, format_rate, format_seconds, format_size
 
 # --- speed
 
@@ -59,12 +67,8 @@ COLLECTIVE_SPEED = FindingKind(
     basis=_BASIS,
 )
 
-# From this size on NVLink machines are on their plateau, and published figures of one kind of machine agree within 1.5 %;
-# at 1 GiB eight B200 give 723 of 846 GB/s.
-PLATEAU_BYTES = 4 * GIB
 # Results below this are latency, and too noisy to be compared with earlier ones.
 STORED_BYTES = MIB
-_BEST_RING = 1.05  # our choice: published figures of one machine's ring are 1 to 2 % apart
 
 
 def judge_collective_speed(
@@ -175,47 +179,34 @@ def _table_opinions(
     environment: Mapping[str, str],
 ) -> list[Opinion]:
     """Published figures for exactly these GPUs, this number of them, and NCCL's algorithm."""
-    if (
-        result.op != "all_reduce"
-        or result.size_bytes < PLATEAU_BYTES
-        or len(devices) != measurement.world_size
-    ):
+    if result.size_bytes < PLATEAU_BYTES or len(devices) != measurement.world_size:
         return []
-    names = {device.name for device in devices}
-    rates = [
-        rate
-        for rate in published_speeds()
-        if rate.test == result.op and rate.gpus == len(devices) and names <= set(rate.models)
-    ]
-    algorithm = _algorithm_of(result, rates, devices, environment)
-    return [
-        Opinion(
-            "table", rate.value, f"{rate.setup}: {rate.source}", speed_limits()[f"collective.{rate.kind}"]
-        )
-        for rate in rates
-        if not rate.algorithm or rate.algorithm == algorithm
-    ]
+    names = frozenset(device.name for device in devices if isinstance(device.name, str))
+    found = expect_published(result.op, result.size_bytes, names, len(devices))
+    rings = [opinion.expected for curve, opinion in found if curve.algorithm == RING]
+    algorithm = _algorithm_of(result, rings, devices, environment)
+    if all(curve.algorithm != NVLS for curve, _ in found):  # such GPUs have no choice
+        algorithm = RING
+    return [opinion for curve, opinion in found if curve.algorithm in ("", algorithm)]
 
 
 def _algorithm_of(
     result: CollectiveResult,
-    rates: Sequence[PublishedSpeed],
+    rings: Sequence[float],
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL was set, or NVLS, its our choice where it can.
+    """The algorithm whose figures count: as NCCL was set, or NVLS, its own choice where it can.
 
-    A speed that NVLS would be slow for and a ring would not is a ring's: then NVLS is off, and no link is bad.
+    A speed that NVLS would be slow for and a ring would not is a ring's.
     """
     if environment.get("NCCL_NVLS_ENABLE") == "0":
-        return "ring"
-    told = {"ring": "ring", "tree": "tree", "nvls": "NVLS"}.get(environment.get("NCCL_ALGO", "").lower())
+        return RING
+    told = {"ring": RING, "tree": TREE, "nvls": NVLS}.get(environment.get("NCCL_ALGO", "").lower())
     if told is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
-        return told or "NVLS"
-    share, busbw = speed_limits()["collective.measured"].warn, result.busbw_bytes_per_second
-    rings = [rate.value for rate in rates if rate.algorithm == "ring"]
-    fits = rings and not isinstance(busbw, Missing) and share * min(rings) <= busbw <= _BEST_RING * max(rings)
-    return "ring" if fits else "NVLS"
+        return told or NVLS
+    busbw = result.busbw_bytes_per_second
+    return RING if not isinstance(busbw, Missing) and fits_ring(busbw, rings) else NVLS
 
 
 def _link_bytes_per_second(device: Device) -> float | None:

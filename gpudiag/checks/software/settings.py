@@ -10,7 +10,7 @@ from gpudiag.checks.per_device import answering
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged, not_readable
 from gpudiag.checks.subjects import host_finding, host_state
 from gpudiag.model.context import Context
-from gpudiag.model.evidence import Evidence
+from gpudiag.model.evidence import Evidence, of_variable
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.host_state import Settings
 from gpudiag.model.published import names_interface
@@ -203,9 +203,7 @@ def _invalid(context: Context, value: str, tokens: list[str]) -> Iterator[Findin
         ignored = f", so CUDA ignores it and the {after} after it" if after else ""
         if place == 0:
             ignored = ", so CUDA shows no GPU at all"
-        evidence = Evidence(
-            "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
-        )
+        evidence = of_variable("CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", limit_source="NVML")
         message = f"CUDA_VISIBLE_DEVICES={value}: {token or 'an empty entry'} is not one of {here} GPUs here{ignored}"
         yield host_finding(context, VISIBLE_INVALID, message, evidence)
         return
@@ -227,9 +225,7 @@ def hides_every_gpu(context: Context) -> bool:
 
 def _none_visible(context: Context, value: str) -> Finding:
     here = len(context.snapshot.devices)
-    evidence = Evidence(
-        "CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", source="environment; limit: NVML"
-    )
+    evidence = of_variable("CUDA_VISIBLE_DEVICES", value, limit=f"{here} GPUs", limit_source="NVML")
     message = f"CUDA_VISIBLE_DEVICES={value} hides all {here} GPUs here from this process"
     return host_finding(context, VISIBLE_NONE, message, evidence)
 
@@ -250,7 +246,7 @@ def _exists(context: Context, token: str) -> bool:
 def _twice(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
     repeated = [token for token, count in Counter(tokens).items() if count > 1]
     if repeated:
-        evidence = Evidence("CUDA_VISIBLE_DEVICES", value, source="environment")
+        evidence = of_variable("CUDA_VISIBLE_DEVICES", value)
         message = f"CUDA_VISIBLE_DEVICES={value} names {', '.join(repeated)} twice"
         yield host_finding(context, VISIBLE_TWICE, message, evidence)
 
@@ -258,9 +254,7 @@ def _twice(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]
 def _several_instances(context: Context, value: str, tokens: list[str]) -> Iterator[Finding]:
     instances = [token for token in tokens if token.startswith("MIG-")]
     if len(set(instances)) > 1:
-        evidence = Evidence(
-            "CUDA_VISIBLE_DEVICES", value, limit=1, source="environment; limit: NVIDIA's MIG guide"
-        )
+        evidence = of_variable("CUDA_VISIBLE_DEVICES", value, limit=1, limit_source="NVIDIA's MIG guide")
         message = f"CUDA_VISIBLE_DEVICES names {len(set(instances))} MIG instances"
         yield host_finding(context, SEVERAL_INSTANCES, message, evidence)
 
@@ -269,7 +263,7 @@ def _local_rank(context: Context, settings: Settings, visible: int) -> Iterator[
     text = settings.environment.get("LOCAL_RANK", "")
     # One GPU for each rank, chosen by the launcher, is as good as all for all.
     if text.isdecimal() and int(text) >= visible > 1:
-        evidence = Evidence("LOCAL_RANK", int(text), limit=visible, source="environment; limit: visible GPUs")
+        evidence = of_variable("LOCAL_RANK", int(text), limit=visible, limit_source="visible GPUs")
         message = f"LOCAL_RANK={text}, and {visible} GPUs are visible"
         yield host_finding(context, LOCAL_RANK_WITHOUT_GPU, message, evidence)
 
@@ -286,10 +280,10 @@ def _switches(context: Context, settings: Settings) -> Iterator[Finding]:
     for name, words in _DEBUG_SWITCHES:
         value = settings.environment.get(name, "")
         if value not in ("", "0"):
-            evidence = Evidence(name, value, source="environment")
+            evidence = of_variable(name, value)
             yield host_finding(context, DEBUG_SWITCH, f"{name}={value}: {words}", evidence)
     if settings.environment.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
-        evidence = Evidence("TORCH_DISTRIBUTED_DEBUG", "DETAIL", source="environment")
+        evidence = of_variable("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
         message = "TORCH_DISTRIBUTED_DEBUG=DETAIL: every collective is compared across ranks first"
         yield host_finding(context, DEBUG_SWITCH, message, evidence)
 
@@ -297,7 +291,7 @@ def _switches(context: Context, settings: Settings) -> Iterator[Finding]:
 def _renamed(context: Context, settings: Settings) -> Iterator[Finding]:
     for old, new in renamed_variables().items():
         if old in settings.environment:
-            evidence = Evidence(old, settings.environment[old], source="environment")
+            evidence = of_variable(old, settings.environment[old])
             yield host_finding(context, RENAMED, f"{old} is now {new}", evidence)
 
 
@@ -306,7 +300,7 @@ def _allocator(context: Context, settings: Settings) -> Iterator[Finding]:
         value = settings.environment.get(name, "")
         unknown = [option for option in parse_allocator_options(value) if option not in _ALLOCATOR_OPTIONS]
         if unknown:
-            evidence = Evidence(name, value, source="environment")
+            evidence = of_variable(name, value)
             message = f"{name}: torch's allocator does not know {', '.join(unknown)}"
             yield host_finding(context, ALLOCATOR_OPTION, message, evidence)
 
@@ -330,7 +324,7 @@ def _compat(context: Context, settings: Settings) -> Iterator[Finding]:
     folders = settings.environment.get("LD_LIBRARY_PATH", "").split(":")
     compat = [folder for folder in folders if "cuda" in folder and folder.rstrip("/").endswith("/compat")]
     if compat and any(is_consumer(device) for device in answering(context.snapshot)):
-        evidence = Evidence("LD_LIBRARY_PATH", compat[0], source="environment")
+        evidence = of_variable("LD_LIBRARY_PATH", compat[0])
         message = f"LD_LIBRARY_PATH names {compat[0]}, and GeForce GPUs do not support it"
         yield host_finding(context, COMPAT_PATH, message, evidence)
 
@@ -431,7 +425,7 @@ def environment_interface(context: Context) -> Judgement:
         value = variables[name]
         if not any(names_interface(name, value, interface) for interface in up):
             here = ", ".join(up) or "none"
-            evidence = Evidence(name, value, limit=here, source="environment; limit: interfaces that are up")
+            evidence = of_variable(name, value, limit=here, limit_source="interfaces that are up")
             message = f"{name}={value} matches no interface that is up (here: {here})"
             owner = _who_set(settings, name)
             findings.append(host_finding(context, INTERFACE_ABSENT, message, evidence, owner=owner))
@@ -467,9 +461,7 @@ def _absent_devices(context: Context, settings: Settings, variables: dict[str, s
         device == word or (not exact and device.startswith(word)) for word in words for device in devices
     ):
         here = ", ".join(devices) or "none"
-        evidence = Evidence(
-            "NCCL_IB_HCA", value, limit=here, source="environment; limit: /sys/class/infiniband"
-        )
+        evidence = of_variable("NCCL_IB_HCA", value, limit=here, limit_source="/sys/class/infiniband")
         message = f"NCCL_IB_HCA={value} matches no RDMA device (here: {here})"
         owner = _who_set(settings, "NCCL_IB_HCA")
         yield host_finding(context, DEVICE_ABSENT, message, evidence, owner=owner)
@@ -481,7 +473,7 @@ def _unknown(context: Context, variables: dict[str, str]) -> Iterator[Finding]:
             continue
         nearest = difflib.get_close_matches(name, known_variables(), n=1, cutoff=0.8)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        evidence = Evidence(name, value, source=f"environment; limit: {nccl_variables_source()}")
+        evidence = of_variable(name, value, limit_source=nccl_variables_source())
         yield host_finding(context, UNKNOWN, f"NCCL does not read {name}{hint}", evidence)
 
 
@@ -490,7 +482,7 @@ def _unknown_to_torch(context: Context, names: list[str]) -> Iterator[Finding]:
         if name not in torch_variables():
             nearest = difflib.get_close_matches(name, torch_variables(), n=1, cutoff=0.8)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            evidence = Evidence(name, "set", source="environment; limit: torch 2.13")
+            evidence = of_variable(name, "set", limit_source="torch 2.13")
             yield host_finding(context, UNKNOWN, f"torch does not read {name}{hint}", evidence)
 
 
@@ -498,5 +490,5 @@ def _costly(context: Context, variables: dict[str, str]) -> Iterator[Finding]:
     for setting in costly_settings():
         value = variables.get(setting.name)
         if value is not None and setting.covers(value):
-            evidence = Evidence(setting.name, value, source="environment; limit: NCCL's guide")
+            evidence = of_variable(setting.name, value, limit_source="NCCL's guide")
             yield host_finding(context, COSTLY, f"{setting.name}={value}: {setting.cost}", evidence)

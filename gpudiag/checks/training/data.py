@@ -13,7 +13,7 @@ from gpudiag.checks.training.kinds import (
 from gpudiag.checks.training.steps import where
 from gpudiag.model.evidence import Evidence, HostSubject, Subject
 from gpudiag.model.finding import Finding
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import count_of, name_ranks
 from gpudiag.model.training import RankStep, StrategyMeasurement
 
 _SOURCE = "indices that each rank read"
@@ -72,7 +72,7 @@ def _judge_disjoint(measurement: StrategyMeasurement, order: Order) -> Finding |
                 Evidence("epoch", epoch, source=_SOURCE),
                 Evidence("step", step, source=_SOURCE),
             )
-            samples = f"{len(shared)} sample{'s' * (len(shared) != 1)}"
+            samples = count_of(len(shared), "sample")
             message = f"{name_ranks(sharing)} read the same {samples} in epoch {epoch}"
             few = len(shared) <= _PADDED * min(len(ranks[rank]) for rank in sharing)
             remedy = _PADDED_REMEDY if few else ""
@@ -184,7 +184,7 @@ def _judge_even(measurement: StrategyMeasurement) -> Finding | None:
         fewest, most = min(steps.values()), max(steps.values())
         short = [rank for rank, count in steps.items() if count == fewest]
         message = (
-            f"{name_ranks(short)} {verb(short, 'has', 'have')} {fewest} step{'s' * (fewest != 1)} "
+            f"{name_ranks(short)} {verb(short, 'has', 'have')} {count_of(fewest, 'step')} "
             f"in epoch {epoch}, and others have {most}"
         )
         evidence = (

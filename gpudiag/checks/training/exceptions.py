@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, RankSubject, about_ranks
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
@@ -100,7 +100,7 @@ def _join(group: Sequence[Finding], world_size: int) -> Finding:
     facts = tuple(fact for fact in first.evidence if fact.name != "pid")
     return replace(
         first,
-        subject=HostSubject(subjects[0].host),
+        subject=about_ranks(ranks, subjects[0].host),
         message=f"{named} {alike}",
         evidence=(*facts, Evidence("ranks", name_ranks(ranks), source="ranks")),
     )
@@ -124,7 +124,7 @@ def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failu
 def with_meaning(finding: Finding, meaning: Failure) -> Finding:
     """The finding with what its exception is known to mean, who must act, and how to fix it."""
     fact = Evidence("meaning", f"{meaning.title}: {meaning.cause}", source=f"gpudiag explain {meaning.id}")
-    return replace(finding, evidence=(*finding.evidence, fact), remedy=meaning.mend, owner=meaning.owner)
+    return replace(finding, evidence=(*finding.evidence, fact), owner=meaning.owner).with_remedy(meaning.mend)
 
 
 def _shows(failure: Failure, line: str, frames: str) -> bool:

@@ -63,7 +63,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome, worst_first
 from gpudiag.model.measure import IncidentKind
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import count_of, name_ranks
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import KeptTensor, RankProof, RankStart, StrategyMeasurement
 from gpudiag.reference.training import strategy_facts
@@ -112,7 +112,7 @@ def _judge_parallel(measurement: StrategyMeasurement) -> Finding | None:
         finding = NOT_PARALLEL.finding(where(measurement, alone), message, evidence)
         if not strategy_facts()[measurement.strategy].one_process:
             return finding
-        return replace(finding, remedy=_ONE_PROCESS_REMEDY)
+        return finding.with_remedy(_ONE_PROCESS_REMEDY)
     if wanted.isdecimal() and stages and stages != {int(wanted)}:
         found = min(stage for stage in stages if stage is not None)
         evidence = Evidence("stage", found, limit=int(wanted), source=_COUNT)
@@ -135,7 +135,7 @@ def _judge_optimizer(measurement: StrategyMeasurement) -> Finding | None:
     ranks, count = sorted(foreign), max(foreign.values())
     before = "fully_shard" if measurement.strategy == "fsdp2" else "the model was moved or wrapped"
     message = (
-        f"the optimizer of {name_ranks(ranks)} steps {count} tensor{'s' * (count != 1)} that {verb(range(count), 'is', 'are')} "
+        f"the optimizer of {name_ranks(ranks)} steps {count_of(count, 'tensor')} that {verb(range(count), 'is', 'are')} "
         f"not the model's: it was created before {before}, or for another model"
     )
     evidence = Evidence(_FOREIGN, count, limit=0, source="optimizer.param_groups")

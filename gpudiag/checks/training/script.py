@@ -13,7 +13,7 @@ from gpudiag.checks.training.exceptions import (
     with_meaning,
 )
 from gpudiag.checks.training.kinds import NOT_PARALLEL, SCRIPT_FAILED, verb
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, about_ranks
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import Incident
 from gpudiag.model.number_ranges import name_ranks
@@ -70,15 +70,11 @@ def judge_mismatch(
     most = max(others, key=lambda group: len(group.ranks))
     alone = len(odd.ranks) < len(most.ranks)
     host = next(iter(died.values()))
-    subject = (
-        RankSubject(odd.ranks[0], died.get(odd.ranks[0], host)) if alone and len(odd.ranks) == 1 else None
-    )
+    subject = about_ranks(odd.ranks if alone else (), died.get(odd.ranks[0], host) if alone else host)
     ended = [rank for rank in sorted(died) if rank not in raised]
     by = f"; {name_ranks(ended)} {verb(ended, 'was', 'were')} ended because of it" if ended else ""
     facts = [Evidence("in_collective", str(group), source=_RECORDER) for group in groups]
-    return COLLECTIVE_MISMATCHED.finding(
-        subject or HostSubject(host), f"{odd}, while {'; '.join(map(str, others))}{by}", *facts
-    )
+    return COLLECTIVE_MISMATCHED.finding(subject, f"{odd}, while {'; '.join(map(str, others))}{by}", *facts)
 
 
 def _group(raised: Mapping[int, ScriptPlace], gone: tuple[int, ...]) -> list[_Group]:
@@ -167,7 +163,7 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: 
     if meaning is not None:
         return with_meaning(replace(finding, message=message, evidence=facts_told), meaning)
     remedy = advise(exception, text) if exception or explained else finding.remedy
-    return replace(finding, message=message, evidence=facts_told, remedy=remedy)
+    return replace(finding, message=message, evidence=facts_told).with_remedy(remedy)
 
 
 def _says(finding: Finding, line: str) -> bool:

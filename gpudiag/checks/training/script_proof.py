@@ -15,7 +15,7 @@ from gpudiag.checks.training.kinds import (
     SAME_SAMPLES,
     verb,
 )
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
@@ -71,8 +71,8 @@ def _judge_losses(facts: Facts, script: ScriptResult, host: str) -> Iterator[Fin
     first = min(bad.values())
     ranks = [rank for rank, number in bad.items() if number == first]
     hosts = {report.rank: report.host for report in script.ranks}
-    alone = len(ranks) == 1
-    subject = RankSubject(ranks[0], hosts.get(ranks[0], host)) if alone else HostSubject(host)
+    theirs = {hosts.get(rank, host) for rank in ranks}
+    subject = about_ranks(ranks, theirs.pop() if len(theirs) == 1 else host)
     message = f"the loss of {name_ranks(ranks)} is not finite in backward pass {first}"
     yield NOT_FINITE.finding(subject, message, Evidence("backward", first, source=_SOURCE))
 

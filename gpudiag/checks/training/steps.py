@@ -27,7 +27,7 @@ from gpudiag.checks.training.kinds import (
     name_tensors,
     verb,
 )
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
+from gpudiag.model.evidence import Evidence, HostSubject, Subject, about_ranks
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.training import RankProof, RankStep, StrategyMeasurement, TensorFact
@@ -97,11 +97,9 @@ def judge_steps(measurement: StrategyMeasurement, epochs: int | None = None) -> 
 
 
 def where(measurement: StrategyMeasurement, ranks: Sequence[int]) -> Subject:
-    """The subject: the rank, if there is one; else the host."""
-    if len(ranks) != 1:
-        return HostSubject(measurement.host)
-    host = next((report.host for report in measurement.ranks if report.rank == ranks[0]), measurement.host)
-    return RankSubject(ranks[0], host)
+    """The ranks and their host; the machine where there are none, that of rank 0 where they are on several."""
+    hosts = {report.host for report in measurement.ranks if report.rank in ranks}
+    return about_ranks(ranks, hosts.pop() if len(hosts) == 1 else measurement.host)
 
 
 def differing(facts: Mapping[int, Sequence[TensorFact]]) -> tuple[list[int], list[str]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gpudiag.explain.nccl.facts import CommunicatorFacts, NcclFacts, ProcessFacts, Way, ranks_of
 from gpudiag.model.nccl_log import LogPlace
-from gpudiag.model.number_ranges import name_ranks
+from gpudiag.model.number_ranges import count_of, name_ranks
 
 _WITH_NVSWITCH = (
     "H100 80GB HBM3",
@@ -242,7 +242,7 @@ def name_ranks_and_hosts(who: Iterable[Who]) -> str:
             ranks.append(one.rank)
     told = [_name_on(host, sorted(set(ranks))) for host, ranks in [*by_host.items()][:_MAX_HOSTS]]
     more = len(by_host) - _MAX_HOSTS
-    return ", ".join(told) + (f" and those of {more} more host{'s' * (more > 1)}" if more > 0 else "")
+    return ", ".join(told) + (f" and those of {count_of(more, 'more host')}" if more > 0 else "")
 
 
 def _name_on(host: str, ranks: list[int]) -> str:

@@ -16,6 +16,7 @@ from gpudiag.explain.nccl.finding import ByReason, Why, make_finding
 from gpudiag.explain.nccl.job import Job, Sending, Who, name_ranks_and_hosts, sort_ranks
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import LogPlace, NcclFinding, NcclNic
+from gpudiag.model.number_ranges import count_of
 
 # Interfaces of an RDMA card, by the names that the kernel and udev give them: IPoIB, and RoCE's devices.
 _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
@@ -215,7 +216,7 @@ def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:
             who = [one for process in job.processes if process.host in odd for one in job.who(process)]
             message = (
                 f"{', '.join(odd[:4])}{' ..' if len(odd) > 4 else ''}: NCCL finds {count} {link} ports, and {usual} on"
-                f" {hosts_with} other host{'s' * (hosts_with > 1)}"
+                f" {count_of(hosts_with, 'other host')}"
             )
             yield make_finding(NICS_DIFFER, message, who, [of_hosts[host][1] for host in odd])
 

@@ -14,7 +14,7 @@ _SAVE = "torch.distributed.checkpoint.async_save"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     others = [
         name
         for name, step in collectives_of(program)
@@ -22,7 +22,7 @@ def _find(program: Program) -> Iterator[Mistake]:
     ]
     for step in program.calls(_SAVE):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or step.where.handling:
+        if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
         given = keyword(call, "process_group")
         if given is not None and not is_constant(given, None):
@@ -31,10 +31,13 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue  # a process of its own has a group of its own
         if any(k.arg is None for k in call.keywords):
             continue
-        told.add(call)
+        reported.add(call)
         message = "async_save exchanges in a thread, over the default process group"
         if others:
-            message += f"; {others[0]} of the main thread can come between, and the ranks then wait in different calls"
+            message += (
+                f"; {others[0]} of the main thread can come between, and the ranks then wait in different "
+                "calls"
+            )
         yield Mistake(
             call,
             message,
@@ -43,60 +46,15 @@ def _find(program: Program) -> Iterator[Mistake]:
         )
 
 
+# Source: torch's documentation of distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104).
 RULE = Rule(
-    code="lint.async_save_without_group",
     severity=Severity.FINDING,
     title="async_save has no process group of its own",
-    why='async_save gathers and scatters its plan in a background thread. On a group that the main thread uses too, the order of the calls differs from rank to rank, and the job hangs or exchanges wrong data. Make `checkpoint_group = dist.new_group(backend="gloo")` once, on all ranks, and give it as process_group. Without other collectives on the default group it is a note.',
-    wrong="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    for step in range(steps):
-        saved = dcp.async_save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-        )
-        dist.barrier()
-    saved.result()
-    dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    checkpoint_group = dist.new_group(backend="gloo")
-    for step in range(steps):
-        saved = dcp.async_save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-            process_group=checkpoint_group,
-        )
-        dist.barrier()
-    saved.result()
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-
-
-def train(model, steps):
-    dist.init_process_group("cpu:gloo,cuda:nccl")
-    for step in range(steps):
-        dcp.save(
-            {"model": model.state_dict()},
-            checkpoint_id=f"checkpoints/{step}",
-        )
-        dist.barrier()
-    dist.destroy_process_group()
-""",
+    why=(
+        "async_save gathers and scatters its plan in a background thread. On a group that the main thread "
+        "uses too, the order of the calls differs from rank to rank, and the job hangs or exchanges wrong "
+        'data. Make `checkpoint_group = dist.new_group(backend="gloo")` once, on all ranks, and give it as '
+        "process_group. Without other collectives on the default group it is a note."
+    ),
     find=_find,
-    source="torch's documentation of torch.distributed.checkpoint; a report of wrong checkpoints (KempnerForge#104)",
 )

@@ -9,7 +9,9 @@ from gpudiag.lint.program import Mistake, Program, argument
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_MODELS = re.compile(r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)")  # fmt: skip
+_MODELS = re.compile(
+    r"torchvision\.models\.(?:resnet|resnext|wide_resnet|densenet|mobilenet|efficientnet_b|regnet|shufflenet|mnasnet|googlenet|inception|vgg\d+_bn)"
+)
 
 
 def has_batch_norm(program: Program) -> bool:
@@ -38,42 +40,12 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.batch_norm_apart",
     severity=Severity.NOTE,
     title="BatchNorm is not synchronised",
-    why="DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, and only rank 0's running means are saved. That is fine with large batches on each rank, and bad with small ones.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
-net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Sequential(
-    torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
-)
-model = DistributedDataParallel(net)
-dist.destroy_process_group()
-""",
+    why=(
+        "DDP averages gradients, not the statistics of BatchNorm: each rank normalises by its own batch, "
+        "and only rank 0's running means are saved. That is fine with large batches on each rank, and bad "
+        "with small ones."
+    ),
     find=_find,
 )

@@ -10,14 +10,14 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for name, place, word in (("broadcast", 1, "src"), ("reduce", 1, "dst")):
         for step in program.calls(f"torch.distributed.{name}"):
             call = step.node
-            if not isinstance(call, ast.Call) or call in told or has_star(call):
+            if not isinstance(call, ast.Call) or call in reported or has_star(call):
                 continue
             if argument(call, place, word) is None and keyword(call, f"group_{word}") is None:
-                told.add(call)
+                reported.add(call)
                 end = call.end_col_offset or 0
                 edits = (
                     program.edit_span(call.end_lineno or 1, end - 1, end - 1, f", {word}=0")
@@ -30,36 +30,9 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.broadcast_without_source",
     severity=Severity.FINDING,
     title="broadcast or reduce lacks the rank that sends or receives",
     why="torch raises an error: `src` of broadcast and `dst` of reduce have no useful default.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.broadcast(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.broadcast(torch.zeros(1), src=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-group = dist.new_group([0, 1])
-dist.broadcast(torch.zeros(1), group=group, group_src=0)
-dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
     find=_find,
     fixes=True,
 )

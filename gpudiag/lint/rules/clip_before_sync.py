@@ -1,4 +1,4 @@
-"""Gradients that are clipped before they are whole, or while they are scaled."""
+"""Gradients that are clipped before they are complete, or while they are scaled."""
 
 import ast
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ _CLIPS = (
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.calls(*_CLIPS):
-        if step.node in told or program.owner:
+        if step.node in reported or program.owner:
             continue
         found = _judge(program, step)
         if found is not None:
-            told.add(step.node)
+            reported.add(step.node)
             yield found
 
 
@@ -40,9 +40,12 @@ def _judge(program: Program, step: Step) -> Mistake | None:
     reduced = _reduced_later(program, step)
     if reduced is not None:
         return moved(
-            program, step.node, "the gradients are clipped before they are averaged over the ranks",
-            behind(program, reduced.node, moves=step.node), "clip them after the all_reduce",
-        )  # fmt: skip
+            program,
+            step.node,
+            "the gradients are clipped before they are averaged over the ranks",
+            behind(program, reduced.node, moves=step.node),
+            "clip them after the all_reduce",
+        )
     if _is_horovod(program, step):
         return Mistake(
             step.node,
@@ -51,7 +54,15 @@ def _judge(program: Program, step: Step) -> Mistake | None:
         )
     if program.values.kinds(_model_of(step)) == {"fsdp1"}:
         model, limit = _model_of(step), argument(step.node, 1, "max_norm")
-        return Mistake(step.node, "each rank clips by the norm of its own shard", with_replaced(program, step.node, f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})"))  # fmt: skip
+        return Mistake(
+            step.node,
+            "each rank clips by the norm of its own shard",
+            with_replaced(
+                program,
+                step.node,
+                f"{ast.unparse(model) if model else 'model'}.clip_grad_norm_({ast.unparse(limit) if limit else '1.0'})",
+            ),
+        )
     return None
 
 
@@ -64,7 +75,12 @@ def _scaler_name(program: Program) -> str:
 
 def _stepped(program: Program, scaler: str) -> str:
     for step in program.methods.get("step", []):
-        if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) and ast.unparse(step.node.func.value) == scaler and step.node.args:  # fmt: skip
+        if (
+            isinstance(step.node, ast.Call)
+            and isinstance(step.node.func, ast.Attribute)
+            and ast.unparse(step.node.func.value) == scaler
+            and step.node.args
+        ):
             return ast.unparse(step.node.args[0])
     return "optimizer"
 
@@ -94,7 +110,11 @@ def _reduced_later(program: Program, step: Step) -> Step | None:
         call = other.node
         if not isinstance(call, ast.Call) or other.where.entry is not step.where.entry:
             continue
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "backward") and other.where.loops[:1] == step.where.loops[:1]:  # fmt: skip
+        if (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("step", "backward")
+            and other.where.loops[:1] == step.where.loops[:1]
+        ):
             return None
         if program.names.qualify(call.func) == "torch.distributed.all_reduce":
             given = argument(call, 0, "tensor")
@@ -106,7 +126,9 @@ def _reduced_later(program: Program, step: Step) -> Step | None:
 
 def _is_horovod(program: Program, step: Step) -> bool:
     """Whether Horovod's optimizer is to average in its step, which follows in the same loop."""
-    if program.mentions("synchronize", "skip_synchronize") or not any(n == "DistributedOptimizer" for n, _ in program.calls_within("horovod.torch")):  # fmt: skip
+    if program.mentions("synchronize", "skip_synchronize") or not any(
+        n == "DistributedOptimizer" for n, _ in program.calls_within("horovod.torch")
+    ):
         return False
     return any(
         b.where.loops == step.where.loops
@@ -127,58 +149,12 @@ def _model_of(step: Step) -> ast.expr | None:
 
 
 RULE = Rule(
-    code="lint.clip_before_sync",
     severity=Severity.FINDING,
     title="gradients are clipped before they are complete, or while they are scaled",
-    why="A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank clips differently.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cuda")
-    for batch in batches:
-        optimizer.zero_grad()
-        scaler.scale(model(batch).sum()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cuda")
-    for batch in batches:
-        optimizer.zero_grad()
-        scaler.scale(model(batch).sum()).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in batches:
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-""",
+    why=(
+        "A limit on the norm has no meaning for gradients that are still multiplied by the GradScaler, not "
+        "yet averaged over the ranks, or only this rank's shard: nearly everything is clipped, or each rank "
+        "clips differently."
+    ),
     find=_find,
 )

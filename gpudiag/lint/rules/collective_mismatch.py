@@ -11,12 +11,18 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_SOURCES = {"broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduce": (1, "dst"), "gather": (2, "dst"), "scatter": (2, "src")}  # fmt: skip
+_SOURCES = {
+    "broadcast": (1, "src"),
+    "broadcast_object_list": (1, "src"),
+    "reduce": (1, "dst"),
+    "gather": (2, "dst"),
+    "scatter": (2, "src"),
+}
 
 
 def _find(program: Program) -> Iterator[Mistake]:
     yield from _find_branches(program)
-    told = set()
+    reported = set()
     for name, (place, word) in _SOURCES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, word)
@@ -28,12 +34,16 @@ def _find(program: Program) -> Iterator[Mistake]:
                 "rank_name",
                 "local_rank_name",
             }
-            if given is None or not own or step.node in told or program.which_ranks(step) is not None:
+            if given is None or not own or step.node in reported or program.which_ranks(step) is not None:
                 continue
             if step.where.loops or "group" in ast.unparse(step.node) or isinstance(given, ast.Attribute):
                 continue
-            told.add(step.node)
-            yield Mistake(step.node, f"each rank names itself as the {word} of {name}", with_replaced(program, given, "0"))  # fmt: skip
+            reported.add(step.node)
+            yield Mistake(
+                step.node,
+                f"each rank names itself as the {word} of {name}",
+                with_replaced(program, given, "0"),
+            )
 
 
 def _find_branches(program: Program) -> Iterator[Mistake]:
@@ -63,50 +73,19 @@ def _find_branches(program: Program) -> Iterator[Mistake]:
         if ours[0][1].where.loops != theirs[0][1].where.loops:
             continue
         names = (ours[0][0], theirs[0][0])
-        yield Mistake(theirs[0][1].node, f"the ranks call different collectives: {names[0]} and {names[1]}", with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)))  # fmt: skip
+        yield Mistake(
+            theirs[0][1].node,
+            f"the ranks call different collectives: {names[0]} and {names[1]}",
+            with_replaced(program, theirs[0][1].node, ast.unparse(ours[0][1].node)),
+        )
 
 
 RULE = Rule(
-    code="lint.collective_mismatch",
     severity=Severity.FINDING,
     title="ranks call different collectives, or each names itself as the source",
-    why="The ranks of a group must call the same collectives, in the same order, with the same source. If not, they hang, or one receives the data of another call.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(1)
-if dist.get_rank() == 0:
-    dist.broadcast(value, src=0)
-else:
-    dist.all_reduce(value)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(1)
-dist.broadcast(value, src=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(1)
-if dist.get_rank() == 0:
-    dist.gather(
-        value, [torch.zeros(1) for _ in range(dist.get_world_size())], dst=0
-    )
-else:
-    dist.gather(value, dst=0)
-for source in range(dist.get_world_size()):
-    dist.broadcast(value, src=source)
-dist.destroy_process_group()
-""",
+    why=(
+        "The ranks of a group must call the same collectives, in the same order, with the same source. If "
+        "not, they hang, or one receives the data of another call."
+    ),
     find=_find,
 )

@@ -31,14 +31,14 @@ _WORDS = {
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for name, (place, keyword) in _PLACES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             given = argument(step.node, place, keyword)
             kinds = program.values.kinds(given)
-            if given is None or step.node in told or not kinds or not kinds <= set(_WORDS):
+            if given is None or step.node in reported or not kinds or not kinds <= set(_WORDS):
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             kind = sorted(kinds)[0]
             yield Mistake(
                 step.node,
@@ -61,38 +61,11 @@ def _fix(program: Program, call: ast.AST, given: ast.expr, kind: str) -> str:
 
 
 RULE = Rule(
-    code="lint.collective_of_no_tensor",
     severity=Severity.FINDING,
     title="a collective gets a state_dict, a model or a number instead of a tensor",
-    why="Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-dist.broadcast(model.state_dict(), src=0)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-for tensor in model.state_dict().values():
-    dist.broadcast(tensor, src=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-states = [model.state_dict()]
-dist.broadcast_object_list(states, src=0)
-dist.destroy_process_group()
-""",
+    why=(
+        "Collectives of torch.distributed take tensors and raise a TypeError for anything else. DDP "
+        "broadcasts the initial state and averages the gradients by itself; by hand, do it tensor by tensor."
+    ),
     find=_find,
 )

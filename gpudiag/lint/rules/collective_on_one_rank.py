@@ -1,4 +1,4 @@
-"""A collective that only some ranks come to."""
+"""A collective that only some ranks call."""
 
 import ast
 import re
@@ -24,9 +24,9 @@ def _find(program: Program) -> Iterator[Mistake]:
         (name, step) for name, step in steps if program.which_ranks(step) in (Which.ONE, Which.OTHERS)
     ]
     yield from _find_on_some(program, steps)
-    told = set()
+    reported = set()
     for name, step in one_sided:
-        if step.node in told or step.where.handling:
+        if step.node in reported or step.where.handling:
             continue
         which = program.which_ranks(step)
         guard = _deciding(program, step)
@@ -38,29 +38,42 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if _is_paired_elsewhere(program, name, which, steps) or _starts_alone(program, step):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
-        comes, opens = ("only one rank calls", "only one rank opens") if which is Which.ONE else ("all ranks but one call", "all ranks but one open")  # fmt: skip
+        comes, opens = (
+            ("only one rank calls", "only one rank opens")
+            if which is Which.ONE
+            else ("all ranks but one call", "all ranks but one open")
+        )
         if name == "init_process_group":
             text = f"{opens} the process group (line {line}); the wait ends with a timeout"
         else:
             text = f"{comes} {name} (line {line}); the others never do, and the job hangs"
-        yield moved(program, step.node, text, out_of(program, step.node, guard), f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`")  # fmt: skip
+        yield moved(
+            program,
+            step.node,
+            text,
+            out_of(program, step.node, guard),
+            f"call {name} on every rank, outside of `if {ast.unparse(guard.test)}`",
+        )
 
 
 def _find_on_some(program: Program, steps: list[tuple[str, Step]]) -> Iterator[Mistake]:
     """Collectives of all ranks under a condition that several ranks meet, and not all."""
-    told = set()
+    reported = set()
     for name, step in steps:
-        if step.node in told or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
+        if step.node in reported or step.where.handling or program.which_ranks(step) is not Which.PERHAPS:
             continue
         guard = next((g for g in step.where.guards if program.ranks.lets_some_through(g)), None)
         if guard is None or name == "init_process_group" or _has_other_side(guard, steps):
             continue
         others = [other for short, other in steps if short == name and other.node is not step.node]
-        if any(program.which_ranks(other) is not None and _same_place(step, other) for other in others) and name not in known.GROUP_MAKERS:  # fmt: skip
+        if (
+            any(program.which_ranks(other) is not None and _same_place(step, other) for other in others)
+            and name not in known.GROUP_MAKERS
+        ):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(guard.test.lineno).number
         text = f"only some ranks call {name} (line {line}); the others never do, and the job hangs"
         advice = (
@@ -82,7 +95,7 @@ def _deciding(program: Program, step: Step) -> Guard | None:
 
 
 def _answers(program: Program, step: Step, other: Step, which: Which | None) -> bool:
-    """Whether another collective is the counterpart that the remaining ranks come to."""
+    """Whether another collective is the counterpart that the remaining ranks call."""
     theirs = program.which_ranks(other)
     opposite = Which.OTHERS if which is Which.ONE else Which.ONE
     if theirs is not opposite and not (theirs is which is Which.ONE and _are_two(program, step, other)):
@@ -101,7 +114,7 @@ def _are_two(program: Program, step: Step, other: Step) -> bool:
 
 
 def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
-    """Whether the other branch of the same condition has a collective too: then they differ, which another rule tells."""
+    """Whether the other branch has a collective too: another rule reports collectives that differ."""
     return any(
         (theirs.test, theirs.holds) == (guard.test, not guard.holds)
         for _, other in steps
@@ -112,7 +125,7 @@ def _has_other_side(guard: Guard, steps: list[tuple[str, Step]]) -> bool:
 def _is_paired_elsewhere(
     program: Program, name: str, which: Which | None, steps: list[tuple[str, Step]]
 ) -> bool:
-    """Whether there is a counterpart whose condition nobody can tell: then nothing is certain."""
+    """Whether there is a counterpart under an unknown condition: then nothing is certain."""
     return any(program.which_ranks(other) is Which.PERHAPS and short == name for short, other in steps)
 
 
@@ -122,39 +135,11 @@ def _starts_alone(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.collective_on_one_rank",
     severity=Severity.FINDING,
     title="a barrier or another collective that not all ranks call",
-    why="A collective ends when every rank of the group has called it. If only some call it, it never ends: the job hangs until the watchdog kills it, often after half an hour.",
-    wrong="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    print("saved")
-    dist.barrier()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    print("saved")
-dist.barrier()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-if rank != 0:
-    dist.barrier()
-print("rank 0 downloads, the others find it there")
-if rank == 0:
-    dist.barrier()
-dist.destroy_process_group()
-""",
+    why=(
+        "A collective ends when every rank of the group has called it. If only some call it, it never ends: "
+        "the job hangs until the watchdog kills it, often after half an hour."
+    ),
     find=_find,
 )

@@ -9,23 +9,25 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_USES = frozenset({
-    "torch.cuda.set_device", "torch.cuda.current_device", "torch.cuda.get_device_name", "torch.cuda.is_available",
-    "torch.cuda.get_device_properties", "torch.cuda.init", "torch.cuda.synchronize", "torch.cuda.mem_get_info",
-    "torch.cuda.get_device_capability",
-})  # fmt: skip
+_USES = frozenset(
+    """
+    torch.cuda.set_device torch.cuda.current_device torch.cuda.get_device_name torch.cuda.is_available
+    torch.cuda.get_device_properties torch.cuda.init torch.cuda.synchronize torch.cuda.mem_get_info
+    torch.cuda.get_device_capability
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
     used: Step | None = None
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in program.steps:
         if step.where.entry is not None and (used is None or used.where.entry is not step.where.entry):
             used = None  # what ran before is not known
         if used is None or used.where.spawned is not step.where.spawned:
             used = step if _uses_cuda(program, step) else None
-        elif _sets_variable(program, step) and _follows(used, step) and step.node not in told:
-            told.add(step.node)
+        elif _sets_variable(program, step) and _follows(used, step) and step.node not in reported:
+            reported.add(step.node)
             where = program.line_at(getattr(used.node, "lineno", 1)).number
             place = in_front_of(program, used.node, moves=step.node)
             yield Mistake(
@@ -81,7 +83,7 @@ def _sets_variable(program: Program, step: Step) -> bool:
 
 
 def _follows(first: Step, later: Step) -> bool:
-    """Whether whoever comes to the later step has passed the first: its conditions hold there too."""
+    """Whether every path to the later step passes the first: its conditions hold there too."""
     have = {(ast.unparse(guard.test), guard.holds) for guard in later.where.guards}
     return not first.where.handling and all(
         (ast.unparse(g.test), g.holds) in have for g in first.where.guards
@@ -89,36 +91,11 @@ def _follows(first: Step, later: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.cuda_visible_devices_late",
     severity=Severity.FINDING,
     title="CUDA_VISIBLE_DEVICES is set after CUDA was used",
-    why="The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: the ranks keep their GPUs.",
-    wrong="""\
-import os
-
-import torch
-
-torch.cuda.set_device(0)
-os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-""",
-    right="""\
-import os
-
-os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-
-import torch
-
-torch.cuda.set_device(0)
-""",
-    near_miss="""\
-import os
-
-import torch
-
-device_ids = "0,1"
-print(torch.__version__)
-os.environ["CUDA_VISIBLE_DEVICES"] = device_ids
-model = torch.nn.Linear(4, 4).cuda()
-""",
+    why=(
+        "The driver reads the variable once, when CUDA starts in the process. Set later it has no effect: "
+        "the ranks keep their GPUs."
+    ),
     find=_find,
 )

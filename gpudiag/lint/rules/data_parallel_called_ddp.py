@@ -17,7 +17,11 @@ def _find(program: Program) -> Iterator[Mistake]:
         if isinstance(node, ast.ImportFrom) and node.module in ("torch.nn", "torch.nn.parallel"):
             for name in node.names:
                 if name.name == "DataParallel" and name.asname and _DDP_WORD.search(name.asname):
-                    yield _mistake(node, name.asname, f"from torch.nn.parallel import DistributedDataParallel as {name.asname}")  # fmt: skip
+                    yield _mistake(
+                        node,
+                        name.asname,
+                        f"from torch.nn.parallel import DistributedDataParallel as {name.asname}",
+                    )
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
             called = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
@@ -29,7 +33,11 @@ def _find(program: Program) -> Iterator[Mistake]:
                 )
             elif isinstance(node.value, ast.Call) and program.names.qualify(node.value.func) == DATA_PARALLEL:
                 model = ast.unparse(node.value.args[0]) if node.value.args else "model"
-                yield _mistake(node, called, f"{ast.unparse(target)} = DistributedDataParallel({model}, device_ids=[local_rank])")  # fmt: skip
+                yield _mistake(
+                    node,
+                    called,
+                    f"{ast.unparse(target)} = DistributedDataParallel({model}, device_ids=[local_rank])",
+                )
 
 
 def _mistake(node: ast.AST, called: str, fix: str) -> Mistake:
@@ -37,31 +45,12 @@ def _mistake(node: ast.AST, called: str, fix: str) -> Mistake:
 
 
 RULE = Rule(
-    code="lint.data_parallel_called_ddp",
     severity=Severity.FINDING,
     title="DataParallel is called DDP",
-    why="DataParallel splits each batch over the GPUs of one process and never communicates with another process: with several processes each trains its own model. DistributedDataParallel averages gradients.",
-    wrong="""\
-import torch.nn as nn
-
-model = nn.Linear(4, 4)
-ddp_model = nn.DataParallel(model)
-""",
-    right="""\
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-model = nn.Linear(4, 4)
-ddp_model = DistributedDataParallel(model)
-""",
-    near_miss="""\
-import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def wrap(model, distributed):
-    ddp_model = DDP(model) if distributed else nn.DataParallel(model)
-    return ddp_model
-""",
+    why=(
+        "DataParallel splits each batch over the GPUs of one process and never communicates with another "
+        "process: with several processes each trains its own model. DistributedDataParallel averages "
+        "gradients."
+    ),
     find=_find,
 )

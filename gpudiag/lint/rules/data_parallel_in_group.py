@@ -51,47 +51,8 @@ def _branches(guards: tuple[Guard, ...]) -> bool:
 
 
 RULE = Rule(
-    code="lint.data_parallel_in_group",
     severity=Severity.FINDING,
     title="DataParallel is used in a process that has joined a process group",
     why="Every process then uses all GPUs and trains its own model; the group never averages a gradient.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-
-dist.init_process_group("nccl", init_method="env://")
-model = nn.DataParallel(nn.Linear(4, 4)).cuda()
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl", init_method="env://")
-local_rank = int(os.environ["LOCAL_RANK"])
-model = DistributedDataParallel(
-    nn.Linear(4, 4).to(local_rank), device_ids=[local_rank]
-)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-
-
-def main(args):
-    model = nn.Linear(4, 4).cuda()
-    if args.distributed:
-        dist.init_process_group("nccl")
-    else:
-        model = nn.DataParallel(model)
-    return model
-""",
     find=_find,
 )

@@ -1,4 +1,4 @@
-"""What torch 2.13 says it will take away."""
+"""A name that torch 2.13 deprecates."""
 
 import ast
 from collections.abc import Iterator
@@ -23,22 +23,30 @@ _INSTEAD = {
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for node in program.nodes:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
         name = program.names.qualify(node)
-        if name not in _INSTEAD or name in told:
+        if name not in _INSTEAD or name in reported:
             continue
         parent = program.names.parents.get(node)
         if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
             continue
-        told.add(name)
+        reported.add(name)
         instead = _INSTEAD[name]
         short = name.rsplit(".", 1)[1]
         message = f"{short} is deprecated; use {instead}"
         if name == FSDP1:
-            yield Mistake(node, message, "", advice="call fully_shard(block) for each block, then fully_shard(model), and use the model itself")  # fmt: skip
+            yield Mistake(
+                node,
+                message,
+                "",
+                advice=(
+                    "call fully_shard(block) for each block, then fully_shard(model), and use the model "
+                    "itself"
+                ),
+            )
         elif " " in instead:
             yield Mistake(node, message, "", advice=f"call {instead}")
         else:
@@ -80,30 +88,11 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.deprecated_name",
     severity=Severity.NOTE,
     title="a class or function that torch 2.13 deprecates",
-    why="It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under their old names, reduce_op, TorchScript around DDP.",
-    wrong="""\
-import torch.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
-""",
-    right="""\
-import torch.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-""",
-    near_miss="""\
-import mylib.distributed as dist
-
-
-def total(tensor):
-    dist.all_reduce(tensor, op=dist.reduce_op.SUM)
-""",
+    why=(
+        "It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under "
+        "their old names, reduce_op, TorchScript around DDP."
+    ),
     find=_find,
 )

@@ -27,39 +27,11 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.destroy_missing",
     severity=Severity.NOTE,
     title="the process group is never closed",
-    why="torch warns at the end, and a rank that exits while others still send can make them hang or abort. Well-known projects do without it.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-model(torch.randn(2, 4)).sum().backward()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-model(torch.randn(2, 4)).sum().backward()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from launching import cleanup
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-model(torch.randn(2, 4)).sum().backward()
-cleanup()
-""",
+    why=(
+        "torch warns at the end, and a rank that exits while others still send can make them hang or abort. "
+        "Well-known projects do without it."
+    ),
     find=_find,
 )

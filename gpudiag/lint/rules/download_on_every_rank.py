@@ -19,7 +19,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     calls = [(name, step) for package in _PACKAGES for name, step in program.calls_within(package)]
     guarded = {name for name, step in calls if program.which_ranks(step) in (Which.ONE, Which.PERHAPS)}
-    told = set()
+    reported = set()
     if any(
         program.which_ranks(step) in (Which.ONE, Which.OTHERS)
         for step in program.calls("torch.distributed.barrier")
@@ -27,7 +27,7 @@ def _find(program: Program) -> Iterator[Mistake]:
         return  # ranks wait for one another here: rank 0 first, most likely
     for name, step in calls:
         download = keyword(step.node, "download")
-        if step.node in told or not is_constant(download, True) or name in guarded or step.where.handling:
+        if step.node in reported or not is_constant(download, True) or name in guarded or step.where.handling:
             continue
         root = argument(step.node, 0, "root")
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
@@ -36,7 +36,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             program, name, step
         ):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         yield Mistake(
             step.node,
             "all ranks download the data set into one folder at the same time",
@@ -46,7 +46,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _fix(program: Program, call: ast.Call) -> str:
-    """The statement or call so that one rank of each machine downloads first, in the names that the script has."""
+    """The statement or call by which one rank of each machine downloads first, in the script's own names."""
     for step in program.calls("accelerate.Accelerator"):
         made = program.names.statement_of(step.node)
         if isinstance(made, ast.Assign) and made.value is step.node:
@@ -97,39 +97,12 @@ def _is_done_before(program: Program, name: str, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.download_on_every_rank",
     severity=Severity.FINDING,
     title="every rank downloads the data set into one folder",
-    why="The ranks write the same archive at the same time and unpack half-written files: it works on one day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others wait at a barrier.",
-    wrong="""\
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-data = datasets.MNIST("data", train=True, download=True)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-local_rank = int(os.environ["LOCAL_RANK"])
-if local_rank == 0:
-    datasets.MNIST("data", train=True, download=True)
-dist.barrier()
-data = datasets.MNIST("data", train=True, download=False)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from torchvision import datasets
-
-dist.init_process_group("gloo")
-data = datasets.MNIST(f"data-{dist.get_rank()}", train=True, download=True)
-dist.destroy_process_group()
-""",
+    why=(
+        "The ranks write the same archive at the same time and unpack half-written files: it works on one "
+        "day and fails on another with a wrong checksum. Rank 0 of each machine downloads first, the others "
+        "wait at a barrier."
+    ),
     find=_find,
 )

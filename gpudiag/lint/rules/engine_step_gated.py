@@ -1,4 +1,4 @@
-"""The DeepSpeed engine's step under a count of one's own."""
+"""The DeepSpeed engine's step under a count that the script keeps itself."""
 
 import ast
 from collections.abc import Iterator
@@ -10,66 +10,53 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if program.values.kinds(call.func.value) != {"engine"} or not step.where.loops:
             continue
-        backward = [b for b in program.backwards if b.where.loops == step.where.loops and isinstance(b.node, ast.Call) and isinstance(b.node.func, ast.Attribute) and program.values.kinds(b.node.func.value) == {"engine"}]  # fmt: skip
+        backward = [
+            b
+            for b in program.backwards
+            if b.where.loops == step.where.loops
+            and isinstance(b.node, ast.Call)
+            and isinstance(b.node.func, ast.Attribute)
+            and program.values.kinds(b.node.func.value) == {"engine"}
+        ]
         shared = {g.test for b in backward for g in b.where.guards}
-        gates = [g for g in step.where.guards if g.test not in shared and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(g.test))]  # fmt: skip
+        gates = [
+            g
+            for g in step.where.guards
+            if g.test not in shared
+            and any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(g.test))
+        ]
         opposite = {(g.test, not g.holds) for g in gates}
         others = [
             o for o in program.methods["step"] if any((g.test, g.holds) in opposite for g in o.where.guards)
         ]
         if backward and gates and not others:
-            told.add(call)
-            message = "engine.step() is called in some steps only; the engine counts gradient accumulation by itself"
-            yield moved(program, call, message, out_of(program, call, gates[-1]), "call it after every backward, without the condition")  # fmt: skip
+            reported.add(call)
+            message = (
+                "engine.step() is called in some steps only; the engine counts gradient accumulation by "
+                "itself"
+            )
+            yield moved(
+                program,
+                call,
+                message,
+                out_of(program, call, gates[-1]),
+                "call it after every backward, without the condition",
+            )
 
 
 RULE = Rule(
-    code="lint.engine_step_gated",
     severity=Severity.FINDING,
     title="engine.step() runs only in some steps, by a separate count",
-    why="The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its configuration. With a second count on top it steps far too rarely.",
-    wrong="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        if (index + 1) % 4 == 0:
-            engine.step()
-""",
-    right="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-""",
-    near_miss="""\
-import deepspeed
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for index, batch in enumerate(batches):
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-        if (index + 1) % 4 == 0:
-            engine.save_checkpoint("checkpoints")
-""",
+    why=(
+        "The engine counts micro-batches and steps the optimizer at the end of an accumulation, by its "
+        "configuration. With a second count on top it steps far too rarely."
+    ),
     find=_find,
 )

@@ -31,51 +31,21 @@ def _find(program: Program) -> Iterator[Mistake]:
             and str(values[0].value).startswith("file://")
         ):
             path = str(values[0].value).removeprefix("file://")
-            yield Mistake(step.node, f"{path} stays when a run is killed, and the next run waits or fails", f"if int(os.environ.get('RANK', 0)) == 0 and os.path.exists({path!r}): os.remove({path!r})", place=in_front_of(program, step.node))  # fmt: skip
+            yield Mistake(
+                step.node,
+                f"{path} stays when a run is killed, and the next run waits or fails",
+                f"if int(os.environ.get('RANK', 0)) == 0 and os.path.exists({path!r}): os.remove({path!r})",
+                place=in_front_of(program, step.node),
+            )
             return
 
 
 RULE = Rule(
-    code="lint.file_store_left",
     severity=Severity.NOTE,
     title="a file:// store at a fixed path may be left from the last run",
-    why="The file must not exist when the ranks start. A killed run leaves it behind, and the next run takes the old addresses for those of its own ranks. Use a new file name for each run.",
-    wrong="""\
-import torch.distributed as dist
-
-
-def run(rank):
-    dist.init_process_group(
-        "gloo", init_method="file:///shared/store", rank=rank, world_size=2
-    )
-    dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-
-
-def run(rank):
-    store = f"file:///shared/store-{os.environ['SLURM_JOB_ID']}"
-    dist.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=2
-    )
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import tempfile
-
-import torch.distributed as dist
-
-PLACE = tempfile.mkdtemp()
-
-
-def run(rank):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{PLACE}/store", rank=rank, world_size=2
-    )
-    dist.destroy_process_group()
-""",
+    why=(
+        "The file must not exist when the ranks start. A killed run leaves it behind, and the next run "
+        "takes the old addresses for those of its own ranks. Use a new file name for each run."
+    ),
     find=_find,
 )

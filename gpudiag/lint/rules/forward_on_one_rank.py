@@ -27,12 +27,19 @@ def _find(program: Program) -> Iterator[Mistake]:
         if step.where.handling or program.which_ranks(step) is not Which.ONE:
             continue
         if is_wrapped(program, call.func):
-            yield Mistake(call, "one rank alone calls the DDP model, which broadcasts its buffers first and waits for the others", with_replaced(program, call.func, f"{ast.unparse(call.func)}.module"))  # fmt: skip
+            yield Mistake(
+                call,
+                (
+                    "one rank alone calls the DDP model, which broadcasts its buffers first and waits for "
+                    "the others"
+                ),
+                with_replaced(program, call.func, f"{ast.unparse(call.func)}.module"),
+            )
             return
 
 
 def is_wrapped(program: Program, node: ast.expr) -> bool:
-    """Whether a name holds a DDP model wherever there are ranks: also one that is wrapped only if there are."""
+    """Whether a name holds a DDP model wherever there are ranks, also if it is wrapped only then."""
     kinds = program.values.kinds(node)
     if kinds == {"ddp"}:
         return True
@@ -49,49 +56,12 @@ def is_wrapped(program: Program, node: ast.expr) -> bool:
 
 
 RULE = Rule(
-    code="lint.forward_on_one_rank",
     severity=Severity.FINDING,
     title="a DDP model with buffers is called on one rank only",
-    why="DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without gradients. If rank 0 alone calls it, rank 0 waits in a broadcast that the others do not call. Evaluate `model.module` there.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Linear(4, 4)
-net.register_buffer("mean", torch.zeros(4))
-model = DistributedDataParallel(net)
-if dist.get_rank() == 0:
-    model.eval()
-    print(model(torch.randn(2, 4)))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-net = torch.nn.Linear(4, 4)
-net.register_buffer("mean", torch.zeros(4))
-model = DistributedDataParallel(net)
-if dist.get_rank() == 0:
-    model.eval()
-    print(model.module(torch.randn(2, 4)))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-if dist.get_rank() == 0:
-    model.eval()
-    print(model(torch.randn(2, 4)))
-dist.destroy_process_group()
-""",
+    why=(
+        "DDP broadcasts buffers, such as the means of BatchNorm, at the start of each forward, also without "
+        "gradients. If rank 0 alone calls it, rank 0 waits in a broadcast that the others do not call. "
+        "Evaluate `model.module` there."
+    ),
     find=_find,
 )

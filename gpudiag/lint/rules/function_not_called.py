@@ -1,4 +1,4 @@
-"""A function that is taken for its answer."""
+"""A function used in place of its result."""
 
 import ast
 from collections.abc import Iterator
@@ -7,13 +7,28 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_QUESTIONS = frozenset({
-    "torch.distributed.is_initialized", "torch.distributed.is_available", "torch.distributed.get_rank",
-    "torch.distributed.get_world_size", "torch.distributed.is_nccl_available", "torch.cuda.is_available",
-    "torch.cuda.device_count", "torch.distributed.is_torchelastic_launched",
-    *(f"horovod.{p}.{f}" for p in ("torch", "tensorflow", "tensorflow.keras", "keras") for f in ("rank", "local_rank", "size", "is_initialized")),
-})  # fmt: skip
-_PROPERTIES = frozenset({"is_main_process", "is_local_main_process", "process_index", "local_process_index", "num_processes", "is_last_process"})  # fmt: skip
+_QUESTIONS = frozenset(
+    {
+        "torch.distributed.is_initialized",
+        "torch.distributed.is_available",
+        "torch.distributed.get_rank",
+        "torch.distributed.get_world_size",
+        "torch.distributed.is_nccl_available",
+        "torch.cuda.is_available",
+        "torch.cuda.device_count",
+        "torch.distributed.is_torchelastic_launched",
+        *(
+            f"horovod.{p}.{f}"
+            for p in ("torch", "tensorflow", "tensorflow.keras", "keras")
+            for f in ("rank", "local_rank", "size", "is_initialized")
+        ),
+    }
+)
+_PROPERTIES = frozenset(
+    """
+    is_main_process is_local_main_process process_index local_process_index num_processes is_last_process
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -47,7 +62,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _questions(node: ast.AST) -> Iterator[ast.expr]:
-    """The bare names that a statement takes for a truth or a number."""
+    """The bare names that a statement uses as a truth value or a number."""
     tests: list[ast.expr] = []
     if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
         tests.append(node.test)
@@ -65,53 +80,34 @@ def _questions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _asks_for_ranks(program: Program, function: ast.AST) -> bool:
-    """Whether a function of this script answers whether this is the first rank, or which rank it is."""
+    """Whether a function of this script returns the rank, or whether it is the first."""
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False
     name = function.name
-    return any(word in name for word in ("main_process", "is_main", "is_master", "get_rank", "get_world_size", "is_rank", "is_distributed", "is_primary", "is_chief"))  # fmt: skip
+    return any(
+        word in name
+        for word in (
+            "main_process",
+            "is_main",
+            "is_master",
+            "get_rank",
+            "get_world_size",
+            "is_rank",
+            "is_distributed",
+            "is_primary",
+            "is_chief",
+        )
+    )
 
 
 RULE = Rule(
-    code="lint.function_not_called",
     severity=Severity.FINDING,
     title="a function that returns the rank is not called",
-    why="`if is_main_process:` tests the function itself, which is always true: every rank takes the branch. `dist.get_rank == 0` is never true. Accelerate's is_main_process is the other way round, a property.",
-    wrong="""\
-import torch.distributed as dist
-
-
-def is_main_process():
-    return dist.get_rank() == 0
-
-
-dist.init_process_group("gloo")
-if is_main_process:
-    print("once")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-
-
-def is_main_process():
-    return dist.get_rank() == 0
-
-
-dist.init_process_group("gloo")
-if is_main_process():
-    print("once")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-is_main_process = accelerator.is_main_process
-if is_main_process and accelerator.is_local_main_process:
-    print("once", dist.is_available)
-""",
+    why=(
+        "`if is_main_process:` tests the function itself, which is always true: every rank takes the "
+        "branch. `dist.get_rank == 0` is never true. Accelerate's is_main_process is the other way round, a "
+        "property."
+    ),
     find=_find,
     fixes=True,
 )

@@ -18,11 +18,11 @@ _KNOWN_TO_TRANSFORMERS = ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig", "Deep
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner:
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     sharded = _sharded_names(program)
     for step in program.methods.get("generate", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if keyword(call, "synced_gpus") is not None or any(
             word in ast.unparse(item) for item in step.where.withs for word in _WHOLE
@@ -31,10 +31,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         how = _how_sharded(program, call.func.value, sharded)
         if how is None:
             continue
-        told.add(call)
+        reported.add(call)
         yield Mistake(
             call,
-            f"{how} generates without synced_gpus: a rank whose text ends earlier stops calling the layers that the others still gather",
+            (
+                f"{how} generates without synced_gpus: a rank whose text ends earlier stops calling the "
+                "layers that the others still gather"
+            ),
             with_keyword(program, call, "synced_gpus", "True"),
             severity=Severity.NOTE if how == "an FSDP model" else Severity.FINDING,
         )
@@ -80,61 +83,15 @@ def _is_stage_3(program: Program) -> bool:
     )
 
 
+# Source: DeepSpeed#8262, transformers#33483, transformers' documentation of generate.
 RULE = Rule(
-    code="lint.generate_out_of_step",
     severity=Severity.FINDING,
     title="a sharded model generates without synced_gpus",
-    why="Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration is used, so FSDP1 is a note; it does not know of fully_shard.",
-    wrong="""\
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model)
-
-
-def answer(tokens):
-    return model.generate(tokens, max_new_tokens=100)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = AutoModelForCausalLM.from_pretrained("gpt2")
-fully_shard(model)
-
-
-def answer(tokens):
-    return model.generate(tokens, max_new_tokens=100, synced_gpus=True)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForCausalLM
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(AutoModelForCausalLM.from_pretrained("gpt2"))
-
-
-def answer(tokens):
-    return model.module.generate(tokens, max_new_tokens=100)
-
-
-answer([[1]])
-dist.destroy_process_group()
-""",
+    why=(
+        "Each step of generate gathers the layers from all ranks. A rank whose text ends earlier leaves, "
+        "and the others wait for it forever. synced_gpus=True lets every rank run until the last has ended. "
+        "transformers sets it by itself for FSDP1 from 4.46 on and for DeepSpeed where its own integration "
+        "is used, so FSDP1 is a note; it does not know of fully_shard."
+    ),
     find=_find,
-    source="DeepSpeed#8262, transformers#33483, transformers' documentation of generate",
 )

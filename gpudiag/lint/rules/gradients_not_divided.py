@@ -13,22 +13,26 @@ _WORLD = frozenset({"world_size", "world_size_text"})
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_deepspeed or _divides(program):
         return
-    told = set()
+    reported = set()
     for step in program.calls("torch.distributed.all_reduce", "torch.distributed.reduce"):
         given = argument(step.node, 0, "tensor")
         op = argument(step.node, 1, "op")
-        if given is None or step.node in told or (op is not None and "SUM" not in ast.unparse(op)):
+        if given is None or step.node in reported or (op is not None and "SUM" not in ast.unparse(op)):
             continue
         if "group" in ast.unparse(
             step.node
-        ):  # copies of one parameter in several parts of a model are summed by right
+        ):  # copies of one parameter in several parts of a model are rightly summed
             continue
         what = _what(program, given)
         if what is None:
             continue
-        told.add(step.node)
+        reported.add(step.node)
         shown = ast.unparse(given)
-        yield Mistake(step.node, f"{what} are added up over the ranks and never divided by their number", f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()")  # fmt: skip
+        yield Mistake(
+            step.node,
+            f"{what} are added up over the ranks and never divided by their number",
+            f"{program.statement_text(step.node)}; {shown} /= dist.get_world_size()",
+        )
 
 
 def _what(program: Program, given: ast.expr) -> str | None:
@@ -40,7 +44,7 @@ def _what(program: Program, given: ast.expr) -> str | None:
 
 
 def _divides(program: Program) -> bool:
-    """Whether the number of ranks goes into a quotient or a product anywhere, or AVG is used."""
+    """Whether a quotient or a product anywhere uses the number of ranks, or AVG is used."""
     if program.mentions(
         "AVG", "div_", "mul_", "true_divide", "Adasum", "gradient_predivide_factor", "_foreach_div_"
     ):
@@ -61,47 +65,11 @@ def _divides(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.gradients_not_divided",
     severity=Severity.FINDING,
     title="gradients or parameters are summed over the ranks and never divided",
-    why="all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed parameters are no usable model.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-model(torch.randn(8, 4)).sum().backward()
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-model(torch.randn(8, 4)).sum().backward()
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
-    parameter.grad /= dist.get_world_size()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-world = dist.get_world_size()
-model = torch.nn.Linear(4, 4)
-loss = model(torch.randn(8, 4)).sum() / world
-loss.backward()
-for parameter in model.parameters():
-    dist.all_reduce(parameter.grad)
-correct = torch.zeros(1)
-dist.all_reduce(correct)
-dist.destroy_process_group()
-""",
+    why=(
+        "all_reduce adds up. The sum acts as a learning rate that grows with the number of ranks; summed "
+        "parameters are no usable model."
+    ),
     find=_find,
 )

@@ -10,7 +10,17 @@ from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
 _PACKAGES = ("torch", "tensorflow", "tensorflow.keras", "keras")
-_BROADCASTS = ("broadcast_parameters", "broadcast_variables", "broadcast_global_variables", "BroadcastGlobalVariablesCallback", "BroadcastGlobalVariablesHook", "elastic", "TorchState", "broadcast_object", "broadcast_")  # fmt: skip
+_BROADCASTS = (
+    "broadcast_parameters",
+    "broadcast_variables",
+    "broadcast_global_variables",
+    "BroadcastGlobalVariablesCallback",
+    "BroadcastGlobalVariablesHook",
+    "elastic",
+    "TorchState",
+    "broadcast_object",
+    "broadcast_",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -27,13 +37,21 @@ def _find(program: Program) -> Iterator[Mistake]:
     inner = argument(wraps[0].node, 0, "optimizer")
     optimizer = ast.unparse(inner) if isinstance(inner, ast.Name | ast.Attribute) else "optimizer"
     if not program.mentions(*_BROADCASTS, "\\w*broadcast\\w*"):
-        yield Mistake(wraps[0].node, "the ranks start from different weights: rank 0's are never broadcast", _broadcast(program, wraps[0].node, optimizer), place=behind(program, wraps[0].node))  # fmt: skip
+        yield Mistake(
+            wraps[0].node,
+            "the ranks start from different weights: rank 0's are never broadcast",
+            _broadcast(program, wraps[0].node, optimizer),
+            place=behind(program, wraps[0].node),
+        )
     elif program.calls("horovod.torch.broadcast_parameters") and not program.mentions(
         "broadcast_optimizer_state", "elastic", "broadcast_object"
     ):
         yield Mistake(
             wraps[0].node,
-            "the optimizer's state is not broadcast: after a restart from a checkpoint that rank 0 reads, the ranks differ",
+            (
+                "the optimizer's state is not broadcast: after a restart from a checkpoint that rank 0 "
+                "reads, the ranks differ"
+            ),
             f"hvd.broadcast_optimizer_state({optimizer}, root_rank=0)",
             severity=Severity.NOTE,
             place=behind(program, wraps[0].node),
@@ -41,7 +59,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _broadcast(program: Program, wrapped: ast.AST, optimizer: str) -> str:
-    """The statements that give all ranks rank 0's weights and its optimizer's state, for torch or for Keras."""
+    """The statements that broadcast rank 0's weights and its optimizer's state, for torch or for Keras."""
     models = [step.node for step in optimizer_calls(program)]
     names = [ast.unparse(owner) for made in models if (owner := owner_of_parameters(made)) is not None]
     given = keyword(wrapped, "named_parameters")
@@ -50,49 +68,18 @@ def _broadcast(program: Program, wrapped: ast.AST, optimizer: str) -> str:
     if not program.imports("horovod.torch"):
         return "hvd.broadcast_variables(model.variables, root_rank=0)"
     model = names[0] if names else "model"
-    return f"hvd.broadcast_parameters({model}.state_dict(), root_rank=0); hvd.broadcast_optimizer_state({optimizer}, root_rank=0)"
+    return (
+        f"hvd.broadcast_parameters({model}.state_dict(), root_rank=0); "
+        f"hvd.broadcast_optimizer_state({optimizer}, root_rank=0)"
+    )
 
 
 RULE = Rule(
-    code="lint.horovod_no_broadcast",
     severity=Severity.FINDING,
     title="Horovod's ranks do not start from the same state",
-    why="Horovod averages gradients and nothing else. Models that start different stay different, and the averages fit none of them. If only the optimizer's state is not broadcast, it is a note.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
-""",
+    why=(
+        "Horovod averages gradients and nothing else. Models that start different stay different, and the "
+        "averages fit none of them. If only the optimizer's state is not broadcast, it is a note."
+    ),
     find=_find,
 )

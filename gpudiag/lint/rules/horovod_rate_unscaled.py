@@ -11,7 +11,12 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    wraps = [step for package in ("torch", "tensorflow", "tensorflow.keras", "keras") for name, step in program.calls_within(f"horovod.{package}") if name in ("DistributedOptimizer",)]  # fmt: skip
+    wraps = [
+        step
+        for package in ("torch", "tensorflow", "tensorflow.keras", "keras")
+        for name, step in program.calls_within(f"horovod.{package}")
+        if name in ("DistributedOptimizer",)
+    ]
     if (
         not wraps
         or program.owner
@@ -45,7 +50,7 @@ def _placed_rate(call: ast.Call) -> ast.expr | None:
 
 
 def _scales(program: Program) -> bool:
-    """Whether the number of ranks goes into any product or quotient, or is given to a function that may scale by it."""
+    """Whether any product or quotient uses the number of ranks, or a function that may scale gets it."""
     for node in program.nodes:
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
             node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Pow
@@ -54,7 +59,7 @@ def _scales(program: Program) -> bool:
             if any(program.values.depends_on(side, frozenset({"world_size"})) for side in sides):
                 return True
             if "batch" in ast.unparse(node) and isinstance(node.op, ast.Div | ast.FloorDiv):
-                return True  # the batch of all ranks, shared out among them
+                return True  # the batch of all ranks, divided among them
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
             "sqrt",
             "LearningRateWarmupCallback",
@@ -64,50 +69,12 @@ def _scales(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.horovod_rate_unscaled",
     severity=Severity.FINDING,
     title="the learning rate does not grow with the number of Horovod's ranks",
-    why="Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply the rate by hvd.size(), with a warm-up.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-world = hvd.size()
-batch_size = 512 // world
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-optimizer = hvd.DistributedOptimizer(
-    optimizer, named_parameters=model.named_parameters()
-)
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-""",
+    why=(
+        "Horovod averages over all ranks, so the batch grows with them. With the learning rate of one GPU, "
+        "training makes fewer steps in the same number of epochs and learns less. Usual remedy: multiply "
+        "the rate by hvd.size(), with a warm-up."
+    ),
     find=_find,
 )

@@ -16,64 +16,22 @@ def _find(program: Program) -> Iterator[Mistake]:
         for step in program.methods.get("item", []):
             same = step.where.loops == backward.where.loops and step.where.loops[-1:] == (loop,)
             if same and len(step.where.guards) == len(backward.where.guards):
-                yield Mistake(step.node, "a value is read from the GPU in every step, which waits for the GPU", "", advice="keep the tensor, and call .item() once in some fifty steps")  # fmt: skip
+                yield Mistake(
+                    step.node,
+                    "a value is read from the GPU in every step, which waits for the GPU",
+                    "",
+                    advice="keep the tensor, and call .item() once in some fifty steps",
+                )
                 return
 
 
 RULE = Rule(
-    code="lint.item_every_step",
     severity=Severity.NOTE,
     title="a value is read from the GPU in every step",
-    why="`.item()` waits until the GPU has finished all queued work, so the CPU cannot prepare the next step. Add up the detached loss on the GPU, and read it every 50 steps or so. Well-known projects call it in every step nevertheless.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4))
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(data, sampler=torch.utils.data.DistributedSampler(data))
-for (inputs,) in loader:
-    optimizer.zero_grad()
-    loss = model(inputs).sum()
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4))
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(data, sampler=torch.utils.data.DistributedSampler(data))
-for step, (inputs,) in enumerate(loader):
-    optimizer.zero_grad()
-    loss = model(inputs).sum()
-    loss.backward()
-    optimizer.step()
-    if step % 50 == 0:
-        print(loss.item())
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4))
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-with torch.no_grad():
-    for (inputs,) in DataLoader(data):
-        print(model(inputs).sum().item())
-dist.destroy_process_group()
-""",
+    why=(
+        "`.item()` waits until the GPU has finished all queued work, so the CPU cannot prepare the next "
+        "step. Add up the detached loss on the GPU, and read it every 50 steps or so. Well-known projects "
+        "call it in every step nevertheless."
+    ),
     find=_find,
 )

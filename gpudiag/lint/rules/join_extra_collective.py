@@ -1,4 +1,4 @@
-"""A collective under Join that no ended rank answers."""
+"""A collective under Join to which ended ranks do not respond."""
 
 import ast
 from collections.abc import Iterator
@@ -13,27 +13,33 @@ _JOIN = "torch.distributed.algorithms.join.Join"
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for name, step in collectives_of(program):
-        if name == "init_process_group" or name in GROUP_MAKERS or step.node in told:
+        if name == "init_process_group" or name in GROUP_MAKERS or step.node in reported:
             continue
         if is_of_a_part(name, step) or step.where.handling:
             continue
         for item in step.where.withs:
             if not _joins(program, item) or not _loops_within(program, item, step.where.loops):
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             yield Mistake(
                 step.node,
-                f"{name} runs in every step under Join, and ranks that have no data left do not call it: the others wait",
+                (
+                    f"{name} runs in every step under Join, and ranks that have no data left do not call "
+                    "it: the others wait"
+                ),
                 "",
-                advice=f"call {name} after the loop, or give Join throw_on_early_termination=True and end the epoch on every rank",
+                advice=(
+                    f"call {name} after the loop, or give Join throw_on_early_termination=True and end the "
+                    "epoch on every rank"
+                ),
             )
             break
 
 
 def _joins(program: Program, item: ast.expr) -> bool:
-    """Whether a context lets ranks end at different times: Join, or the `join` of a DDP model."""
+    """Whether a context allows ranks to end at different times: Join, or the `join` of a DDP model."""
     if not isinstance(item, ast.Call) or is_constant(keyword(item, "enable"), False):
         return False
     if is_constant(keyword(item, "throw_on_early_termination"), True) or any(
@@ -55,64 +61,14 @@ def _loops_within(program: Program, item: ast.expr, loops: tuple[ast.stmt, ...])
     return any(around is outer for loop in loops for outer in program.names.ancestors(loop))
 
 
+# Source: torch's tutorial and documentation of torch.distributed.algorithms.join.
 RULE = Rule(
-    code="lint.join_extra_collective",
     severity=Severity.FINDING,
     title="a collective of one's own in each step under Join",
-    why="Join answers the collectives of DDP for ranks whose data has ended, and no others. A further collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended rank, or waits forever.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    with Join([model]):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            dist.all_reduce(loss.detach())
-    dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    total = torch.zeros(1)
-    with Join([model]):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            total += loss.detach()
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    with Join([model], throw_on_early_termination=True):
-        for batch in batches:
-            loss = model(batch).sum()
-            loss.backward()
-            dist.all_reduce(loss.detach())
-    dist.destroy_process_group()
-""",
+    why=(
+        "Join answers the collectives of DDP for ranks whose data has ended, and no others. A further "
+        "collective in each step is called by fewer and fewer ranks, so it meets the wrong call of an ended "
+        "rank, or waits forever."
+    ),
     find=_find,
-    source="torch's tutorial and documentation of torch.distributed.algorithms.join",
 )

@@ -1,4 +1,4 @@
-"""A launcher whose numbers do not fit what the scheduler starts."""
+"""A launcher whose numbers disagree with what the scheduler starts."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
-    """The launches of a script whose ranks, tasks, GPUs and machines do not fit; what a page only shows is a note."""
+    """The launches whose ranks, tasks, GPUs and machines disagree; what a page only shows is a note."""
     script = read_launches(lines)
     for launch in script.launches:
         for message, advice in _judge(script, launch):
@@ -39,7 +39,10 @@ def _judge(script: LaunchScript, launch: Launch) -> Iterator[tuple[str, str]]:
     tasks = script.tasks_per_node(launch) if launch.under == "srun" else None
     if tasks is not None and tasks > 1 and (given in ("gpu", "auto") or (ranks or 1) > 1):
         yield (
-            f"srun starts {tasks} launchers on each machine, and each of them starts {ranks or 'a rank for each GPU'}"
+            (
+                f"srun starts {tasks} launchers on each machine, and each of them starts "
+                f"{ranks or 'a rank for each GPU'}"
+            )
             + (" ranks" if ranks else ""),
             "let srun start one launcher on each machine: --ntasks-per-node=1",
         )
@@ -72,45 +75,19 @@ def _gpus(count: int) -> str:
 
 
 def _reaches_others(script: LaunchScript, launch: Launch) -> bool:
-    """Whether something runs commands on the other machines: srun, ssh, and their like, also in a variable or a file."""
+    """Whether srun, ssh or the like runs commands on the other machines, also in a variable or a file."""
     return launch.under is not None or any(word in script.text for word in _RUN_ELSEWHERE)
 
 
+# Source: torchrun's documentation, Slurm's of srun.
 RULE = Rule(
-    code="lint.launch_counts",
     severity=Severity.FINDING,
     title="the launcher starts more ranks than the scheduler gives it tasks or GPUs for",
-    why="torchrun starts the ranks of a machine, so the scheduler must start one torchrun on each machine, with all GPUs of it. If srun starts one for each GPU as well, there are eight times too many ranks: they share GPUs or wait for ports and for each other.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 torchrun --nnodes=2 "
-    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes=2 "
-    "--nproc-per-node=8 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    near_miss="""\
-import subprocess
-
-subprocess.run(
-    "srun --nodes=2 --ntasks-per-node=8 python train.py",
-    shell=True,
-    check=True,
-)
-""",
+    why=(
+        "torchrun starts the ranks of a machine, so the scheduler must start one torchrun on each machine, "
+        "with all GPUs of it. If srun starts one for each GPU as well, there are eight times too many "
+        "ranks: they share GPUs or wait for ports and for each other."
+    ),
     find=_find,
     find_commands=find_commands,
-    source="torchrun's documentation, Slurm's of srun",
 )

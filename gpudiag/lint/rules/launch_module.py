@@ -13,7 +13,12 @@ from gpudiag.model.lint import Edit, Severity
 COMMAND = re.compile(
     r"(?:[\w./{}$\"-]*python[\w.]*\"?(?:\s+-u)?)\s+-m\s+torch\.distributed\.launch\b(?:\s+--use[_-]env\b)?"
 )
-_RUNNERS = frozenset({"os.system", "os.popen", "subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen", "subprocess.check_output"})  # fmt: skip
+_RUNNERS = frozenset(
+    """
+    os.system os.popen subprocess.run subprocess.call subprocess.check_call subprocess.Popen
+    subprocess.check_output
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,11 +29,15 @@ def _find(program: Program) -> Iterator[Mistake]:
             )
     for step, text in commands_of(program):
         if COMMAND.search(text) or "-m torch.distributed.launch" in text:
-            yield Mistake(step.node, "the script starts its ranks by the deprecated torch.distributed.launch", _fixed(program.statement_text(step.node)))  # fmt: skip
+            yield Mistake(
+                step.node,
+                "the script starts its ranks by the deprecated torch.distributed.launch",
+                _fixed(program.statement_text(step.node)),
+            )
 
 
 def commands_of(program: Program) -> Iterator[tuple[Step, str]]:
-    """The steps that run a command, each with the words of it that the script writes down."""
+    """The steps that run a command, each with the literal text of the command."""
     for runner in sorted(_RUNNERS):
         for step in program.calls(runner):
             if isinstance(step.node, ast.Call) and step.node.args:
@@ -53,7 +62,7 @@ def _words(program: Program, node: ast.AST, depth: int = 4) -> Iterator[str]:
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
-    """The commands of a page or notebook that start ranks by the old launcher; a command that is only shown is a note."""
+    """The commands of a page or notebook that use the old launcher; one that is only shown is a note."""
     for line in lines:
         found = COMMAND.search(line.text)
         if found:
@@ -74,34 +83,12 @@ def _fixed(text: str) -> str:
 
 
 RULE = Rule(
-    code="lint.launch_module",
     severity=Severity.FINDING,
     title="ranks are started by torch.distributed.launch",
-    why="torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always gives the rank by the environment; a script that reads --local_rank must read LOCAL_RANK.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "python -m torch.distributed.launch --nproc_per_node=4 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nproc_per_node=4 train.py", shell=True, check=True
-)
-""",
-    near_miss='''\
-"""Start it with torchrun (or python -m torch.distributed.run) train.py."""
-
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.destroy_process_group()
-''',
+    why=(
+        "torch 2.13 warns that the module will be removed. torchrun takes the same arguments and always "
+        "gives the rank by the environment; a script that reads --local_rank must read LOCAL_RANK."
+    ),
     find=_find,
     find_commands=find_commands,
     fixes=True,

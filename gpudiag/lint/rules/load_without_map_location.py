@@ -10,7 +10,10 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import INIT
 from gpudiag.model.lint import Severity
 
-_DATA = re.compile(r"data|feature|cache|example|sample|token|vocab|embedding|label|latent|split|batch|indices|stats", re.IGNORECASE)  # fmt: skip
+_DATA = re.compile(
+    r"data|feature|cache|example|sample|token|vocab|embedding|label|latent|split|batch|indices|stats",
+    re.IGNORECASE,
+)
 _WEIGHTS = re.compile(
     r"ckpt|checkpoint|model|state|weight|snapshot|pretrain|resume|optim|\bnet", re.IGNORECASE
 )
@@ -33,7 +36,13 @@ def _find(program: Program) -> Iterator[Mistake]:
             and program.which_ranks(step) is None
             and not _is_data(program.statement_text(step.node))
         ):
-            yield Mistake(step.node, "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0", with_keyword(program, step.node, "map_location", "'cpu'") if isinstance(step.node, ast.Call) else "")  # fmt: skip
+            yield Mistake(
+                step.node,
+                "every rank loads the checkpoint onto the GPU that saved it, which is GPU 0",
+                with_keyword(program, step.node, "map_location", "'cpu'")
+                if isinstance(step.node, ast.Call)
+                else "",
+            )
             return
 
 
@@ -43,43 +52,11 @@ def _is_data(text: str) -> bool:
 
 
 RULE = Rule(
-    code="lint.load_without_map_location",
     severity=Severity.NOTE,
     title="a checkpoint is loaded without map_location",
-    why="Tensors are loaded to the GPU that they were saved from, mostly GPU 0: every rank uses memory there, and many ranks exhaust it.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(
-    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
-)
-model.load_state_dict(torch.load("weights.pt"))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(
-    torch.nn.Linear(4, 4).to(dist.get_rank() % 8)
-)
-model.load_state_dict(torch.load("weights.pt", map_location="cpu"))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-model.load_state_dict(torch.load("weights.pt"))
-dist.destroy_process_group()
-""",
+    why=(
+        "Tensors are loaded to the GPU that they were saved from, mostly GPU 0: every rank uses memory "
+        "there, and many ranks exhaust it."
+    ),
     find=_find,
 )

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.arguments import argument_name
 from gpudiag.lint.corrections import in_front_of, with_replaced
 from gpudiag.lint.program import Mistake, Program, keyword
 from gpudiag.lint.rule import Rule
 from gpudiag.lint.training import keyword_node
-from gpudiag.lint.values import argument_name
 from gpudiag.model.lint import Edit, Severity
 
 
@@ -30,7 +30,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         fixed = _fixed(call)
         yield Mistake(
             call,
-            "the local rank is read from --local_rank only, which torchrun does not pass: every rank gets the default",
+            (
+                "the local rank is read from --local_rank only, which torchrun does not pass: every rank "
+                "gets the default"
+            ),
             program.edited_line(edits)
             if edits and not edits[0].before
             else with_replaced(program, call, fixed),
@@ -48,9 +51,17 @@ def _find_argv(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = node.targets[0].id
-        reads = any(program.names.qualify(part) == "sys.argv" for part in ast.walk(node.value) if isinstance(part, ast.Attribute | ast.Name))  # fmt: skip
+        reads = any(
+            program.names.qualify(part) == "sys.argv"
+            for part in ast.walk(node.value)
+            if isinstance(part, ast.Attribute | ast.Name)
+        )
         if reads and name.lower() in ("local_rank", "localrank"):
-            yield Mistake(node, f"{name} is read from the command line only, and torchrun does not pass it there", f'{name} = int(os.environ["LOCAL_RANK"])')  # fmt: skip
+            yield Mistake(
+                node,
+                f"{name} is read from the command line only, and torchrun does not pass it there",
+                f'{name} = int(os.environ["LOCAL_RANK"])',
+            )
 
 
 def _find_options(program: Program) -> Iterator[Mistake]:
@@ -67,14 +78,31 @@ def _find_options(program: Program) -> Iterator[Mistake]:
         )
         if given is None:
             defaults = [*function.args.defaults, *(d for d in function.args.kw_defaults if d is not None)]
-            given = next((d for d in defaults if program.names.qualify(getattr(d, "func", None)) == "typer.Option"), None)  # fmt: skip
+            given = next(
+                (d for d in defaults if program.names.qualify(getattr(d, "func", None)) == "typer.Option"),
+                None,
+            )
         if given is None:
             continue
-        read = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Load) for n in ast.walk(function))  # fmt: skip
-        stored = any(isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Store) for n in ast.walk(function))  # fmt: skip
+        read = any(
+            isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Load)
+            for n in ast.walk(function)
+        )
+        stored = any(
+            isinstance(n, ast.Name) and n.id == "local_rank" and isinstance(n.ctx, ast.Store)
+            for n in ast.walk(function)
+        )
         if read and not stored:
             place = in_front_of(program, function.body[0])
-            yield Mistake(given, "the local rank is read from an option only, which torchrun does not pass: every rank gets the default", 'local_rank = int(os.environ["LOCAL_RANK"])', place=place)  # fmt: skip
+            yield Mistake(
+                given,
+                (
+                    "the local rank is read from an option only, which torchrun does not pass: every rank "
+                    "gets the default"
+                ),
+                'local_rank = int(os.environ["LOCAL_RANK"])',
+                place=place,
+            )
 
 
 def _is_option(program: Program, node: ast.expr) -> bool:
@@ -113,13 +141,20 @@ def _fixed(call: ast.Call) -> str:
 
 
 def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
-    """Put the variable in the default's place, and import os where nothing does."""
+    """The edits that replace the default by the variable, and import os where nothing does."""
     given = keyword_node(call, "default")
     if given is None or not isinstance(given.value, ast.Constant | ast.UnaryOp):
         return ()
     edits = program.edit(given.value, f'int(os.environ.get("LOCAL_RANK", {_default(call)}))')
     if edits and "os" not in program.names.module.bindings:
-        first = next((s for s in program.tree.body if isinstance(s, ast.Import | ast.ImportFrom) and getattr(s, "module", "") != "__future__"), None)  # fmt: skip
+        first = next(
+            (
+                s
+                for s in program.tree.body
+                if isinstance(s, ast.Import | ast.ImportFrom) and getattr(s, "module", "") != "__future__"
+            ),
+            None,
+        )
         if first is None:
             return ()
         edits = (*edits, Edit(program.line_at(first.lineno).number, 0, 0, "import os", before=True))
@@ -127,51 +162,13 @@ def _edits(program: Program, call: ast.Call) -> tuple[Edit, ...]:
 
 
 RULE = Rule(
-    code="lint.local_rank_from_argv",
     severity=Severity.FINDING,
     title="the local rank is read from the command line only",
-    why="torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use GPU 0, or none knows its own.",
-    wrong="""\
-import argparse
-
-import torch
-import torch.distributed as dist
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=0)
-args = parser.parse_args()
-torch.cuda.set_device(args.local_rank)
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
-    right="""\
-import argparse
-import os
-
-import torch
-import torch.distributed as dist
-
-parser = argparse.ArgumentParser()
-parser.add_argument(
-    "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0))
-)
-args = parser.parse_args()
-torch.cuda.set_device(args.local_rank)
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import argparse
-
-import deepspeed
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--local_rank", type=int, default=-1)
-parser = deepspeed.add_config_arguments(parser)
-args = parser.parse_args()
-deepspeed.init_distributed()
-print(args.local_rank)
-""",
+    why=(
+        "torchrun passes the local rank in the environment (LOCAL_RANK), and only the deprecated "
+        "torch.distributed.launch wrote --local_rank. Under torchrun every rank keeps the default: all use "
+        "GPU 0, or none knows its own."
+    ),
     find=_find,
     fixes=True,
 )

@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from gpudiag.lint.arguments import argument_name
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program, argument, is_constant, keyword
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.values import argument_name
 from gpudiag.lint.vocabulary import DDP_CLASSES, INIT, SAMPLER
 from gpudiag.model.lint import Edit, Severity
 
@@ -14,16 +14,16 @@ _TEXTS = frozenset({"rank_text", "local_rank_text", "world_size_text"})
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for use, where in _uses(program):
         values = program.values.of(use)
         if not values or any(value.kind not in _TEXTS for value in values):
             continue
         for value in values:
             made = value.node
-            if not isinstance(made, ast.expr) or made in told:
+            if not isinstance(made, ast.expr) or made in reported:
                 continue
-            told.add(made)
+            reported.add(made)
             yield _mistake(program, made, where)
 
 
@@ -55,7 +55,11 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
             if given is not None:
                 yield given, f"DistributedSampler({name}=)"
     for node in program.nodes:
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.Gt | ast.LtE | ast.GtE):  # fmt: skip
+        if (
+            isinstance(node, ast.Compare)
+            and len(node.ops) == 1
+            and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.Gt | ast.LtE | ast.GtE)
+        ):
             sides = (node.left, node.comparators[0])
             for one, other in (sides, sides[::-1]):
                 if isinstance(other, ast.Constant) and type(other.value) is int:
@@ -69,7 +73,11 @@ def _mistake(program: Program, made: ast.expr, where: str) -> Mistake:
         and made.func.attr == "add_argument"
     ):
         name = argument_name(made)
-        fixed = ast.Call(made.func, made.args, [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))])  # fmt: skip
+        fixed = ast.Call(
+            made.func,
+            made.args,
+            [*(k for k in made.keywords if k.arg != "type"), ast.keyword("type", ast.Name("int"))],
+        )
         text = with_replaced(program, made, ast.unparse(fixed))
         edits: tuple[Edit, ...] = ()
         if made.end_lineno is not None and made.end_col_offset and _ends_plainly(program, made):
@@ -94,42 +102,12 @@ def _ends_plainly(program: Program, made: ast.Call) -> bool:
 
 
 RULE = Rule(
-    code="lint.local_rank_string",
     severity=Severity.FINDING,
     title="a rank or world size is text where a number is needed",
-    why="An argument without a type and a variable of the environment are text. torch refuses text as a device, and `rank == 0` is never true, so the code for rank 0 never runs.",
-    wrong="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-local_rank = os.environ["LOCAL_RANK"]
-dist.init_process_group("nccl")
-torch.cuda.set_device(local_rank)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-local_rank = int(os.environ["LOCAL_RANK"])
-dist.init_process_group("nccl")
-torch.cuda.set_device(local_rank)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import os
-
-import torch
-
-local_rank = os.environ["LOCAL_RANK"]
-torch.cuda.set_device(f"cuda:{local_rank}")
-if local_rank == "0":
-    print("first")
-""",
+    why=(
+        "An argument without a type and a variable of the environment are text. torch refuses text as a "
+        "device, and `rank == 0` is never true, so the code for rank 0 never runs."
+    ),
     find=_find,
     fixes=True,
 )

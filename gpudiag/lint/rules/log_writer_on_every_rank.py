@@ -19,16 +19,20 @@ def _find(program: Program) -> Iterator[Mistake]:
     horovod = [step for name, step in program.calls_within("horovod.torch") if name == "init"]
     if not opened and not horovod:
         return
-    told = set()
+    reported = set()
     for step in program.calls(*_WRITERS):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or step.where.handling:
+        if not isinstance(call, ast.Call) or call in reported or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step, opened or horovod):
             continue
-        if program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"}) or keyword(call, "group") or argument(call, 99, "mode"):  # fmt: skip
+        if (
+            program.values.depends_on(call, RANKS | {"rank_text", "local_rank_text", "main_process"})
+            or keyword(call, "group")
+            or argument(call, 99, "mode")
+        ):
             continue
-        told.add(call)
+        reported.add(call)
         rank = "hvd.rank()" if horovod else "dist.get_rank()"
         what = "wandb run" if "wandb" in ast.unparse(call.func) else "log writer"
         yield Mistake(
@@ -45,36 +49,11 @@ def _in_a_rank(program: Program, step: Step, opened: list[Step]) -> bool:
 
 
 RULE = Rule(
-    code="lint.log_writer_on_every_rank",
     severity=Severity.FINDING,
     title="every rank opens a log writer",
-    why="Each rank writes events into one folder, or starts a run of its own on the server: curves are drawn several times, and runs pile up.",
-    wrong="""\
-import torch.distributed as dist
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-writer = SummaryWriter("logs")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-writer = SummaryWriter("logs") if dist.get_rank() == 0 else None
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-import wandb
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-writer = SummaryWriter(f"logs/{rank}")
-wandb.init(project="x", group="all-ranks")
-dist.destroy_process_group()
-""",
+    why=(
+        "Each rank writes events into one folder, or starts a run of its own on the server: curves are "
+        "drawn several times, and runs pile up."
+    ),
     find=_find,
 )

@@ -12,9 +12,20 @@ from gpudiag.lint.values import RANKS
 from gpudiag.lint.vocabulary import GROUP_MAKERS
 from gpudiag.model.lint import Severity
 
-_SENDS = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "scatter", "scatter_object_list")  # fmt: skip
+_SENDS = (
+    "broadcast",
+    "broadcast_object_list",
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "scatter",
+    "scatter_object_list",
+)
 
-_AGREE = "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave by it"
+_AGREE = (
+    "broadcast the decision of that rank in each step, outside of the condition, and let every rank leave "
+    "by it"
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -26,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _loops_that_meet(program: Program) -> list[Loop]:
-    """The loops in which ranks wait for each other: by a collective, or in the backward pass of a DDP model."""
+    """The loops in which ranks wait for each other: in a collective, or in the backward pass of DDP."""
     loops = []
     for name, step in collectives_of(program):
         if (
@@ -43,14 +54,25 @@ def _loops_that_meet(program: Program) -> list[Loop]:
 
 
 def _find_counts(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for loop in meeting:
-        if loop in told or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        if loop in reported or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
             continue
         over = loop.iter
         if getattr(over.func, "id", "") == "range" and any(_depends(program, part) for part in over.args):
-            told.add(loop)
-            yield Mistake(loop, "the number of rounds depends on the rank: the ranks that continue wait for those that have left the loop", "", advice="let all ranks agree on one number, such as the smallest: dist.all_reduce(count, op=dist.ReduceOp.MIN)")  # fmt: skip
+            reported.add(loop)
+            yield Mistake(
+                loop,
+                (
+                    "the number of rounds depends on the rank: the ranks that continue wait for those that "
+                    "have left the loop"
+                ),
+                "",
+                advice=(
+                    "let all ranks agree on one number, such as the smallest: dist.all_reduce(count, "
+                    "op=dist.ReduceOp.MIN)"
+                ),
+            )
 
 
 def _depends(program: Program, part: ast.expr) -> bool:
@@ -84,16 +106,33 @@ def _is_set_on_one_rank(program: Program, part: ast.Name) -> bool:
 
 
 def _find_breaks(program: Program, meeting: list[Loop]) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.Break) or step.node in told or not step.where.loops:
+        if not isinstance(step.node, ast.Break) or step.node in reported or not step.where.loops:
             continue
         if step.where.loops[-1] in meeting and _is_counted_on_one_rank(program, step):
-            told.add(step.node)
-            yield Mistake(step.node, "what ends the loop is counted on one rank alone: it leaves, and the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
-        elif step.where.loops[-1] in meeting and program.which_ranks(step) in (Which.ONE, Which.OTHERS) and _inside(program, step.node, step.where.loops[-1]):  # fmt: skip
-            told.add(step.node)
-            yield Mistake(step.node, "one rank alone leaves the loop; the others wait for it in their next step", "", advice=_AGREE)  # fmt: skip
+            reported.add(step.node)
+            yield Mistake(
+                step.node,
+                (
+                    "what ends the loop is counted on one rank alone: it leaves, and the others wait for it "
+                    "in their next step"
+                ),
+                "",
+                advice=_AGREE,
+            )
+        elif (
+            step.where.loops[-1] in meeting
+            and program.which_ranks(step) in (Which.ONE, Which.OTHERS)
+            and _inside(program, step.node, step.where.loops[-1])
+        ):
+            reported.add(step.node)
+            yield Mistake(
+                step.node,
+                "one rank alone leaves the loop; the others wait for it in their next step",
+                "",
+                advice=_AGREE,
+            )
 
 
 def _is_counted_on_one_rank(program: Program, step: Step) -> bool:
@@ -131,45 +170,11 @@ def _inside(program: Program, node: ast.AST, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    code="lint.loop_by_rank",
     severity=Severity.FINDING,
     title="ranks run a loop a different number of times",
-    why="In each round the ranks wait for one another. Those that continue wait for those that have left, until the watchdog ends the job.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-steps = 100 if rank == 0 else 50
-for _ in range(steps):
-    dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-steps = 100
-for _ in range(steps):
-    dist.all_reduce(torch.zeros(1))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-for _ in range(3 if rank == 0 else 2):
-    print("no collective in here")
-for _ in range(10):
-    stop = torch.zeros(1)
-    dist.all_reduce(stop)
-    if stop.item():
-        break
-dist.destroy_process_group()
-""",
+    why=(
+        "In each round the ranks wait for one another. Those that continue wait for those that have left, "
+        "until the watchdog ends the job."
+    ),
     find=_find,
 )

@@ -19,17 +19,17 @@ def _find(program: Program) -> Iterator[Mistake]:
         or program.uses_deepspeed
     ):
         return
-    told = set()
+    reported = set()
     for step in program.steps:
         node = step.node
         target, added = _addition(node)
-        if target is None or added is None or node in told or not step.where.loops:
+        if target is None or added is None or node in reported or not step.where.loops:
             continue
         if without_gradients(program, step) or not _is_of_the_backward(program, step, added):
             continue
         if _is_used_whole(program, target) or _starts_in_the_loop(program, step, target):
             continue
-        told.add(node)
+        reported.add(node)
         edits = program.edit(added, f"{added.id}.detach()")
         name = ast.unparse(target)
         fix = program.edited_line(edits) if edits else f"{name} += {added.id}.detach()"
@@ -37,7 +37,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
-    """The total and the name that a statement adds to it: `total += loss`, `total = total + loss`, `losses.append(loss)`."""
+    """The total and the name that a statement adds to it: `total += loss`, `losses.append(loss)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
         return (
             (node.target, node.value) if isinstance(node.target, ast.Name | ast.Attribute) else (None, None)
@@ -59,7 +59,7 @@ def _addition(node: ast.AST) -> tuple[ast.expr | None, ast.Name | None]:
 
 
 def _is_of_the_backward(program: Program, step: Step, added: ast.Name) -> bool:
-    """Whether what is added is the tensor from which the gradients of this round are computed, and still is it."""
+    """Whether the added value is still the tensor from which this round's gradients are computed."""
     for backward in program.backwards:
         call = backward.node
         if (
@@ -92,11 +92,16 @@ def _is_used_whole(program: Program, target: ast.expr) -> bool:
             and text in " ".join(ast.unparse(p) for p in (call.func.value, *call.args))
         ):
             return True
-    return any(isinstance(n, ast.Assign) and text in ast.unparse(n.value) and any(ast.unparse(t) == "loss" for t in n.targets) for n in program.nodes)  # fmt: skip
+    return any(
+        isinstance(n, ast.Assign)
+        and text in ast.unparse(n.value)
+        and any(ast.unparse(t) == "loss" for t in n.targets)
+        for n in program.nodes
+    )
 
 
 def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
-    """Whether the total begins anew, or is detached, in some of the rounds: then it keeps a few graphs, never all."""
+    """Whether the total is reset or detached in some of the rounds: then it keeps a few graphs, never all."""
     loop, text = step.where.loops[-1], ast.unparse(target)
     return any(
         loop in other.where.loops and _lets_go(other.node, text)
@@ -106,7 +111,7 @@ def _starts_in_the_loop(program: Program, step: Step, target: ast.expr) -> bool:
 
 
 def _lets_go(node: ast.AST, text: str) -> bool:
-    """Whether a statement or call gives up what a total holds: `total = 0`, `total = total.detach()`, `losses.clear()`."""
+    """Whether a statement or call discards a total: `total = 0`, `total.detach()`, `losses.clear()`."""
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in (f"{text}.clear", f"{text}.detach_", f"{text}.zero_")
     if not isinstance(node, ast.Assign):
@@ -120,57 +125,12 @@ def _lets_go(node: ast.AST, text: str) -> bool:
 
 
 RULE = Rule(
-    code="lint.loss_keeps_graph",
     severity=Severity.FINDING,
     title="a running total of the loss keeps every step's graph",
-    why="The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory grows with every step until it runs out.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total = 0
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(batch).sum()
-        loss.backward()
-        optimizer.step()
-        total += loss
-    return total
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total = 0
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(batch).sum()
-        loss.backward()
-        optimizer.step()
-        total += loss.detach()
-    return total
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    total = 0
-    for batch in batches:
-        part = model(batch).sum()
-        total += part
-    total.backward()
-""",
+    why=(
+        "The loss is a tensor that keeps its graph. A sum of losses keeps all of their graphs, and memory "
+        "grows with every step until it runs out."
+    ),
     find=_find,
     fixes=True,
 )

@@ -1,4 +1,4 @@
-"""A figure over a rank's share of the test data that is told as that of all."""
+"""A metric over a rank's share of the test data that is reported as that of all the data."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,17 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.training import loaders_of, sampler_of, samples_by_rank, training_loaders
 from gpudiag.model.lint import Severity
 
-_REDUCED = ("\\w*reduce\\w*", "\\w*gather\\w*", "\\w*synchroni[sz]e\\w*", "torchmetrics", "\\w*aggregate\\w*", "send", "AverageMeter\\w*", "sync\\w*", "MetricLogger")  # fmt: skip
+_REDUCED = (
+    "\\w*reduce\\w*",
+    "\\w*gather\\w*",
+    "\\w*synchroni[sz]e\\w*",
+    "torchmetrics",
+    "\\w*aggregate\\w*",
+    "send",
+    "AverageMeter\\w*",
+    "sync\\w*",
+    "MetricLogger",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -24,9 +34,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if program.mentions(*_REDUCED):
         return
     training = {loader for loader, _, _ in training_loaders(program)}
-    told = set()
+    reported = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.For) or step.node in told:
+        if not isinstance(step.node, ast.For) or step.node in reported:
             continue
         for loader in loaders_of(program, step.node):
             if loader in training or not samples_by_rank(program, sampler_of(loader)):
@@ -34,14 +44,23 @@ def _find(program: Program) -> Iterator[Mistake]:
             counted = _counted(program, step)
             if counted is None:
                 continue
-            told.add(step.node)
+            reported.add(step.node)
             total = ast.unparse(counted.target)
-            fix = f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)" if program.uses_horovod else f"dist.all_reduce({total})  # a tensor on the rank's GPU"  # fmt: skip
-            yield Mistake(counted, "each rank counts only its share of the test data, and no call adds up the shares", fix, place=behind(program, step.node))  # fmt: skip
+            fix = (
+                f"{total} = hvd.allreduce(torch.tensor({total}), op=hvd.Sum)"
+                if program.uses_horovod
+                else f"dist.all_reduce({total})  # a tensor on the rank's GPU"
+            )
+            yield Mistake(
+                counted,
+                "each rank counts only its share of the test data, and no call adds up the shares",
+                fix,
+                place=behind(program, step.node),
+            )
 
 
 def _counted(program: Program, step: Step) -> ast.AugAssign | None:
-    """What the loop adds up, where no gradients are computed, or meant to be, in it."""
+    """The statement of a loop without gradients that adds up a count; None where there is none."""
     loop = step.node
     if not isinstance(loop, ast.For) or any(
         isinstance(n, ast.Attribute) and n.attr in ("backward", "zero_grad") for n in ast.walk(loop)
@@ -58,65 +77,11 @@ def _counted(program: Program, step: Step) -> ast.AugAssign | None:
 
 
 RULE = Rule(
-    code="lint.metrics_not_reduced",
     severity=Severity.FINDING,
     title="a figure over sharded test data is never reduced over the ranks",
-    why="A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own share. Add up the counts with all_reduce, or test on all data on rank 0.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
-loader = DataLoader(
-    data, 8, sampler=DistributedSampler(data, shuffle=False)
-)
-right = 0
-with torch.no_grad():
-    for inputs, labels in loader:
-        right += (model(inputs).argmax(1) == labels).sum()
-print(right / len(data))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
-loader = DataLoader(
-    data, 8, sampler=DistributedSampler(data, shuffle=False)
-)
-right = torch.zeros(1)
-with torch.no_grad():
-    for inputs, labels in loader:
-        right += (model(inputs).argmax(1) == labels).sum()
-dist.all_reduce(right)
-print(right / len(data))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-data = TensorDataset(torch.randn(64, 4), torch.randint(4, (64,)))
-loader = DataLoader(data, 8)
-right = 0
-with torch.no_grad():
-    for inputs, labels in loader:
-        right += (model(inputs).argmax(1) == labels).sum()
-print(right / len(data))
-dist.destroy_process_group()
-""",
+    why=(
+        "A DistributedSampler gives each rank a share of the test set. Rank 0 prints the figure of its own "
+        "share. Add up the counts with all_reduce, or test on all data on rank 0."
+    ),
     find=_find,
 )

@@ -13,7 +13,12 @@ _STRATEGIES = tuple(
     for prefix in ("", "experimental.")
     for name in ("MirroredStrategy", "MultiWorkerMirroredStrategy", "TPUStrategy", "CentralStorageStrategy")
 )
-_MODELS = ("tensorflow.keras.Sequential", "tensorflow.keras.models.Sequential", "tensorflow.keras.Model", "tensorflow.keras.models.Model")  # fmt: skip
+_MODELS = (
+    "tensorflow.keras.Sequential",
+    "tensorflow.keras.models.Sequential",
+    "tensorflow.keras.Model",
+    "tensorflow.keras.models.Model",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -39,7 +44,11 @@ def _find(program: Program) -> Iterator[Mistake]:
             and _is_fitted(program, step, models)
         ):
             strategy = _name_of(program, made[0])
-            yield Mistake(step.node, "the model is built outside the scope of the strategy, on one GPU", f"with {strategy}.scope(): {program.statement_text(step.node)}")  # fmt: skip
+            yield Mistake(
+                step.node,
+                "the model is built outside the scope of the strategy, on one GPU",
+                f"with {strategy}.scope(): {program.statement_text(step.node)}",
+            )
             return
 
 
@@ -70,9 +79,16 @@ def _is_fitted(program: Program, step: Step, models: list[Step]) -> bool:
     statement = program.names.statement_of(step.node)
     targets = [ast.unparse(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
     return any(
-        isinstance(s.node, ast.Call) and isinstance(s.node.func, ast.Attribute) and ast.unparse(s.node.func.value) in targets
+        isinstance(s.node, ast.Call)
+        and isinstance(s.node.func, ast.Attribute)
+        and ast.unparse(s.node.func.value) in targets
         for s in program.methods.get("fit", [])
-    ) and not any(program.names.statement_of(o.node) is not None and ast.unparse(getattr(program.names.statement_of(o.node), "targets", [ast.Constant(0)])[0]) in targets for o in inside)  # fmt: skip
+    ) and not any(
+        program.names.statement_of(o.node) is not None
+        and ast.unparse(getattr(program.names.statement_of(o.node), "targets", [ast.Constant(0)])[0])
+        in targets
+        for o in inside
+    )
 
 
 def _name_of(program: Program, step: Step) -> str:
@@ -81,40 +97,11 @@ def _name_of(program: Program, step: Step) -> str:
 
 
 RULE = Rule(
-    code="lint.mirrored_scope",
     severity=Severity.FINDING,
     title="a model is built outside the scope of MirroredStrategy",
-    why="Only variables that are created inside `strategy.scope()` are mirrored. A model from outside trains on one GPU, or compile and fit raise a ValueError.",
-    wrong="""\
-import tensorflow as tf
-
-strategy = tf.distribute.MirroredStrategy()
-model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
-model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
-    right="""\
-import tensorflow as tf
-
-strategy = tf.distribute.MirroredStrategy()
-with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
-    model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
-    near_miss="""\
-import tensorflow as tf
-
-
-def build():
-    return tf.keras.Sequential([tf.keras.layers.Dense(4)])
-
-
-strategy = tf.distribute.MirroredStrategy()
-with strategy.scope():
-    model = build()
-model.compile(optimizer="adam", loss="mse")
-model.fit(tf.random.normal((32, 4)), tf.random.normal((32, 4)))
-""",
+    why=(
+        "Only variables that are created inside `strategy.scope()` are mirrored. A model from outside "
+        "trains on one GPU, or compile and fit raise a ValueError."
+    ),
     find=_find,
 )

@@ -1,4 +1,4 @@
-"""A model that goes to its GPU only once DDP has wrapped it."""
+"""A model that is moved to its GPU after DDP has wrapped it."""
 
 import ast
 from collections.abc import Iterator
@@ -77,7 +77,9 @@ def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
     inner = maker.args[0]
     to_device = f"{ast.unparse(inner)}.{method}({', '.join(ast.unparse(a) for a in call.args)})"
     if program.names.statement_of(maker) is program.names.statement_of(call):
-        wrapped = ast.unparse(ast.Call(maker.func, [ast.parse(to_device, mode="eval").body, *maker.args[1:]], maker.keywords))  # fmt: skip
+        wrapped = ast.unparse(
+            ast.Call(maker.func, [ast.parse(to_device, mode="eval").body, *maker.args[1:]], maker.keywords)
+        )
         return Mistake(call, message, with_replaced(program, call, wrapped))
     place = in_front_of(program, maker, moves=call, needs=call.args)
     if place is None or not isinstance(inner, ast.Name | ast.Attribute):
@@ -86,41 +88,11 @@ def _mistake(program: Program, maker: ast.Call, call: ast.Call) -> Mistake:
 
 
 RULE = Rule(
-    code="lint.model_moved_after_wrapping",
     severity=Severity.FINDING,
     title="a model is moved to its device after DDP has wrapped it",
-    why="DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is built. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses the model.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = DistributedDataParallel(model)
-    model = model.to(device)
-    return model
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = model.to(device)
-    model = DistributedDataParallel(model)
-    return model
-""",
-    near_miss="""\
-import torch
-
-
-def build(device):
-    model = torch.nn.Linear(4, 4)
-    model = torch.nn.DataParallel(model)
-    model = model.to(device)
-    return model
-""",
+    why=(
+        "DDP sorts the parameters into buckets and exchanges them on the device that they are on when it is "
+        "built. On the CPU, NCCL cannot exchange them, and with device_ids DDP refuses the model."
+    ),
     find=_find,
 )

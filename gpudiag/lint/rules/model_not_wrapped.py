@@ -11,12 +11,43 @@ from gpudiag.lint.training import optimizer_calls, owner_of_parameters
 from gpudiag.model.lint import Severity
 
 _EXCHANGES = (
-    "DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "replicate", "parallelize_module",
-    "distribute_tensor", "distribute_module", "DistributedOptimizer", "ZeroRedundancyOptimizer", "rpc", "PipelineStage",
-    "Pipe", "register_hook", "all_gather\\w*", "reduce_scatter\\w*", "send", "recv", "isend", "irecv", "all_to_all\\w*",
-    "gather", "scatter", "all_reduce_coalesced", "average_\\w+", "sync_\\w+", "\\w*parallel\\w*", "gradient\\w*", "DTensor",
-    "context_parallel", "PostLocalSGDOptimizer", "shard_map", "xm", "DataParallel", "averaging\\w*",
-)  # fmt: skip
+    "DistributedDataParallel",
+    "DDP",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "fully_shard",
+    "replicate",
+    "parallelize_module",
+    "distribute_tensor",
+    "distribute_module",
+    "DistributedOptimizer",
+    "ZeroRedundancyOptimizer",
+    "rpc",
+    "PipelineStage",
+    "Pipe",
+    "register_hook",
+    "all_gather\\w*",
+    "reduce_scatter\\w*",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "all_to_all\\w*",
+    "gather",
+    "scatter",
+    "all_reduce_coalesced",
+    "average_\\w+",
+    "sync_\\w+",
+    "\\w*parallel\\w*",
+    "gradient\\w*",
+    "DTensor",
+    "context_parallel",
+    "PostLocalSGDOptimizer",
+    "shard_map",
+    "xm",
+    "DataParallel",
+    "averaging\\w*",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -38,7 +69,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         ):
             continue
         name = ast.unparse(owner)
-        yield Mistake(step.node, f"{name} is never wrapped in DDP: each rank trains its own model", f"{name} = DistributedDataParallel({name})", place=in_front_of(program, step.node))  # fmt: skip
+        yield Mistake(
+            step.node,
+            f"{name} is never wrapped in DDP: each rank trains its own model",
+            f"{name} = DistributedDataParallel({name})",
+            place=in_front_of(program, step.node),
+        )
         return
 
 
@@ -76,53 +112,11 @@ def _exchanges_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.model_not_wrapped",
     severity=Severity.FINDING,
     title="the process group is opened, and the model is never wrapped",
-    why="Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each rank trains its own model, and only one of them is saved.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).sum().backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).sum().backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-world = dist.get_world_size()
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).sum().backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= world
-    optimizer.step()
-dist.destroy_process_group()
-""",
+    why=(
+        "Opening a process group averages nothing. Without DDP, FSDP or an all_reduce of the gradients each "
+        "rank trains its own model, and only one of them is saved."
+    ),
     find=_find,
 )

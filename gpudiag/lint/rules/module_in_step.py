@@ -1,4 +1,4 @@
-"""A training step that goes around DDP or the DeepSpeed engine."""
+"""A training step that bypasses DDP or the DeepSpeed engine."""
 
 import ast
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in program.steps:
         call = step.node
-        if not isinstance(call, ast.Call) or call in told or not _goes_into_backward(program, step):
+        if not isinstance(call, ast.Call) or call in reported or not _goes_into_backward(program, step):
             continue
         func = call.func
         if (
@@ -25,19 +25,23 @@ def _find(program: Program) -> Iterator[Mistake]:
             and program.values.kinds(func.value) & {"ddp", "engine"}
             and "dp" not in program.values.kinds(func.value)
         ):
-            told.add(call)
-            yield Mistake(call, "the step calls model.module: DDP does not see it and averages no gradient", _fix(program, call, ast.unparse(func.value)))  # fmt: skip
-    yield from _find_raw(program, told)
+            reported.add(call)
+            yield Mistake(
+                call,
+                "the step calls model.module: DDP does not see it and averages no gradient",
+                _fix(program, call, ast.unparse(func.value)),
+            )
+    yield from _find_raw(program, reported)
 
 
-def _find_raw(program: Program, told: set[ast.AST]) -> Iterator[Mistake]:
+def _find_raw(program: Program, reported: set[ast.AST]) -> Iterator[Mistake]:
     """The model from before it was wrapped, called where the wrapped one has another name."""
     for raw, wrapped, after, word in _wrappings(program):
         for step in program.steps:
             call = step.node
             if (
                 not isinstance(call, ast.Call)
-                or call in told
+                or call in reported
                 or program.names.order.get(call, 0) < program.names.order.get(after, 0)
             ):
                 continue
@@ -48,8 +52,12 @@ def _find_raw(program: Program, told: set[ast.AST]) -> Iterator[Mistake]:
             if program.names.function_around(call) is not program.names.function_around(after):
                 continue
             if _goes_into_backward(program, step):
-                told.add(call)
-                yield Mistake(call, f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}", _fix(program, call, wrapped))  # fmt: skip
+                reported.add(call)
+                yield Mistake(
+                    call,
+                    f"the step calls {raw}, the model from before {word} wrapped it, and not {wrapped}",
+                    _fix(program, call, wrapped),
+                )
 
 
 def _wrappings(program: Program) -> Iterator[tuple[str, str, ast.AST, str]]:
@@ -94,7 +102,7 @@ def _goes_into_backward(program: Program, step: Step) -> bool:
 
 
 def _feeds(program: Program, call: ast.AST, backward: ast.AST) -> bool:
-    """Whether what the call gives goes into the loss, through names."""
+    """Whether the loss depends on the result of the call, through names."""
     if not isinstance(backward, ast.Call) or not isinstance(backward.func, ast.Attribute):
         return False
     return any(part is call for part in calls_behind(program, [backward.func.value, *backward.args]))
@@ -105,45 +113,12 @@ def _fix(program: Program, call: ast.Call, instead: str) -> str:
 
 
 RULE = Rule(
-    code="lint.module_in_step",
     severity=Severity.FINDING,
     title="the training step calls the model without its wrapper",
-    why="DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step that calls `model.module(..)` or the model from before it was wrapped trains on each rank by itself, without an error.",
-    wrong="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model.module(batch).sum()
-        loss.backward()
-""",
-    right="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model(batch).sum()
-        loss.backward()
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        loss = model(batch).sum()
-        loss.backward()
-        with torch.no_grad():
-            print(model.module(batch).mean())
-    torch.save(model.module.state_dict(), "weights.pt")
-""",
+    why=(
+        "DDP prepares the exchange of gradients in its own forward, and DeepSpeed in its engine's. A step "
+        "that calls `model.module(..)` or the model from before it was wrapped trains on each rank by "
+        "itself, without an error."
+    ),
     find=_find,
 )

@@ -1,4 +1,4 @@
-"""NCCL with tensors that lie on the CPU."""
+"""NCCL with tensors on the CPU."""
 
 import ast
 from collections.abc import Iterator
@@ -8,8 +8,22 @@ from gpudiag.lint.program import Mistake, Program, argument, is_constant, keywor
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_MAKERS = frozenset({"torch.tensor", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.full", "torch.arange"})  # fmt: skip
-_ON_GPUS = ("cuda", "gpu\\w*", "device_ids?", "set_default_device", "set_default_tensor_type", "npu", "xpu", "hpu", "musa", "accelerator", "init_device_mesh")  # fmt: skip
+_MAKERS = frozenset(
+    "torch.tensor torch.zeros torch.ones torch.empty torch.rand torch.randn torch.full torch.arange".split()
+)
+_ON_GPUS = (
+    "cuda",
+    "gpu\\w*",
+    "device_ids?",
+    "set_default_device",
+    "set_default_tensor_type",
+    "npu",
+    "xpu",
+    "hpu",
+    "musa",
+    "accelerator",
+    "init_device_mesh",
+)
 _COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "reduce": 0, "all_gather": 1, "gather": 0, "scatter": 0}
 
 
@@ -29,12 +43,12 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if program.mentions("set_default_device", "set_default_tensor_type"):
         return
-    told = set()
+    reported = set()
     for name, place in _COLLECTIVES.items():
         for step in program.calls(f"torch.distributed.{name}"):
             made = _made_on_cpu(program, argument(step.node, place, "tensor"))
-            if made is not None and step.node not in told and keyword(step.node, "group") is None:
-                told.add(step.node)
+            if made is not None and step.node not in reported and keyword(step.node, "group") is None:
+                reported.add(step.node)
                 yield Mistake(
                     step.node,
                     f"{name} of a tensor on the CPU, which NCCL cannot exchange",
@@ -49,13 +63,17 @@ def _on_a_device(made: ast.Call) -> str:
 
 
 def _never_uses_gpus(program: Program) -> bool:
-    """Whether no word in the script may bring a model to a GPU, and it trains or exchanges here."""
+    """Whether nothing in the script can move a model to a GPU, and it trains or communicates here."""
     if program.mentions(*_ON_GPUS) or not program.script.whole:
         return False
     moves = [step for step in program.methods.get("to", []) if not _to_cpu(program, step.node)]
-    return not moves and bool(program.ddp_steps) and all(
-        program.values.is_only(argument(step.node, 0, "module"), "module") for step in program.ddp_steps
-    )  # fmt: skip
+    return (
+        not moves
+        and bool(program.ddp_steps)
+        and all(
+            program.values.is_only(argument(step.node, 0, "module"), "module") for step in program.ddp_steps
+        )
+    )
 
 
 def _to_cpu(program: Program, call: ast.AST) -> bool:
@@ -69,7 +87,7 @@ def _to_cpu(program: Program, call: ast.AST) -> bool:
 
 
 def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
-    """The call that makes a tensor without saying where, and that nothing moves since."""
+    """The call that makes a tensor without a device, where nothing moves the tensor later."""
     made = given
     if isinstance(given, ast.Name):
         bindings = program.values.reaching(given)
@@ -82,36 +100,11 @@ def _made_on_cpu(program: Program, given: ast.expr | None) -> ast.Call | None:
 
 
 RULE = Rule(
-    code="lint.nccl_on_cpu",
     severity=Severity.FINDING,
     title="NCCL is used for tensors on the CPU",
-    why="NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with device type cpu`. Put the tensor on the rank's GPU, or use gloo.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("cpu:gloo,cuda:nccl")
-count = torch.tensor(1.0)
-dist.all_reduce(count)
-dist.destroy_process_group()
-""",
+    why=(
+        "NCCL exchanges GPU memory only: DDP or the collective fails with `No backend type associated with "
+        "device type cpu`. Put the tensor on the rank's GPU, or use gloo."
+    ),
     find=_find,
 )

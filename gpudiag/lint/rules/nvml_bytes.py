@@ -8,7 +8,12 @@ from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
 from gpudiag.model.lint import Severity
 
-_TEXTS = frozenset({"nvmlDeviceGetName", "nvmlSystemGetDriverVersion", "nvmlDeviceGetUUID", "nvmlSystemGetNVMLVersion", "nvmlDeviceGetSerial", "nvmlDeviceGetVbiosVersion", "nvmlDeviceGetPciInfo"})  # fmt: skip
+_TEXTS = frozenset(
+    """
+    nvmlDeviceGetName nvmlSystemGetDriverVersion nvmlDeviceGetUUID nvmlSystemGetNVMLVersion
+    nvmlDeviceGetSerial nvmlDeviceGetVbiosVersion nvmlDeviceGetPciInfo
+    """.split()
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -21,9 +26,18 @@ def _find(program: Program) -> Iterator[Mistake]:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                 continue
             makers = _makers(program, call.func.value)
-            if any((program.names.qualify(m.func) or "").rsplit(".", 1)[-1] in _TEXTS for m in makers) and any((program.names.qualify(m.func) or "").startswith(packages) for m in makers):  # fmt: skip
+            if any(
+                (program.names.qualify(m.func) or "").rsplit(".", 1)[-1] in _TEXTS for m in makers
+            ) and any((program.names.qualify(m.func) or "").startswith(packages) for m in makers):
                 edits = program.edit(call, ast.unparse(call.func.value))
-                yield Mistake(call, "NVML's names are text today: decode raises an AttributeError", program.edited_line(edits) if edits else with_replaced(program, call, ast.unparse(call.func.value)), edits)  # fmt: skip
+                yield Mistake(
+                    call,
+                    "NVML's names are text today: decode raises an AttributeError",
+                    program.edited_line(edits)
+                    if edits
+                    else with_replaced(program, call, ast.unparse(call.func.value)),
+                    edits,
+                )
     started = [step for package in packages for step in program.calls(f"{package}.nvmlInit")]
     if (
         started
@@ -53,36 +67,12 @@ def _makers(program: Program, node: ast.expr) -> list[ast.Call]:
 
 
 RULE = Rule(
-    code="lint.nvml_bytes",
     severity=Severity.FINDING,
     title="a name from NVML is decoded, though it is text",
-    why="Old versions of pynvml returned bytes; nvidia-ml-py gives str since 11.515, which has no decode. An NVML that is never shut down is a note.",
-    wrong="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-print(pynvml.nvmlDeviceGetName(handle).decode("utf-8"))
-pynvml.nvmlShutdown()
-""",
-    right="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-print(pynvml.nvmlDeviceGetName(handle))
-pynvml.nvmlShutdown()
-""",
-    near_miss="""\
-import pynvml
-
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-name = pynvml.nvmlDeviceGetName(handle)
-if isinstance(name, bytes):
-    name = name.decode()
-pynvml.nvmlShutdown()
-""",
+    why=(
+        "Old versions of pynvml returned bytes; nvidia-ml-py gives str since 11.515, which has no decode. "
+        "An NVML that is never shut down is a note."
+    ),
     find=_find,
     fixes=True,
 )

@@ -42,7 +42,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _same_run(first: Step, later: Step) -> bool:
-    """Whether whoever comes to the later step has passed the first: no condition parts the two."""
+    """Whether every path to the later step passes the first: no condition separates them."""
     return first.where.entry is later.where.entry and not any(
         ast.unparse(a.test) == ast.unparse(b.test) and a.holds is not b.holds
         for a in first.where.guards
@@ -51,42 +51,11 @@ def _same_run(first: Step, later: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.optimizer_before_sharding",
     severity=Severity.FINDING,
     title="the optimizer is built before FSDP shards the model",
-    why="Sharding puts new parameters in the place of the old ones. An optimizer that was built before keeps the old ones: it steps, but the model does not learn.",
-    wrong="""\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-
-def build(mesh):
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    fully_shard(model, mesh=mesh)
-    return model, optimizer
-""",
-    right="""\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-
-def build(mesh):
-    model = torch.nn.Linear(4, 4)
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return model, optimizer
-""",
-    near_miss="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-
-def build():
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    model = DistributedDataParallel(model)
-    return model, optimizer
-""",
+    why=(
+        "Sharding puts new parameters in the place of the old ones. An optimizer that was built before "
+        "keeps the old ones: it steps, but the model does not learn."
+    ),
     find=_find,
 )

@@ -28,7 +28,11 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
     for step in program.calls(*sorted(DDP_CLASSES)):
         ids = keyword(step.node, "device_ids")
         uses += list(ids.elts) if isinstance(ids, ast.List) else []
-    uses += [step.node.args[1] for step in program.calls("torch.device") if isinstance(step.node, ast.Call) and len(step.node.args) == 2]  # fmt: skip
+    uses += [
+        step.node.args[1]
+        for step in program.calls("torch.device")
+        if isinstance(step.node, ast.Call) and len(step.node.args) == 2
+    ]
     uses += [
         step.node.args[0]
         for name in ("to", "cuda")
@@ -61,7 +65,7 @@ def _find_devices(program: Program) -> Iterator[Mistake]:
 
 
 def _local_rank(program: Program, use: ast.expr) -> str:
-    """What gives the number of the GPU in place of the rank, in the words of the launcher that gave the rank."""
+    """The expression for the GPU's number in place of the rank, for the launcher that set the rank."""
     for value in program.values.of(use):
         if value.node is not None and _is_horovods(program, value.node):
             return ast.unparse(value.node).replace(".rank()", ".local_rank()")
@@ -124,35 +128,11 @@ def _find_ranks(program: Program) -> Iterator[Mistake]:
 
 
 RULE = Rule(
-    code="lint.rank_as_device",
     severity=Severity.FINDING,
     title="the rank of the job and the local rank are mixed up",
-    why="On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not there, or two processes call themselves rank 0 and the group never forms.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank())
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-dist.destroy_process_group()
-""",
+    why=(
+        "On one machine the two are equal; on two they are not. Rank 8 then asks for GPU 8, which is not "
+        "there, or two processes call themselves rank 0 and the group never forms."
+    ),
     find=_find,
 )

@@ -1,4 +1,4 @@
-"""Ranks that take turns, or that one process plays one after the other."""
+"""Ranks that take turns, or that one process runs one after the other."""
 
 import ast
 from collections.abc import Iterator
@@ -14,17 +14,27 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.uses_horovod or program.owner or not (program.opens_group or program.ddp_steps):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in (*program.backwards, *program.methods.get("step", []), *program.opens_group):
         for loop in step.where.loops:
-            if not _is_over_ranks(program, loop) or loop in told or step.where.spawned:
+            if not _is_over_ranks(program, loop) or loop in reported or step.where.spawned:
                 continue
             if step.node in [s.node for s in program.opens_group] and _plays_ranks(program, step, loop):
-                told.add(loop)
-                yield Mistake(loop, "one process runs all ranks one after the other: the first waits forever for the second", "", advice="start one process for each rank, by torchrun or mp.spawn, without this loop")  # fmt: skip
+                reported.add(loop)
+                yield Mistake(
+                    loop,
+                    "one process runs all ranks one after the other: the first waits forever for the second",
+                    "",
+                    advice="start one process for each rank, by torchrun or mp.spawn, without this loop",
+                )
             elif takes_turns(program, step, loop):
-                told.add(loop)
-                yield Mistake(loop, "the ranks take turns: only one of them trains at a time", "", advice="leave the loop out: each rank does its own part, and all at the same time")  # fmt: skip
+                reported.add(loop)
+                yield Mistake(
+                    loop,
+                    "the ranks take turns: only one of them trains at a time",
+                    "",
+                    advice="leave the loop out: each rank does its own part, and all at the same time",
+                )
 
 
 def _is_over_ranks(program: Program, loop: Loop) -> bool:
@@ -66,72 +76,11 @@ def _plays_ranks(program: Program, step: Step, loop: Loop) -> bool:
 
 
 RULE = Rule(
-    code="lint.ranks_in_a_loop",
     severity=Severity.FINDING,
     title="a loop over the ranks makes them work one after the other",
-    why="Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or runs all ranks in one process, which waits forever for a second one.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    world_size = 4
-    for rank in range(world_size):
-        run(rank, world_size)
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    world_size = 4
-    mp.spawn(run, args=(world_size,), nprocs=world_size)
-""",
-    near_miss="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    for turn in range(world_size):
-        if rank == turn:
-            print("rank", rank)
-        dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    world_size = 4
-    processes = []
-    for rank in range(world_size):
-        process = mp.Process(target=run, args=(rank, world_size))
-        process.start()
-        processes.append(process)
-""",
+    why=(
+        "Every rank runs the whole script by itself. A loop over ranks makes them wait for each other, or "
+        "runs all ranks in one process, which waits forever for a second one."
+    ),
     find=_find,
 )

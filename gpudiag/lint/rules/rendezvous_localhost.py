@@ -1,4 +1,4 @@
-"""Machines that are told to meet on localhost, where each finds only itself."""
+"""A rendezvous on localhost for several machines, each of which finds only itself there."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,13 @@ def _find(program: Program) -> Iterator[Mistake]:
             found = _judge(script, launch)
             if found is not None:
                 message, fix, severity = found
-                yield Mistake(step.node, message, "", severity=severity, advice=f"give all machines the name of the first one: {fix}")  # fmt: skip
+                yield Mistake(
+                    step.node,
+                    message,
+                    "",
+                    severity=severity,
+                    advice=f"give all machines the name of the first one: {fix}",
+                )
 
 
 def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iterator[Mistake]:
@@ -30,9 +36,13 @@ def find_commands(lines: tuple[Line, ...], *, run: bool, editable: bool) -> Iter
             message, fix, severity = found
             line = next((launch.places[n] for n in _ENDPOINTS if n in launch.places), launch.line)
             yield Mistake(
-                ast.Pass(), message, "", severity=severity if run else Severity.NOTE, line=line,
+                ast.Pass(),
+                message,
+                "",
+                severity=severity if run else Severity.NOTE,
+                line=line,
                 advice=f"give all machines the name of the first one: {fix}",
-            )  # fmt: skip
+            )
     yield from _find_address(script, run=run)
 
 
@@ -59,12 +69,16 @@ def _judge(script: LaunchScript, launch: Launch) -> tuple[str, str, Severity | N
             )
         fallback = _fallback(script, host)
         if fallback is not None:
-            return f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone", fix, Severity.NOTE  # fmt: skip
+            return (
+                f"{nodes} machines meet on localhost where {fallback} cannot be had: each then waits alone",
+                fix,
+                Severity.NOTE,
+            )
     return None
 
 
 def _fallback(script: LaunchScript, host: str) -> str | None:
-    """The variable of an endpoint that is localhost where the right value is not there; None where there is none."""
+    """The endpoint's variable that is localhost where the right value is missing; None if there is none."""
     name = host.strip("${}").split(":")[0]
     text, _ = script.variables.get(name, ("", None))
     return f"${name}" if "echo localhost" in text or "echo 127.0.0.1" in text else None
@@ -87,39 +101,15 @@ def _find_address(script: LaunchScript, *, run: bool) -> Iterator[Mistake]:
     )
 
 
+# Source: torchrun's documentation; a report of a Slurm script (pith-train#91).
 RULE = Rule(
-    code="lint.rendezvous_localhost",
     severity=Severity.FINDING,
     title="several machines are to meet on localhost",
-    why="localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for the others there, and ends with a timeout. Name the first machine: under Slurm, the first of `scontrol show hostnames`.",
-    wrong="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=2 --rdzv-endpoint=localhost:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    right="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=2 --rdzv-endpoint=node-a:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
-    near_miss="""\
-import subprocess
-
-subprocess.run(
-    "torchrun --nnodes=1 --rdzv-endpoint=localhost:29500 train.py",
-    shell=True,
-    check=True,
-)
-""",
+    why=(
+        "localhost is another machine on each machine. Every launcher opens its own rendezvous, waits for "
+        "the others there, and ends with a timeout. Name the first machine: under Slurm, the first of "
+        "`scontrol show hostnames`."
+    ),
     find=_find,
     find_commands=find_commands,
-    source="torchrun's documentation; a report of a Slurm script (pith-train#91)",
 )

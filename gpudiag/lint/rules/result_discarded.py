@@ -1,4 +1,4 @@
-"""What a call gives back, and nobody takes."""
+"""A call whose result is discarded."""
 
 import ast
 from collections.abc import Iterator
@@ -9,9 +9,21 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES
 from gpudiag.model.lint import Severity
 
-_HOROVOD = frozenset({"allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "grouped_allreduce", "DistributedOptimizer", "broadcast_object", "allgather_object"})  # fmt: skip
+_HOROVOD = frozenset(
+    """
+    allreduce allgather broadcast alltoall reducescatter grouped_allreduce DistributedOptimizer
+    broadcast_object allgather_object
+    """.split()
+)
 _ACCELERATE = frozenset({"prepare", "gather", "gather_for_metrics", "reduce", "pad_across_processes"})
-_OTHERS = frozenset({*DDP_CLASSES, "torch.nn.DataParallel", "datasets.distributed.split_dataset_by_node", "torch.distributed.fsdp.FullyShardedDataParallel"})  # fmt: skip
+_OTHERS = frozenset(
+    {
+        *DDP_CLASSES,
+        "torch.nn.DataParallel",
+        "datasets.distributed.split_dataset_by_node",
+        "torch.distributed.fsdp.FullyShardedDataParallel",
+    }
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -47,14 +59,29 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{_taker(call)} = {text}",
             )
         elif package == "torch.distributed" and is_constant(keyword(call, "async_op"), True):
-            yield Mistake(call, "the handle of an asynchronous collective is dropped: nothing waits for its end", f"work = {text}; work.wait()  # before the tensor is used")  # fmt: skip
+            yield Mistake(
+                call,
+                "the handle of an asynchronous collective is dropped: nothing waits for its end",
+                f"work = {text}; work.wait()  # before the tensor is used",
+            )
     for statement in program.nodes:
         if (
             isinstance(statement, ast.Expr)
             and isinstance(statement.value, ast.Call)
             and program.names.qualify(statement.value.func) == "torch.cuda.device"
         ):
-            yield Mistake(statement.value, "torch.cuda.device is a context manager: without `with` it changes nothing", with_replaced(program, statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")), program.edit(statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")))  # fmt: skip
+            yield Mistake(
+                statement.value,
+                "torch.cuda.device is a context manager: without `with` it changes nothing",
+                with_replaced(
+                    program,
+                    statement.value.func,
+                    ast.unparse(statement.value.func).replace(".device", ".set_device"),
+                ),
+                program.edit(
+                    statement.value.func, ast.unparse(statement.value.func).replace(".device", ".set_device")
+                ),
+            )
 
 
 def _taker(call: ast.Call) -> str:
@@ -66,38 +93,12 @@ def _taker(call: ast.Call) -> str:
 
 
 RULE = Rule(
-    code="lint.result_discarded",
     severity=Severity.FINDING,
     title="the result of a collective or a wrapper is discarded",
-    why="Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not change their arguments. An asynchronous collective has not ended until its handle was waited for. torch.cuda.device does nothing without `with`.",
-    wrong="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-value = torch.ones(1)
-hvd.allreduce(value)
-print(value)
-""",
-    right="""\
-import horovod.torch as hvd
-import torch
-
-hvd.init()
-value = torch.ones(1)
-value = hvd.allreduce(value)
-print(value)
-""",
-    near_miss="""\
-import horovod.torch as hvd
-import torch
-import torch.distributed as dist
-
-hvd.init()
-value = torch.ones(1)
-hvd.allreduce_(value)
-work = dist.all_reduce(value, async_op=True)
-work.wait()
-""",
+    why=(
+        "Horovod's allreduce, Accelerate's gather and prepare, and DDP return a new object and do not "
+        "change their arguments. An asynchronous collective has not ended until its handle was waited for. "
+        "torch.cuda.device does nothing without `with`."
+    ),
     find=_find,
 )

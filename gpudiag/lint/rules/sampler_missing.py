@@ -12,7 +12,17 @@ from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text", "world_size", "world_size_text"}
-_BY_HAND = ("split_dataset_by_node", "webdataset", "wds", "get_worker_info", "IterableDataset", "nvidia.dali", "shard", "StatefulDataLoader", "DistributedDataLoader")  # fmt: skip
+_BY_HAND = (
+    "split_dataset_by_node",
+    "webdataset",
+    "wds",
+    "get_worker_info",
+    "IterableDataset",
+    "nvidia.dali",
+    "shard",
+    "StatefulDataLoader",
+    "DistributedDataLoader",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -20,10 +30,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if program.mentions(*_BY_HAND) or _seeds_by_rank(program):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for loader, loop, step in training_loaders(program):
         if (
-            loader in told
+            loader in reported
             or not _is_for_training(program, loader, loop)
             or hides(program, loader, "sampler", "batch_sampler")
             or sampler_of(loader)
@@ -35,19 +45,27 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if program.values.depends_on(loader, _BY_RANK):
             continue
-        told.add(loader)
+        reported.add(loader)
         shown = ast.unparse(data)
         if program.uses_horovod:
             sampler = f"DistributedSampler({shown}, num_replicas=hvd.size(), rank=hvd.rank())"
         else:
             sampler = f"DistributedSampler({shown})"
         keywords = [k for k in loader.keywords if k.arg != "shuffle"]
-        fixed = ast.Call(loader.func, loader.args[:2], [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)])  # fmt: skip
-        yield Mistake(loader, "the training loader has no DistributedSampler: every rank reads all of the data", with_replaced(program, loader, ast.unparse(fixed)))  # fmt: skip
+        fixed = ast.Call(
+            loader.func,
+            loader.args[:2],
+            [*keywords, ast.keyword("sampler", ast.parse(sampler, mode="eval").body)],
+        )
+        yield Mistake(
+            loader,
+            "the training loader has no DistributedSampler: every rank reads all of the data",
+            with_replaced(program, loader, ast.unparse(fixed)),
+        )
 
 
 def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
-    """Whether it is this loader that trains, where a loop takes now one and now another: `for batch in loaders[phase]`."""
+    """Whether this loader trains, where one loop reads several: `for batch in loaders[phase]`."""
     several = sorted(loaders_of(program, loop), key=lambda call: program.names.order.get(call, 0))
     if any(sampler_of(other) or batch_sampler_of(other) for other in several):
         return False
@@ -55,7 +73,7 @@ def _is_for_training(program: Program, loader: ast.Call, loop: Loop) -> bool:
 
 
 def _averages(program: Program) -> bool:
-    """Whether the ranks of this script train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
+    """Whether the ranks train one model: it is wrapped in DDP, or Horovod's optimizer averages."""
     return bool(program.ddp_steps and (program.opens_group or not program.script.whole)) or any(
         name == "DistributedOptimizer" for name, _ in program.calls_within("horovod.torch")
     )
@@ -83,7 +101,7 @@ def _knows_ranks(program: Program, owner: ast.ClassDef) -> bool:
 
 
 def _seeds_by_rank(program: Program) -> bool:
-    """Whether each rank draws an order of its own."""
+    """Whether each rank draws its own order."""
     for name in (
         "torch.manual_seed",
         "torch.Generator",
@@ -102,61 +120,11 @@ def _seeds_by_rank(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.sampler_missing",
     severity=Severity.FINDING,
     title="the training data is not split among the ranks",
-    why="Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one GPU, and every sample is learned once per rank.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-loader = DataLoader(data, batch_size=8, shuffle=True)
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(inputs), targets).backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(inputs), targets).backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Subset, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-mine = Subset(data, range(dist.get_rank(), 64, dist.get_world_size()))
-loader = DataLoader(mine, batch_size=8, shuffle=True)
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(inputs), targets).backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
+    why=(
+        "Without a DistributedSampler each rank reads all of the data: an epoch takes as long as on one "
+        "GPU, and every sample is learned once per rank."
+    ),
     find=_find,
 )

@@ -10,7 +10,15 @@ from gpudiag.lint.values import RANKS
 from gpudiag.model.lint import Severity
 
 _BY_RANK = RANKS | {"rank_text", "local_rank_text"}
-_SHARDED = ("fully_shard", "FullyShardedDataParallel", "FSDP", "distribute_tensor", "parallelize_module", "checkpoint_wrapper", "rpc")  # fmt: skip
+_SHARDED = (
+    "fully_shard",
+    "FullyShardedDataParallel",
+    "FSDP",
+    "distribute_tensor",
+    "parallelize_module",
+    "checkpoint_wrapper",
+    "rpc",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -20,16 +28,16 @@ def _find(program: Program) -> Iterator[Mistake]:
         program
     ):
         return
-    told = set()
+    reported = set()
     for step in program.calls("torch.save"):
         path = argument(step.node, 1, "f")
-        if step.node in told or path is None or step.where.handling:
+        if step.node in reported or path is None or step.where.handling:
             continue
         if program.which_ranks(step) is not None or not _in_a_rank(program, step):
             continue
         if program.values.depends_on(path, _BY_RANK) or _is_elsewhere(program, path):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         rank = "hvd.rank()" if program.uses_horovod else "dist.get_rank()"
         yield Mistake(
             step.node,
@@ -67,45 +75,12 @@ def _is_elsewhere(program: Program, path: ast.expr) -> bool:
 
 
 RULE = Rule(
-    code="lint.save_on_every_rank",
     severity=Severity.FINDING,
     title="every rank saves to the same file",
-    why="The ranks write the file at the same time, and the result may be broken; on a shared disk each checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it next.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-if dist.get_rank() == 0:
-    torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-torch.save(torch.get_rng_state(), f"random_state_{rank}.pt")
-if rank != 0:
-    dist.destroy_process_group()
-    raise SystemExit(0)
-torch.save(model.module.state_dict(), "checkpoint.pt")
-dist.destroy_process_group()
-""",
+    why=(
+        "The ranks write the file at the same time, and the result may be broken; on a shared disk each "
+        "checkpoint is also written once per rank. Let rank 0 save, and the others wait where they read it "
+        "next."
+    ),
     find=_find,
 )

@@ -38,19 +38,23 @@ def _find_in_branches(program: Program, calls: dict[ast.AST, tuple[str, Step]]) 
             continue  # one of the two only gives, or only takes
         first, second = ours[0], theirs[0]
         if first[0] == second[0]:
-            yield _mistake(first[0], second[1], f"here and in line {program.line_at(getattr(first[1], 'lineno', 1)).number}")  # fmt: skip
+            yield _mistake(
+                first[0],
+                second[1],
+                f"here and in line {program.line_at(getattr(first[1], 'lineno', 1)).number}",
+            )
 
 
 def _find_on_all(program: Program, calls: dict[ast.AST, tuple[str, Step]]) -> Iterator[Mistake]:
     """A send and a receive that every rank makes in the same order."""
-    told: set[ast.AST | None] = set()
+    seen: set[ast.AST | None] = set()
     for node, (word, step) in calls.items():
         home = step.where.stack[-1] if step.where.stack else None
-        if home in told or program.which_ranks(step) is not None or step.where.handling:
+        if home in seen or program.which_ranks(step) is not None or step.where.handling:
             continue
         if any(program.ranks.lets_some_through(guard) for guard in step.where.guards):
             continue
-        told.add(home)
+        seen.add(home)
         later = [
             other
             for other, (their_word, their_step) in calls.items()
@@ -71,7 +75,12 @@ def _mistake(word: str, node: ast.AST, where: str) -> Mistake:
         message = (
             f"the ranks send before they receive, {where}: a send may wait until the other rank receives"
         )
-    return Mistake(node, message, "", advice="let the even ranks send first and the odd ones receive first, or use dist.batch_isend_irecv")  # fmt: skip
+    return Mistake(
+        node,
+        message,
+        "",
+        advice="let the even ranks send first and the odd ones receive first, or use dist.batch_isend_irecv",
+    )
 
 
 def _is_about_ranks(program: Program, test: ast.expr) -> bool:
@@ -89,52 +98,14 @@ def _in_order(
     return [(calls[node][0], node) for node in sorted(found, key=lambda n: program.names.order.get(n, 0))]
 
 
+# Source: torch's documentation of point-to-point communication.
 RULE = Rule(
-    code="lint.send_recv_order",
     severity=Severity.FINDING,
     title="two ranks both receive first, or both send first",
-    why="send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both send first, it depends on buffers whether a send returns: under NCCL, and for large tensors under gloo, it does not.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(4)
-if dist.get_rank() == 0:
-    dist.recv(value, src=1)
-    dist.send(value, dst=1)
-else:
-    dist.recv(value, src=0)
-    dist.send(value, dst=0)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-value = torch.zeros(4)
-if dist.get_rank() == 0:
-    dist.send(value, dst=1)
-    dist.recv(value, src=1)
-else:
-    dist.recv(value, src=0)
-    dist.send(value, dst=0)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-value = torch.zeros(4)
-if rank > 0:
-    dist.recv(value, src=rank - 1)
-if rank < size - 1:
-    dist.send(value, dst=rank + 1)
-dist.destroy_process_group()
-""",
+    why=(
+        "send and recv wait for the other side. If both ranks receive first, no rank ever sends. If both "
+        "send first, it depends on buffers whether a send returns: under NCCL, and for large tensors under "
+        "gloo, it does not."
+    ),
     find=_find,
-    source="torch's documentation of point-to-point communication",
 )

@@ -10,7 +10,15 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import INIT
 from gpudiag.model.lint import Severity
 
-_CHOSEN_BY = ("set_device", "set_device_index", "init_device_mesh", "CUDA_VISIBLE_DEVICES", "device_id", "set_default_device", "device_ids")  # fmt: skip
+_CHOSEN_BY = (
+    "set_device",
+    "set_device_index",
+    "init_device_mesh",
+    "CUDA_VISIBLE_DEVICES",
+    "device_id",
+    "set_default_device",
+    "device_ids",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -41,7 +49,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _on_gpus(program: Program) -> bool:
-    """Whether the group is NCCL's, or may be: ranks under gloo can share a GPU, and often stand alone on a machine."""
+    """Whether the group may be NCCL's: ranks under gloo can share a GPU, and often are alone on a machine."""
     for step in program.calls(INIT):
         values = program.values.of(_backend(step)) if _backend(step) is not None else ()
         if any(is_constant(value.node, "gloo", "mpi") for value in values):
@@ -67,7 +75,11 @@ def _is_bare_cuda(program: Program, node: ast.expr) -> bool:
     """Whether a device is `cuda` without a number, perhaps `cpu` where there is none."""
     texts = []
     for value in program.values.of(node):
-        made = value.node.args[0] if value.kind == "device" and isinstance(value.node, ast.Call) and len(value.node.args) == 1 else value.node  # fmt: skip
+        made = (
+            value.node.args[0]
+            if value.kind == "device" and isinstance(value.node, ast.Call) and len(value.node.args) == 1
+            else value.node
+        )
         parts = [made.body, made.orelse] if isinstance(made, ast.IfExp) else [made]
         texts += [part.value if isinstance(part, ast.Constant) else None for part in parts]
     return "cuda" in texts and all(text in ("cuda", "cpu") for text in texts)
@@ -83,45 +95,11 @@ def _is_model(program: Program, step: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.set_device_missing",
     severity=Severity.FINDING,
     title="the model goes to the current GPU, and no rank has chosen one",
-    why="`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-model = torch.nn.Linear(4, 4).cuda()
-model = DistributedDataParallel(model)
-dist.destroy_process_group()
-""",
-    right="""\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-model = torch.nn.Linear(4, 4).cuda()
-model = DistributedDataParallel(model)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-model = torch.nn.Linear(4, 4).to(device)
-model = DistributedDataParallel(model, device_ids=[device.index])
-dist.destroy_process_group()
-""",
+    why=(
+        "`.cuda()` and `cuda` without a number mean GPU 0 until torch.cuda.set_device is called: all ranks "
+        "of a machine share it, run out of its memory, or NCCL refuses two ranks on one GPU."
+    ),
     find=_find,
 )

@@ -1,4 +1,4 @@
-"""A DistributedSampler that shuffles in one and the same order in every epoch."""
+"""A DistributedSampler that shuffles in the same order in every epoch."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from gpudiag.model.lint import Severity
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or program.uses_accelerate:
         return
-    told: set[ast.AST] = set()
+    seen: set[ast.AST] = set()
     calls = program.methods.get("set_epoch", [])
     for loader, loop, step in training_loaders(program):
         samplers = samples_by_rank(program, sampler_of(loader))
@@ -33,9 +33,9 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         epochs = _loops_around(step, loop)
         around = [outer for outer in epochs if repeats(program, outer)]
-        if not around or samplers[0] in told:
+        if not around or samplers[0] in seen:
             continue
-        told.add(samplers[0])
+        seen.add(samplers[0])
         if not calls and not program.mentions("set_epoch"):
             yield _missing(program, loader, samplers[0], around[-1])
         elif calls and all(_is_stuck(program, call, epochs) for call in calls):
@@ -43,15 +43,15 @@ def _find(program: Program) -> Iterator[Mistake]:
     if not calls and not program.mentions("set_epoch") and program.backwards:
         for loader, loop in _loaders_drawn_from(program):
             samplers = samples_by_rank(program, sampler_of(loader))
-            if samplers and all(map(shuffles, samplers)) and samplers[0] not in told:
-                told.add(samplers[0])
+            if samplers and all(map(shuffles, samplers)) and samplers[0] not in seen:
+                seen.add(samplers[0])
                 yield _missing(program, loader, samplers[0], loop)
-    if not told:
+    if not seen:
         yield from _find_stuck(program, calls)
 
 
 def _loaders_drawn_from(program: Program) -> Iterator[tuple[ast.Call, Loop]]:
-    """Loaders of which a generator gives batches without end, each with the loop that begins them again."""
+    """Loaders that an endless generator reads, each with the loop that restarts it."""
     for step in program.steps:
         loop = step.node
         if not isinstance(loop, ast.For) or not step.where.loops or step.where.stack[-1:] == ():
@@ -91,7 +91,7 @@ def _loops_around(step: Step, loop: Loop) -> list[Loop]:
 
 
 def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
-    """Whether a call of set_epoch gives the same number every time: a literal, or a name that never changes."""
+    """Whether a call of set_epoch passes the same number each time: a literal, or a constant name."""
     if not isinstance(call.node, ast.Call) or not call.node.args:
         return False
     given = call.node.args[0]
@@ -110,21 +110,36 @@ def _is_stuck(program: Program, call: Step, epochs: list[Loop]) -> bool:
         return False
     bindings = program.names.bindings_of(given)
     fixed = [b for b in bindings if isinstance(b.value, ast.Constant) and not b.added and not b.path]
-    return bool(bindings) and len(bindings) == len(fixed) == 1 and not any(b.node in set(program.names.ancestors(call.node)) for b in bindings)  # fmt: skip
+    return (
+        bool(bindings)
+        and len(bindings) == len(fixed) == 1
+        and not any(b.node in set(program.names.ancestors(call.node)) for b in bindings)
+    )
 
 
 def _epoch_of(loop: Loop) -> str:
-    return ast.unparse(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) and isinstance(loop.target, ast.Name) and loop.target.id != "_" else "epoch"  # fmt: skip
+    return (
+        ast.unparse(loop.target)
+        if isinstance(loop, ast.For | ast.AsyncFor)
+        and isinstance(loop.target, ast.Name)
+        and loop.target.id != "_"
+        else "epoch"
+    )
 
 
 def _missing(program: Program, loader: ast.Call, sampler: ast.Call, loop: Loop) -> Mistake:
     name = _name_of(program, sampler)
     receiver = name or f"{_name_of(program, loader) or 'loader'}.sampler"
-    return Mistake(sampler, "set_epoch is never called: every epoch reads the samples in the same order", f"{receiver}.set_epoch({_epoch_of(loop)})", place=first_in(program, loop))  # fmt: skip
+    return Mistake(
+        sampler,
+        "set_epoch is never called: every epoch reads the samples in the same order",
+        f"{receiver}.set_epoch({_epoch_of(loop)})",
+        place=first_in(program, loop),
+    )
 
 
 def _name_of(program: Program, call: ast.Call) -> str | None:
-    """The name that a script gives to what a call makes."""
+    """The name to which the script assigns the result of a call."""
     statement = program.names.statement_of(call)
     if isinstance(statement, ast.Assign) and any(call is part for part in ast.walk(statement.value)):
         held = statement.value
@@ -140,71 +155,20 @@ def _stuck(program: Program, call: Step, loop: Loop) -> Mistake:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         else "sampler"
     )
-    return Mistake(node, "set_epoch gets the same number in every epoch, so the order repeats", f"{receiver}.set_epoch({_epoch_of(loop)})", place=replace(first_in(program, loop), moves=True))  # fmt: skip
+    return Mistake(
+        node,
+        "set_epoch gets the same number in every epoch, so the order repeats",
+        f"{receiver}.set_epoch({_epoch_of(loop)})",
+        place=replace(first_in(program, loop), moves=True),
+    )
 
 
 RULE = Rule(
-    code="lint.set_epoch_missing",
     severity=Severity.FINDING,
     title="set_epoch is never called on a DistributedSampler that shuffles",
-    why="The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in the same order, and training gets worse without an error.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-loader = DataLoader(data, 8, sampler=DistributedSampler(data))
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(10):
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-sampler = DistributedSampler(data)
-loader = DataLoader(data, 8, sampler=sampler)
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(10):
-    sampler.set_epoch(epoch)
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(64, 4), torch.randn(64, 4))
-loader = DataLoader(data, 8, sampler=DistributedSampler(data))
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for inputs, targets in loader:
-    optimizer.zero_grad()
-    loss = torch.nn.functional.mse_loss(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
+    why=(
+        "The sampler draws its order from its seed and the epoch. Without set_epoch every epoch is read in "
+        "the same order, and training gets worse without an error."
+    ),
     find=_find,
 )

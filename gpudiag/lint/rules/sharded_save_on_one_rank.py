@@ -11,8 +11,21 @@ from gpudiag.lint.trace import Step
 from gpudiag.lint.vocabulary import FSDP1, FULLY_SHARD
 from gpudiag.model.lint import Severity
 
-_STATES = ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict", "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict")  # fmt: skip
-_OF_FSDP1 = ("summon_full_params", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict", "scatter_full_optim_state_dict")  # fmt: skip
+_STATES = (
+    "get_state_dict",
+    "get_model_state_dict",
+    "get_optimizer_state_dict",
+    "set_state_dict",
+    "set_model_state_dict",
+    "set_optimizer_state_dict",
+)
+_OF_FSDP1 = (
+    "summon_full_params",
+    "optim_state_dict",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "scatter_full_optim_state_dict",
+)
 _CHECKPOINT = (
     *(f"torch.distributed.checkpoint.{name}" for name in ("save", "async_save", "load")),
     *(f"torch.distributed.checkpoint.state_dict.{name}" for name in _STATES),
@@ -22,21 +35,31 @@ _ENGINE = ("save_checkpoint", "load_checkpoint", "save_16bit_model", "backward",
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for what, step in _needing_all(program):
-        if step.node in told or program.which_ranks(step) is not Which.ONE or step.where.handling:
+        if step.node in reported or program.which_ranks(step) is not Which.ONE or step.where.handling:
             continue
         if any("world_size" in ast.unparse(guard.test) for guard in step.where.guards):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         place = next((p for g in step.where.guards if (p := out_of(program, step.node, g)) is not None), None)
-        yield moved(program, step.node, f"{what} needs every rank, and only one calls it", place, "let every rank call it; only the writing of a file is for one")  # fmt: skip
+        yield moved(
+            program,
+            step.node,
+            f"{what} needs every rank, and only one calls it",
+            place,
+            "let every rank call it; only the writing of a file is for one",
+        )
 
 
 def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
     for name in _ENGINE:
         for step in program.methods.get(name, []):
-            receiver = step.node.func.value if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute) else None  # fmt: skip
+            receiver = (
+                step.node.func.value
+                if isinstance(step.node, ast.Call) and isinstance(step.node.func, ast.Attribute)
+                else None
+            )
             if program.values.kinds(receiver) == {"engine"}:
                 yield f"the engine's {name}", step
     for name in _CHECKPOINT:
@@ -64,51 +87,11 @@ def _needing_all(program: Program) -> Iterator[tuple[str, Step]]:
 
 
 RULE = Rule(
-    code="lint.sharded_save_on_one_rank",
     severity=Severity.FINDING,
     title="a sharded model is saved or loaded on one rank",
-    why="Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits forever. Let all ranks call it; put only the writing of the file under `if rank == 0`.",
-    wrong="""\
-import deepspeed
-import torch.distributed as dist
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for batch in batches:
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-    if dist.get_rank() == 0:
-        engine.save_checkpoint("checkpoints")
-""",
-    right="""\
-import deepspeed
-import torch.distributed as dist
-
-
-def train(model, batches, config):
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    for batch in batches:
-        loss = engine(batch)
-        engine.backward(loss)
-        engine.step()
-    engine.save_checkpoint("checkpoints")
-    if dist.get_rank() == 0:
-        print("saved")
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(batches):
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), "weights.pt")
-""",
+    why=(
+        "Each rank has only its shard. Assembling a checkpoint is a collective, so rank 0 alone waits "
+        "forever. Let all ranks call it; put only the writing of the file under `if rank == 0`."
+    ),
     find=_find,
 )

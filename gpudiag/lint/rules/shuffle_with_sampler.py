@@ -1,4 +1,4 @@
-"""A DataLoader that is told to shuffle and given a sampler."""
+"""A DataLoader with shuffle=True and a sampler."""
 
 import ast
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in program.calls(LOADER):
         call = step.node
-        if not isinstance(call, ast.Call) or call in told:
+        if not isinstance(call, ast.Call) or call in reported:
             continue
         given = argument(call, 2, "shuffle")
         if given is None or not is_constant(given, True):
@@ -26,7 +26,7 @@ def _find(program: Program) -> Iterator[Mistake]:
                 continue
             if _excluded(program, step.where.guards, sampler):
                 continue
-            told.add(call)
+            reported.add(call)
             edits = program.edit(given, "False")
             fix = program.edited_line(edits) if edits else with_replaced(program, given, "False")
             yield Mistake(
@@ -36,40 +36,18 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 def _excluded(program: Program, guards: tuple[object, ...], sampler: ast.expr | None) -> bool:
     """Whether the loader is built only where the sampler is None."""
-    return any(sampler is not None and ast.unparse(sampler) in ast.unparse(getattr(guard, "test", ast.Constant(""))) for guard in guards)  # fmt: skip
+    return any(
+        sampler is not None and ast.unparse(sampler) in ast.unparse(getattr(guard, "test", ast.Constant("")))
+        for guard in guards
+    )
 
 
 RULE = Rule(
-    code="lint.shuffle_with_sampler",
     severity=Severity.FINDING,
     title="a DataLoader has shuffle=True and a sampler",
-    why="The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself.",
-    wrong="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data):
-    sampler = DistributedSampler(data)
-    return DataLoader(data, batch_size=32, shuffle=True, sampler=sampler)
-""",
-    right="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data):
-    sampler = DistributedSampler(data)
-    return DataLoader(data, batch_size=32, shuffle=False, sampler=sampler)
-""",
-    near_miss="""\
-from torch.utils.data import DataLoader, DistributedSampler
-
-
-def loader(data, distributed):
-    sampler = DistributedSampler(data) if distributed else None
-    return DataLoader(
-        data, batch_size=32, shuffle=(sampler is None), sampler=sampler
-    )
-""",
+    why=(
+        "The two exclude each other: DataLoader raises a ValueError. A DistributedSampler shuffles by itself."
+    ),
     find=_find,
     fixes=True,
 )

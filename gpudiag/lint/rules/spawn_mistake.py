@@ -13,18 +13,22 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    told = set()
+    seen = set()
     for step in program.calls(*sorted(SPAWN)):
-        if step.node in told:
+        if step.node in seen:
             continue
-        told.add(step.node)
+        seen.add(step.node)
         yield from _judge(program, step)
 
 
 def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     given = argument(step.node, 0, "fn")
     if isinstance(given, ast.Call) and not _makes_function(program, given):
-        yield Mistake(step.node, "mp.spawn gets the result of a call instead of a function", with_replaced(program, given, ast.unparse(given.func)))  # fmt: skip
+        yield Mistake(
+            step.node,
+            "mp.spawn gets the result of a call instead of a function",
+            with_replaced(program, given, ast.unparse(given.func)),
+        )
         return
     function = program.values.function_of(given)
     if function is None:
@@ -32,13 +36,30 @@ def _judge(program: Program, step: Step) -> Iterator[Mistake]:
     if program.script.kind == "notebook" and not is_constant(
         keyword(step.node, "start_method"), "fork", "forkserver"
     ):
-        yield Mistake(step.node, "a function of a notebook cannot be found by the processes that mp.spawn starts", "", advice=f"keep {ast.unparse(given) if given is not None else 'it'} in a file and import it, or call torch.multiprocessing.start_processes with start_method='fork'")  # fmt: skip
+        yield Mistake(
+            step.node,
+            "a function of a notebook cannot be found by the processes that mp.spawn starts",
+            "",
+            advice=(
+                f"keep {ast.unparse(given) if given is not None else 'it'} in a file and import it, or call "
+                "torch.multiprocessing.start_processes with start_method='fork'"
+            ),
+        )
         return
     yield from _judge_arguments(program, step, function)
     if program.script.kind == "script" and program.script.whole and _is_unguarded(step):
-        yield Mistake(step.node, "mp.spawn is at the top level of the script: every process that it starts runs it again", f'if __name__ == "__main__": {program.statement_text(step.node)}')  # fmt: skip
+        yield Mistake(
+            step.node,
+            "mp.spawn is at the top level of the script: every process that it starts runs it again",
+            f'if __name__ == "__main__": {program.statement_text(step.node)}',
+        )
     if _lacks_address(program, step):
-        yield Mistake(step.node, "the ranks rendezvous by env://, but MASTER_ADDR and MASTER_PORT are never set", 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"', place=in_front_of(program, step.node))  # fmt: skip
+        yield Mistake(
+            step.node,
+            "the ranks rendezvous by env://, but MASTER_ADDR and MASTER_PORT are never set",
+            'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29500"',
+            place=in_front_of(program, step.node),
+        )
 
 
 def _makes_function(program: Program, given: ast.Call) -> bool:
@@ -58,7 +79,11 @@ def _judge_arguments(program: Program, step: Step, function: Function) -> Iterat
     if isinstance(given, ast.Name | ast.Constant | ast.Attribute) and not isinstance(given, ast.Attribute):
         kinds = program.values.kinds(given)
         if kinds and kinds <= {"int", "world_size", "str", "float"}:
-            yield Mistake(step.node, "args of mp.spawn must be a tuple", with_replaced(program, given, f"({ast.unparse(given)},)"))  # fmt: skip
+            yield Mistake(
+                step.node,
+                "args of mp.spawn must be a tuple",
+                with_replaced(program, given, f"({ast.unparse(given)},)"),
+            )
         return
     if given is not None and not (
         isinstance(given, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in given.elts)
@@ -70,7 +95,13 @@ def _judge_arguments(program: Program, step: Step, function: Function) -> Iterat
     least = len(names) - len(function.args.defaults)
     if not least <= count <= len(names):
         takes = f"{least}" if least == len(names) else f"{least} to {len(names)}"
-        yield Mistake(step.node, f"{function.name} takes {takes} arguments and gets {count}: the index of the process, then args", with_keyword(program, step.node, "args", f"({', '.join(names[1:])}{',' if len(names) == 2 else ''})"))  # fmt: skip
+        yield Mistake(
+            step.node,
+            f"{function.name} takes {takes} arguments and gets {count}: the index of the process, then args",
+            with_keyword(
+                program, step.node, "args", f"({', '.join(names[1:])}{',' if len(names) == 2 else ''})"
+            ),
+        )
 
 
 def _is_unguarded(step: Step) -> bool:
@@ -111,69 +142,34 @@ def _is_foreign(program: Program, step: Step) -> bool:
     if not isinstance(step.node, ast.Call):
         return False
     name = program.names.qualify(step.node.func)
-    return name is not None and name.split(".")[0] not in ("torch", "os", "argparse", "numpy", "random", "time", "torchvision", "tqdm", "sys", "math", "datetime", "logging", "json", "pathlib", "functools", "collections", "typing")  # fmt: skip
+    return name is not None and name.split(".")[0] not in (
+        "torch",
+        "os",
+        "argparse",
+        "numpy",
+        "random",
+        "time",
+        "torchvision",
+        "tqdm",
+        "sys",
+        "math",
+        "datetime",
+        "logging",
+        "json",
+        "pathlib",
+        "functools",
+        "collections",
+        "typing",
+    )
 
 
 RULE = Rule(
-    code="lint.spawn_mistake",
     severity=Severity.FINDING,
     title="this call of mp.spawn cannot start the ranks",
-    why="mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments raise in every rank; a call at the top level starts processes without end, which Python refuses; a function of a notebook is not found; env:// needs an address.",
-    wrong="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(0, 2), nprocs=2)
-""",
-    right="""\
-import os
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = (
-        "localhost",
-        "29500",
-    )
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(2,), nprocs=2)
-""",
-    near_miss="""\
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size, port=29500, *rest):
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://localhost:{port}",
-        rank=rank,
-        world_size=world_size,
-    )
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(2,), nprocs=2)
-""",
+    why=(
+        "mp.spawn calls `fn(index, *args)` in fresh processes that import the script again. Wrong arguments "
+        "raise in every rank; a call at the top level starts processes without end, which Python refuses; a "
+        "function of a notebook is not found; env:// needs an address."
+    ),
     find=_find,
 )

@@ -22,13 +22,13 @@ _EXCHANGED = frozenset({"ddp", "fsdp1", "engine", "prepared", "scaler", "acceler
 def _find(program: Program) -> Iterator[Mistake]:
     if program.owner or not (program.ddp_steps or program.opens_group or program.uses_horovod):
         return
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in (*program.methods.get("step", []), *program.methods.get("backward", [])):
         call = step.node
         if (
             not isinstance(call, ast.Call)
             or not isinstance(call.func, ast.Attribute)
-            or call in told
+            or call in reported
             or step.where.handling
         ):
             continue
@@ -48,9 +48,18 @@ def _find(program: Program) -> Iterator[Mistake]:
             for o in program.methods.get(call.func.attr, [])
             if program.which_ranks(o) in (Which.OTHERS, Which.PERHAPS)
         ]
-        if what is None or others or any(isinstance(loop, ast.For) and "range" in ast.unparse(loop.iter) and "world" in ast.unparse(loop.iter) for loop in step.where.loops):  # fmt: skip
+        if (
+            what is None
+            or others
+            or any(
+                isinstance(loop, ast.For)
+                and "range" in ast.unparse(loop.iter)
+                and "world" in ast.unparse(loop.iter)
+                for loop in step.where.loops
+            )
+        ):
             continue
-        told.add(call)
+        reported.add(call)
         message = (
             f"{what} is stepped on one rank only"
             if what != "the backward pass"
@@ -61,7 +70,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _comes_from_a_wrapped_model(program: Program, call: ast.Call) -> bool:
-    """Whether the loss is computed by a model whose gradients the ranks exchange; a reference model has none to exchange."""
+    """Whether the loss is of a model whose gradients the ranks exchange, and not of a reference model."""
     func = call.func
     losses = [func.value, *call.args] if isinstance(func, ast.Attribute) else []
     return any(program.values.depends_on(loss, _EXCHANGED) for loss in losses)
@@ -74,55 +83,12 @@ def _what(program: Program, receiver: ast.expr) -> str | None:
 
 
 RULE = Rule(
-    code="lint.step_on_one_rank",
     severity=Severity.FINDING,
     title="the optimizer, the scheduler or the backward pass runs on one rank only",
-    why="DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone gives the ranks different learning rates, and the models drift apart; a backward pass on one rank hangs.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-for epoch in range(10):
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).sum().backward()
-    optimizer.step()
-    if dist.get_rank() == 0:
-        scheduler.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-for epoch in range(10):
-    optimizer.zero_grad()
-    model(torch.randn(8, 4)).sum().backward()
-    optimizer.step()
-    scheduler.step()
-    if dist.get_rank() == 0:
-        print(scheduler.get_last_lr())
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-profiler = torch.profiler.profile()
-for epoch in range(10):
-    if dist.get_rank() == 0:
-        profiler.step()
-dist.destroy_process_group()
-""",
+    why=(
+        "DDP keeps the ranks equal only while all make the same steps. A scheduler stepped on rank 0 alone "
+        "gives the ranks different learning rates, and the models drift apart; a backward pass on one rank "
+        "hangs."
+    ),
     find=_find,
 )

@@ -9,7 +9,15 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.trace import Step
 from gpudiag.model.lint import Severity
 
-_AGREES = ("broadcast", "broadcast_object_list", "all_reduce", "all_gather", "all_gather_object", "reduce_boolean_decision", "all_gather_into_tensor")  # fmt: skip
+_AGREES = (
+    "broadcast",
+    "broadcast_object_list",
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "reduce_boolean_decision",
+    "all_gather_into_tensor",
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -19,9 +27,9 @@ def _find(program: Program) -> Iterator[Mistake]:
     if not flags:
         return
     meeting = {loop for name, step in collectives_of(program) if name in _AGREES for loop in step.where.loops}
-    told: set[ast.AST] = set()
+    reported: set[ast.AST] = set()
     for step in program.steps:
-        if not isinstance(step.node, ast.Break | ast.Return) or step.node in told or not step.where.loops:
+        if not isinstance(step.node, ast.Break | ast.Return) or step.node in reported or not step.where.loops:
             continue
         guard = next((g for g in step.where.guards if g.holds and _reads(g.test, flags)), None)
         loop = step.where.loops[-1]
@@ -29,12 +37,18 @@ def _find(program: Program) -> Iterator[Mistake]:
             continue
         if not _trains(program, loop) or meeting & set(step.where.loops):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         yield Mistake(
             step.node,
-            "each rank leaves the loop when its own signal has come: ranks that are one step further wait for it",
+            (
+                "each rank leaves the loop when its own signal has come: ranks that are one step further "
+                "wait for it"
+            ),
             "",
-            advice="let the ranks agree in each step: dist.all_reduce of the flag with op=dist.ReduceOp.MAX, then every rank leaves",
+            advice=(
+                "let the ranks agree in each step: dist.all_reduce of the flag with op=dist.ReduceOp.MAX, "
+                "then every rank leaves"
+            ),
         )
 
 
@@ -58,7 +72,11 @@ def _flags_of_handlers(program: Program) -> set[str]:
 
 
 def _reads(test: ast.expr, flags: set[str]) -> bool:
-    return any(ast.unparse(part) in flags for part in ast.walk(test) if isinstance(part, ast.Name | ast.Attribute | ast.Subscript))  # fmt: skip
+    return any(
+        ast.unparse(part) in flags
+        for part in ast.walk(test)
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)
+    )
 
 
 def _trains(program: Program, loop: ast.stmt) -> bool:
@@ -67,88 +85,14 @@ def _trains(program: Program, loop: ast.stmt) -> bool:
     return any(loop in step.where.loops for step in inside)
 
 
+# Source: torch's documentation of collectives, Slurm's of sbatch --signal.
 RULE = Rule(
-    code="lint.stop_by_signal",
     severity=Severity.FINDING,
     title="each rank leaves the training loop by its own signal",
-    why="A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next step leaves, and the others wait for it in a collective until the watchdog or the scheduler kills them: the checkpoint that the signal was for is lost.",
-    wrong="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def train(batches):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-        if stop:
-            break
-    dist.destroy_process_group()
-""",
-    right="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def train(batches):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for batch in batches:
-        model(batch).sum().backward()
-        wanted = torch.tensor(float(stop))
-        dist.all_reduce(wanted, op=dist.ReduceOp.MAX)
-        if wanted.item() > 0:
-            break
-    dist.destroy_process_group()
-""",
-    near_miss="""\
-import signal
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-stop = False
-
-
-def handle(number, frame):
-    global stop
-    stop = True
-
-
-def serve(requests):
-    signal.signal(signal.SIGTERM, handle)
-    dist.init_process_group("gloo")
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    for request in requests:
-        print(model.module(request))
-        if stop:
-            break
-    dist.destroy_process_group()
-""",
+    why=(
+        "A scheduler's signal reaches the ranks at different moments. A rank that sees it before its next "
+        "step leaves, and the others wait for it in a collective until the watchdog or the scheduler kills "
+        "them: the checkpoint that the signal was for is lost."
+    ),
     find=_find,
-    source="torch's documentation of collectives, Slurm's of sbatch --signal",
 )

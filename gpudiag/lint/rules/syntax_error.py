@@ -1,4 +1,4 @@
-"""A script that no Python reads."""
+"""A script that does not parse."""
 
 from collections.abc import Iterator
 
@@ -8,33 +8,16 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    """Nothing: what does not parse is told by the reader, before there is a program."""
+    """Nothing: the linter reports what does not parse before there is a program."""
     yield from ()
 
 
 RULE = Rule(
-    code="lint.syntax_error",
     severity=Severity.FINDING,
     title="the script is not valid Python",
-    why="Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no mistake.",
-    wrong="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo"
-""",
-    right="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-
-dist.init_process_group(
-    "gloo",
-)
-dist.destroy_process_group()
-""",
+    why=(
+        "Python refuses the whole file. In a notebook only that cell is left out; a sketch in a page is no "
+        "mistake."
+    ),
     find=_find,
 )

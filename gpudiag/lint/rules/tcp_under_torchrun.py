@@ -20,10 +20,29 @@ def _find(program: Program) -> Iterator[Mistake]:
         if host is None or program.starts_processes or _is_branch(step):
             continue
         if _is_torchrun(program, step):
-            fix = ast.Call(step.node.func, step.node.args[:1], [k for k in step.node.keywords if k.arg in ("backend", "timeout")]) if isinstance(step.node, ast.Call) else step.node  # fmt: skip
-            yield Mistake(step.node, "tcp:// under torchrun, which has opened its own store: the ranks wait for one another", with_replaced(program, step.node, ast.unparse(fix)))  # fmt: skip
+            fix = (
+                ast.Call(
+                    step.node.func,
+                    step.node.args[:1],
+                    [k for k in step.node.keywords if k.arg in ("backend", "timeout")],
+                )
+                if isinstance(step.node, ast.Call)
+                else step.node
+            )
+            yield Mistake(
+                step.node,
+                "tcp:// under torchrun, which has opened its own store: the ranks wait for one another",
+                with_replaced(program, step.node, ast.unparse(fix)),
+            )
         elif host in ("localhost", "127.0.0.1", "::1") and not program.mentions("LOCAL_RANK", "device_count"):
-            yield Mistake(step.node, f"{host} as rendezvous address works on one machine only", with_replaced(program, given, "'env://'") if (given := argument(step.node, 1, "init_method")) is not None else "", severity=Severity.NOTE)  # fmt: skip
+            yield Mistake(
+                step.node,
+                f"{host} as rendezvous address works on one machine only",
+                with_replaced(program, given, "'env://'")
+                if (given := argument(step.node, 1, "init_method")) is not None
+                else "",
+                severity=Severity.NOTE,
+            )
 
 
 def _host(program: Program, step: Step) -> str | None:
@@ -41,7 +60,7 @@ def _host(program: Program, step: Step) -> str | None:
 
 
 def _is_branch(step: Step) -> bool:
-    """Whether it is a way out where no launcher has started the script."""
+    """Whether it is the fallback for a start without a launcher."""
     return (
         any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards) or step.where.handling
     )
@@ -56,52 +75,20 @@ def _is_torchrun(program: Program, step: Step) -> bool:
         return program.mentions("LOCAL_RANK") and not program.mentions("SLURM_PROCID", "SLURM_NODEID")
     values = program.values.of(rank)
     made = [ast.unparse(value.node) for value in values if value.node is not None]
-    return bool(made) and all("environ" in text or "getenv" in text for text in made) and all("RANK" in text and "SLURM" not in text and "OMPI" not in text for text in made)  # fmt: skip
+    return (
+        bool(made)
+        and all("environ" in text or "getenv" in text for text in made)
+        and all("RANK" in text and "SLURM" not in text and "OMPI" not in text for text in made)
+    )
 
 
 RULE = Rule(
-    code="lint.tcp_under_torchrun",
     severity=Severity.FINDING,
     title="a script that torchrun starts uses its own tcp:// address",
-    why="torchrun opens the store itself and tells every rank; then no rank opens one at the script's address, and all wait. Under torchrun leave out init_method. An address of this machine alone (localhost) for several machines is a note.",
-    wrong="""\
-import os
-
-import torch.distributed as dist
-
-rank = int(os.environ["RANK"])
-world_size = int(os.environ["WORLD_SIZE"])
-dist.init_process_group(
-    "gloo",
-    init_method="tcp://10.0.0.1:23456",
-    rank=rank,
-    world_size=world_size,
-)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def run(rank, world_size):
-    dist.init_process_group(
-        "gloo",
-        init_method="tcp://localhost:23456",
-        rank=rank,
-        world_size=world_size,
-    )
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    mp.spawn(run, args=(2,), nprocs=2)
-""",
+    why=(
+        "torchrun opens the store itself and gives every rank its address; then no rank opens one at the "
+        "script's address, and all wait. Under torchrun leave out init_method. An address of this machine "
+        "alone (localhost) for several machines is a note."
+    ),
     find=_find,
 )

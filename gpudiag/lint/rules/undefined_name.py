@@ -12,7 +12,20 @@ from gpudiag.lint.training import owner_of_parameters
 from gpudiag.lint.vocabulary import CONVENTIONAL_NAMES, DDP_CLASSES
 from gpudiag.model.lint import Severity
 
-_KNOWN = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__builtins__", "get_ipython", "display", "exit", "spark", "dbutils"})  # fmt: skip
+_KNOWN = frozenset(
+    {
+        *dir(builtins),
+        "__file__",
+        "__name__",
+        "__doc__",
+        "__builtins__",
+        "get_ipython",
+        "display",
+        "exit",
+        "spark",
+        "dbutils",
+    }
+)
 
 
 def _find(program: Program) -> Iterator[Mistake]:
@@ -25,13 +38,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         or program.calls("torch.nn.DataParallel")
     ):
         return
-    told = set()
+    reported = set()
     for node, what in _uses(program):
         if (
             not isinstance(node, ast.Name)
             or node.id in program.names.bound
             or node.id in _KNOWN
-            or node.id in told
+            or node.id in reported
         ):
             continue
         if not program.script.whole and node.id in CONVENTIONAL_NAMES:
@@ -45,7 +58,7 @@ def _find(program: Program) -> Iterator[Mistake]:
             ][:1]
         if not program.script.whole and not near:
             continue
-        told.add(node.id)
+        reported.add(node.id)
         meant = f"; did you mean {near[0]}?" if near else ""
         message = f"{node.id}, the {what}, is not defined{meant}"
         if near:
@@ -55,7 +68,7 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _is_whole(program: Program) -> bool:
-    """Whether all that may define a name is here: cells that do not parse, or fences of sketches, may hide one."""
+    """Whether every definition is visible: cells that do not parse, or fences of sketches, may hide one."""
     return program.script.kind == "script" or bool(program.tree.body)
 
 
@@ -85,36 +98,8 @@ def _uses(program: Program) -> Iterator[tuple[ast.expr, str]]:
 
 
 RULE = Rule(
-    code="lint.undefined_name",
     severity=Severity.FINDING,
     title="a device, rank or model has a name that is not defined",
     why="The script ends with a NameError at this line, often after the data has been loaded on every rank.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", dist.get_rank() % 8)
-model = torch.nn.Linear(4, 4).to(dev)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-device = torch.device("cuda", dist.get_rank() % 8)
-model = torch.nn.Linear(4, 4).to(device)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from settings import *
-
-dist.init_process_group("nccl")
-model = torch.nn.Linear(4, 4).to(dev)
-dist.destroy_process_group()
-""",
     find=_find,
 )

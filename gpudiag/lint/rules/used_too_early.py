@@ -19,10 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
 
 
 def _find_optimizers(program: Program) -> Iterator[Mistake]:
-    told = set()
+    reported = set()
     for step in optimizer_calls(program):
         owner = owner_of_parameters(step.node)
-        if not isinstance(owner, ast.Name) or step.node in told:
+        if not isinstance(owner, ast.Name) or step.node in reported:
             continue
         scope = program.names.find_scope(owner)
         if scope is None or scope is not program.names.scope_of(owner):
@@ -38,9 +38,15 @@ def _find_optimizers(program: Program) -> Iterator[Mistake]:
         ]
         if loops or any(isinstance(b.node, ast.FunctionDef | ast.comprehension) for b in bindings):
             continue
-        told.add(step.node)
+        reported.add(step.node)
         line = program.line_at(getattr(bindings[0].node, "lineno", 1)).number
-        yield moved(program, step.node, f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}", behind(program, bindings[0].node, moves=step.node), f"build the optimizer after line {line}")  # fmt: skip
+        yield moved(
+            program,
+            step.node,
+            f"the optimizer takes the parameters of {owner.id}, which does not exist before line {line}",
+            behind(program, bindings[0].node, moves=step.node),
+            f"build the optimizer after line {line}",
+        )
 
 
 def _find_group(program: Program) -> Iterator[Mistake]:
@@ -48,7 +54,12 @@ def _find_group(program: Program) -> Iterator[Mistake]:
     opened = [s for s in program.opens_group if not s.where.handling]
     if len(opened) != 1 or program.owner or program.uses_deepspeed or program.uses_accelerate:
         return
-    needs = (*sorted(DDP_CLASSES), "torch.distributed.get_rank", "torch.distributed.get_world_size", *(f"torch.distributed.{n}" for n in sorted(TORCH_COLLECTIVES)))  # fmt: skip
+    needs = (
+        *sorted(DDP_CLASSES),
+        "torch.distributed.get_rank",
+        "torch.distributed.get_world_size",
+        *(f"torch.distributed.{n}" for n in sorted(TORCH_COLLECTIVES)),
+    )
     place = program.steps.index(opened[0])
     for step in program.calls(*needs):
         if (
@@ -58,7 +69,13 @@ def _find_group(program: Program) -> Iterator[Mistake]:
         ):
             what = ast.unparse(step.node.func) if isinstance(step.node, ast.Call) else "this"
             line = program.line_at(getattr(step.node, "lineno", 1)).number
-            yield moved(program, step.node, f"{what} is called before the process group is open", behind(program, opened[0].node, moves=step.node), f"open the process group before line {line}")  # fmt: skip
+            yield moved(
+                program,
+                step.node,
+                f"{what} is called before the process group is open",
+                behind(program, opened[0].node, moves=step.node),
+                f"open the process group before line {line}",
+            )
             return
 
 
@@ -75,44 +92,11 @@ def _same_run(step: Step, opened: Step) -> bool:
 
 
 RULE = Rule(
-    code="lint.used_too_early",
     severity=Severity.FINDING,
     title="a model is used before it is built, or the process group before it is open",
-    why="The script ends at this line: with a NameError, or because the default process group has not been initialised.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-model = torch.nn.Linear(4, 4)
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-
-
-def build():
-    return torch.optim.Adam(model.parameters(), lr=1e-3)
-
-
-rank = dist.get_rank() if dist.is_initialized() else 0
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-optimizer = build()
-dist.destroy_process_group()
-""",
+    why=(
+        "The script ends at this line: with a NameError, or because the default process group has not been "
+        "initialised."
+    ),
     find=_find,
 )

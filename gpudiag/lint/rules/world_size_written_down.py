@@ -41,41 +41,11 @@ def _fix(program: Program, call: ast.AST) -> str:
 
 
 RULE = Rule(
-    code="lint.world_size_written_down",
     severity=Severity.FINDING,
     title="the number of ranks, or the rank, is written into the script",
-    why="With world_size=1 every process forms its own group and trains by itself, without an error. With rank=0 in all of them the second process cannot open the store, or all wait for rank 1.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo", rank=0, world_size=1)
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import os
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-if "RANK" in os.environ:
-    dist.init_process_group("gloo")
-else:
-    dist.init_process_group("gloo", rank=0, world_size=1)
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-dist.destroy_process_group()
-""",
+    why=(
+        "With world_size=1 every process forms its own group and trains by itself, without an error. With "
+        "rank=0 in all of them the second process cannot open the store, or all wait for rank 1."
+    ),
     find=_find,
 )

@@ -12,17 +12,87 @@ from gpudiag.model.lint import Severity
 
 _CLASSES = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedSampler")
 _FUNCTIONS = (
-    *sorted(TORCH_COLLECTIVES), "init_process_group", "destroy_process_group", "get_rank", "get_world_size",
-    "is_initialized", "is_available", "is_nccl_available", "is_gloo_available", "is_mpi_available", "send", "recv",
-    "isend", "irecv", "get_backend", "init_device_mesh", "batch_isend_irecv", "all_reduce_multigpu", "broadcast_multigpu",
-    "reduce_multigpu", "all_gather_multigpu", "reduce_scatter_multigpu", "ReduceOp", "ProcessGroup", "P2POp", "Store",
-    "TCPStore", "FileStore", "HashStore", "PrefixStore", "DeviceMesh", "Backend", "GradBucket", "reduce_op", "group",
-    "GroupMember", "new_subgroups", "get_group_rank", "get_global_rank", "Reducer", "Logger", "is_torchelastic_launched",
-    "get_process_group_ranks", "get_node_local_rank", "split_group", "launch", "nn", "rpc", "optim", "utils", "run",
-    "elastic", "fsdp", "tensor", "checkpoint", "algorithms", "autograd", "pipelining", "constants", "rendezvous",
-    "distributed_c10d", "device_mesh", "c10d_logger", "remote_device", "launcher", "argparse_util", "logging_handlers",
-)  # fmt: skip
-_PARALLEL = ("DistributedDataParallel", "DataParallel", "DistributedDataParallelCPU", "parallel_apply", "replicate", "data_parallel", "scatter", "gather", "distributed", "comm", "scatter_gather")  # fmt: skip
+    *sorted(TORCH_COLLECTIVES),
+    "init_process_group",
+    "destroy_process_group",
+    "get_rank",
+    "get_world_size",
+    "is_initialized",
+    "is_available",
+    "is_nccl_available",
+    "is_gloo_available",
+    "is_mpi_available",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "get_backend",
+    "init_device_mesh",
+    "batch_isend_irecv",
+    "all_reduce_multigpu",
+    "broadcast_multigpu",
+    "reduce_multigpu",
+    "all_gather_multigpu",
+    "reduce_scatter_multigpu",
+    "ReduceOp",
+    "ProcessGroup",
+    "P2POp",
+    "Store",
+    "TCPStore",
+    "FileStore",
+    "HashStore",
+    "PrefixStore",
+    "DeviceMesh",
+    "Backend",
+    "GradBucket",
+    "reduce_op",
+    "group",
+    "GroupMember",
+    "new_subgroups",
+    "get_group_rank",
+    "get_global_rank",
+    "Reducer",
+    "Logger",
+    "is_torchelastic_launched",
+    "get_process_group_ranks",
+    "get_node_local_rank",
+    "split_group",
+    "launch",
+    "nn",
+    "rpc",
+    "optim",
+    "utils",
+    "run",
+    "elastic",
+    "fsdp",
+    "tensor",
+    "checkpoint",
+    "algorithms",
+    "autograd",
+    "pipelining",
+    "constants",
+    "rendezvous",
+    "distributed_c10d",
+    "device_mesh",
+    "c10d_logger",
+    "remote_device",
+    "launcher",
+    "argparse_util",
+    "logging_handlers",
+)
+_PARALLEL = (
+    "DistributedDataParallel",
+    "DataParallel",
+    "DistributedDataParallelCPU",
+    "parallel_apply",
+    "replicate",
+    "data_parallel",
+    "scatter",
+    "gather",
+    "distributed",
+    "comm",
+    "scatter_gather",
+)
 _MEMBERS = {
     "torch.nn.parallel": _PARALLEL,
     "torch.distributed": _FUNCTIONS,
@@ -63,7 +133,7 @@ def _find_attributes(program: Program) -> Iterator[Mistake]:
 
 
 def _is_tested(program: Program, node: ast.AST) -> bool:
-    """Whether the script asks first whether there is such a name."""
+    """Whether the script first checks that the name exists."""
     return any(isinstance(outer, ast.Try) for outer in program.names.ancestors(node)) or program.mentions(
         "hasattr"
     )
@@ -99,7 +169,7 @@ _OF_A_VENDOR = re.compile(r"hccl|cncl|eccl|hpu|npu|mlu", re.IGNORECASE)
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str | None:
-    """The name that was meant: one that differs by a slip, and not by a word."""
+    """The name that was meant: one that differs by a typing error, and not by a whole word."""
     if len(name) < 5 or _OF_A_VENDOR.search(name):
         return None
     for candidate in difflib.get_close_matches(name, known, n=1, cutoff=0.86):
@@ -129,37 +199,29 @@ def _mistake(program: Program, node: ast.AST, wrong: str, message: str, right: s
         end = node.end_col_offset or 0
         edits = program.edit_span(node.lineno, end - len(node.attr.encode()), end, right)
     else:
-        edits = program.edit(node, right) if not isinstance(node, ast.Attribute) or program.names.qualify(ast.Name("torch")) else ()  # fmt: skip
+        edits = (
+            program.edit(node, right)
+            if not isinstance(node, ast.Attribute) or program.names.qualify(ast.Name("torch"))
+            else ()
+        )
         if isinstance(node, ast.Attribute) and not program.imports("torch"):
             edits = ()
-    shown = program.statement_text(node).replace(ast.unparse(node), right if not isinstance(node, ast.Attribute) or "." in right else f"{ast.unparse(node.value)}.{right}")  # fmt: skip
+    shown = program.statement_text(node).replace(
+        ast.unparse(node),
+        right
+        if not isinstance(node, ast.Attribute) or "." in right
+        else f"{ast.unparse(node.value)}.{right}",
+    )
     yield Mistake(node, message, program.edited_line(edits) if edits else shown, edits)
 
 
 RULE = Rule(
-    code="lint.wrapper_misspelt",
     severity=Severity.FINDING,
     title="a class or function of torch.distributed is misspelt",
-    why="Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, often only after the data has been loaded.",
-    wrong="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParalled as DDP
-
-dist.init_process_group("nccl")
-""",
-    right="""\
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("nccl")
-""",
-    near_miss="""\
-import torch.distributed as dist
-from mylib.parallel import DistributedDataParallelWrapper as DDP
-
-dist.init_process_group("nccl")
-dist.destroy_process_group()
-""",
+    why=(
+        "Python finds no such name: the script ends with an ImportError, an AttributeError or a NameError, "
+        "often only after the data has been loaded."
+    ),
     find=_find,
     fixes=True,
 )

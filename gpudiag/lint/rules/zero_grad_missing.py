@@ -19,10 +19,10 @@ def _find(program: Program) -> Iterator[Mistake]:
         return
     if _clears_by_hand(program):
         return
-    told = set()
+    reported = set()
     for step in program.methods.get("step", []):
         call = step.node
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in told:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call in reported:
             continue
         if not program.values.kinds(call.func.value) & {"optimizer", "hvd_optimizer"} and not _is_named_so(
             call.func.value
@@ -33,9 +33,14 @@ def _find(program: Program) -> Iterator[Mistake]:
             b for b in program.backwards if b.where.loops and step.where.loops[-1:] == b.where.loops[-1:]
         ]
         if loops and backward:
-            told.add(call)
+            reported.add(call)
             name = ast.unparse(call.func.value)
-            yield Mistake(call, "zero_grad is never called: each step adds its gradients to those of all earlier steps", f"{name}.zero_grad()", place=behind(program, call))  # fmt: skip
+            yield Mistake(
+                call,
+                "zero_grad is never called: each step adds its gradients to those of all earlier steps",
+                f"{name}.zero_grad()",
+                place=behind(program, call),
+            )
 
 
 def _is_distributed(program: Program) -> bool:
@@ -64,54 +69,11 @@ def _clears_by_hand(program: Program) -> bool:
 
 
 RULE = Rule(
-    code="lint.zero_grad_missing",
     severity=Severity.FINDING,
     title="the gradients are never set to zero",
-    why="backward() adds to the existing gradients. Without zero_grad each step follows the sum of all gradients so far, and the loss soon grows.",
-    wrong="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    right="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
-    near_miss="""\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(4, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(100):
-    for parameter in model.parameters():
-        parameter.grad = None
-    loss = model(torch.randn(8, 4)).sum()
-    loss.backward()
-    optimizer.step()
-dist.destroy_process_group()
-""",
+    why=(
+        "backward() adds to the existing gradients. Without zero_grad each step follows the sum of all "
+        "gradients so far, and the loss soon grows."
+    ),
     find=_find,
 )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
+from gpudiag.linux.cgroup import parse_numbers, throttled_seconds
 from gpudiag.model.codec import decode
 from gpudiag.model.measure import HostCounters
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet
 
-_MICROSECONDS_PER_SECOND = 1e6
-_NANOSECONDS_PER_SECOND = 1e9
 # Columns of /proc/net/dev behind the interface's name (proc(5)).
 _RECEIVE_ERRORS, _RECEIVE_DROPS, _TRANSMIT_ERRORS, _TRANSMIT_DROPS = 2, 3, 10, 11
 _STEAL_COLUMN = 8  # of the line `cpu` in /proc/stat, in clock ticks
@@ -73,12 +72,10 @@ def parse_throttled_seconds(text: str) -> float:
     Raises:
         Absent: the group counts no throttling.
     """
-    counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-    if "throttled_usec" in counts:
-        return int(counts["throttled_usec"]) / _MICROSECONDS_PER_SECOND
-    if "throttled_time" in counts:
-        return int(counts["throttled_time"]) / _NANOSECONDS_PER_SECOND
-    raise Absent(NOT_SUPPORTED, "the control group does not count throttling")
+    seconds = throttled_seconds(parse_numbers(text))
+    if seconds is None:
+        raise Absent(NOT_SUPPORTED, "the control group does not count throttling")
+    return seconds
 
 
 def parse_vmstat(text: str, counter: str) -> int:

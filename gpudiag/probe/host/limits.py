@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpudiag.linux.cgroup import parse_groups
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
 _UNLIMITED = "unlimited"
@@ -76,10 +77,7 @@ def read_cgroup(root: str = "/") -> dict[str, Any]:
 
 def _hierarchy(root: str) -> tuple[int, dict[str, str]]:
     """The cgroup version in use, and this process's path by controller ("" in v2)."""
-    paths: dict[str, str] = {}
-    for line in _text(os.path.join(root, "proc/self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths.update(dict.fromkeys(controllers.split(","), path))
+    paths = parse_groups(_text(os.path.join(root, "proc/self/cgroup")))
     if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")):
         return 2, {"": paths.get("", "/")}
     if os.path.isdir(os.path.join(root, "sys/fs/cgroup/memory")):

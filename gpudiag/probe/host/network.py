@@ -9,7 +9,7 @@ import os
 from socket import AF_INET6, inet_aton, inet_ntop
 from typing import Any
 
-from gpudiag.interfaces import list_addresses
+from gpudiag.linux.interfaces import list_addresses
 from gpudiag.probe.host.pci import parse_numa_node
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet, reason_of
 

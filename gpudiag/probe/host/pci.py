@@ -18,7 +18,7 @@ from gpudiag.probe.sheet import (
     Sheet,
     reason_of,
 )
-from gpudiag.probe.sleeping import ASLEEP, is_asleep
+from gpudiag.probe.sleeping import ASLEEP, bus_id_of_address, is_asleep
 
 # --- the kernel's word
 
@@ -96,12 +96,6 @@ def parse_error_total(text: str, name: str) -> int:
         if words[:1] == [name] and len(words) == 2:
             return int(words[1])
     raise Absent(ERROR, f"no line {name!r}")
-
-
-def bus_id_of_address(address: str) -> str:
-    """A PCI address of the kernel, `0000:19:00.0`, as the model writes it: `00000000:19:00.0`."""
-    domain, _, rest = address.lower().partition(":")
-    return f"{domain:0>8}:{rest}"
 
 
 def _driver(directory: str) -> str:

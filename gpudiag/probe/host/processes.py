@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any
 
-from gpudiag.linux.proc import parse_stat, read_stat
+from gpudiag.linux.proc import parse_stat, read_environment, read_stat, read_status
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
@@ -104,10 +104,10 @@ def _reason_of(error: Exception) -> tuple[str, str]:
 
 
 def _user(directory: str, root: str) -> str:
-    for line in _text(directory, "status").splitlines():
-        if line.startswith("Uid:"):
-            return user_name(int(line.split()[1]), root)
-    raise Absent(ERROR, "no Uid in status")
+    uid = read_status(os.path.basename(directory), os.path.dirname(directory)).get("Uid")
+    if uid is None:
+        raise Absent(ERROR, "no Uid in status")
+    return user_name(int(uid.split()[0]), root)
 
 
 def user_name(uid: int, root: str = "/") -> str:
@@ -161,14 +161,12 @@ def _slurm_job_id(directory: str) -> int:
     if found is not None:
         return found
     try:
-        variables = _text(directory, "environ").split("\0")
+        number = read_environment(os.path.basename(directory), os.path.dirname(directory)).get("SLURM_JOB_ID")
     except PermissionError as error:
         why = "its cgroup names no Slurm job, and its environment is another user's"
         raise Absent(SOURCE_ABSENT, why) from error
-    for variable in variables:
-        name, _, value = variable.partition("=")
-        if name == "SLURM_JOB_ID" and value.isdecimal() and value.isascii():
-            return int(value)
+    if number is not None and number.isdecimal() and number.isascii():
+        return int(number)
     raise Absent(SOURCE_ABSENT, "it belongs to no Slurm job")
 
 

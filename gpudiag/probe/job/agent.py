@@ -1,24 +1,22 @@
 """torchrun before it has ranks: what its command line, its stack and the kernel's list of connections tell of its rendezvous."""
 
 import re
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpudiag.linux.proc import read_stat, read_text
+from gpudiag.linux.proc import read_stat
+from gpudiag.linux.sockets import ESTABLISHED, LISTENING, Address, format_address, read_tcp_sockets
 from gpudiag.model.job_agent import AgentSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
-from gpudiag.probe.job.awaited import read_address
 from gpudiag.probe.job.find import FoundJob, after_launcher, is_agent
 from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
 
 _STACK_SECONDS = 5.0  # as for a look
 _RAN_SECONDS = 1.0  # of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less
-_ESTABLISHED, _LISTENS = "01", "0A"  # include/net/tcp_states.h
 # torchrun's own defaults (torch/distributed/run.py, torch 2.4 to 2.13).
 _DEFAULTS = {
     "nnodes": "1:1", "rdzv_backend": "static", "rdzv_endpoint": "", "rdzv_id": "none", "node_rank": "", "master_addr": "127.0.0.1",
@@ -55,13 +53,12 @@ def look_at_agent(
         return None
     read = read_stacks(agent.pid, may_stop=False, timeout_seconds=_STACK_SECONDS)
     frames = () if isinstance(read, Missing) or agent.pid not in read[0] else read[0][agent.pid].frames
-    rows = _connections(agent.pid)
-    to_endpoint = [
-        row for row in rows if row[1].rpartition(":")[2] == options.port and row[2] == _ESTABLISHED
-    ]
-    own = {local.rpartition(":")[0] for local, _, _ in rows}
-    at_port = [row for row in rows if row[0].rpartition(":")[2] == options.port]
-    elsewhere = {remote.rpartition(":")[0] for _, remote, state in at_port if state == _ESTABLISHED} - own
+    sockets = list(read_tcp_sockets(agent.pid))
+    connected = [one for one in sockets if one.state == ESTABLISHED]
+    to_endpoint = [one for one in connected if str(one.remote_port) == options.port]
+    own = {_host(one.local) for one in sockets}
+    at_port = [one for one in sockets if str(one.local_port) == options.port]
+    elsewhere = {_host(one.remote) for one in at_port if one.state == ESTABLISHED} - own
     return AgentSeen(
         pid=agent.pid,
         command=agent.command,
@@ -80,7 +77,7 @@ def look_at_agent(
             if is_agent(one) and _same(read_options(one.words, one.environment or {}), options)
         ),
         nodes_elsewhere=tuple(sorted(elsewhere)),
-        hosts_endpoint=any(state == _LISTENS for _, _, state in at_port),
+        hosts_endpoint=any(one.state == LISTENING for one in at_port),
         is_connected=bool(to_endpoint),
         has_started_ranks=_seconds_of_children(agent.pid) >= _RAN_SECONDS,
     )
@@ -163,18 +160,9 @@ def _entered(frames: Sequence[RawFrame]) -> Reading[float]:
     return Missing(MissingReason.NOT_SUPPORTED, "its stack does not tell")
 
 
-def _connections(pid: int) -> list[tuple[str, str, str]]:
-    """Local address, remote address and state of each TCP socket in a process's network."""
-    found = []
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        with suppress(OSError):
-            for line in read_text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-                fields = line.split()
-                with suppress(ValueError, IndexError):
-                    found.append(
-                        (read_address(fields[1], family), read_address(fields[2], family), fields[3])
-                    )
-    return found
+def _host(address: Address) -> str:
+    """The address without its port: `10.0.0.2`, `[::1]`."""
+    return format_address(address).rpartition(":")[0]
 
 
 def _seconds_of_children(pid: int) -> float:

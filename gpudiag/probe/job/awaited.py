@@ -1,14 +1,14 @@
 """What a system call waits for, by its arguments: the file, FIFO, socket, lock or process behind them."""
 
 import os
-import socket
 import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import list_pids, open_files, read_text
+from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
 from gpudiag.model.job import Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
@@ -245,31 +245,18 @@ class _opened:
 
 
 def _socket(pid: int, inode: str) -> Awaited:
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        with suppress(OSError):
-            for line in read_text(f"/proc/{pid}/net/{name}").splitlines()[1:]:
-                fields = line.split()
-                if fields[9] == inode:
-                    listens = fields[3] == "0A"  # TCP_LISTEN of include/net/tcp_states.h
-                    local, remote = (read_address(text, family) for text in fields[1:3])
-                    connecting = "it does not answer yet" if fields[3] == "02" else ""
-                    return Awaited("listener", local) if listens else Awaited("socket", remote, connecting)
+    for one in read_tcp_sockets(pid):
+        if str(one.inode) == inode:
+            if one.state == LISTENING:
+                return Awaited("listener", format_address(one.local))
+            connecting = "it does not answer yet" if one.state == CONNECTING else ""
+            return Awaited("socket", format_address(one.remote), connecting)
     with suppress(OSError):
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
             fields = line.split()
             if fields[6] == inode:
                 return Awaited("socket", f"a Unix socket {' '.join(fields[7:])}".strip())
     return Awaited("socket", "a socket")
-
-
-def read_address(text: str, family: socket.AddressFamily) -> str:
-    """`10.0.0.2:443` of the kernel's words in hexadecimal, each in the machine's byte order."""
-    number, _, port = text.partition(":")
-    data = b"".join(
-        struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8)
-    )
-    address = socket.inet_ntop(family, data).removeprefix("::ffff:")
-    return f"[{address}]:{int(port, 16)}" if ":" in address else f"{address}:{int(port, 16)}"
 
 
 def _other_end(pid: int, target: str) -> str:
@@ -279,12 +266,4 @@ def _other_end(pid: int, target: str) -> str:
 
 
 def _holders(target: str, is_wanted: Callable[[int], bool]) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or not is_wanted(int(name)):
-            continue
-        with suppress(OSError):
-            folder = f"/proc/{name}/fd"
-            if any(os.readlink(f"{folder}/{number}") == target for number in os.listdir(folder)):
-                found.append(int(name))
-    return found
+    return [pid for pid in list_pids() if is_wanted(pid) and target in open_files(pid).values()]

@@ -16,6 +16,8 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
+from gpudiag.linux.proc import socket_inodes
+from gpudiag.linux.sockets import listening_ports
 from gpudiag.model.job_state import DebugAnswers, FlightRecord
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.flight_recorder import DumpRefused, parse_dump
@@ -47,8 +49,8 @@ def find_debug_server(pids: list[int], root: Path = Path("/")) -> int | None:
     """
     if not pids:
         return None
-    listening = listening_ports(root / "proc" / str(pids[0]) / "net")
-    own = [socket_inodes(root / "proc" / str(pid) / "fd") for pid in pids]
+    listening = listening_ports(pids[0], f"{root}/proc")
+    own = [socket_inodes(pid, f"{root}/proc") for pid in pids]
     ports = [{listening[one] for one in sockets if one in listening} for sockets in own]
     if any(DEFAULT_PORT in some for some in ports):
         return DEFAULT_PORT
@@ -57,30 +59,6 @@ def find_debug_server(pids: list[int], root: Path = Path("/")) -> int | None:
         if len(alone) == 1:
             return alone.pop()
     return None
-
-
-def listening_ports(net: Path) -> dict[str, int]:
-    """The ports that are listened on in this network namespace, by the socket's inode."""
-    ports = {}
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError, ValueError, IndexError):
-            for line in (net / name).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTENING:
-                    ports[words[9]] = int(words[1].rpartition(":")[2], 16)
-    return ports
-
-
-def socket_inodes(descriptors: Path) -> set[str]:
-    """The inodes of the sockets in a folder of descriptors; none where it may not be read."""
-    inodes = set()
-    with suppress(OSError):
-        for one in descriptors.iterdir():
-            with suppress(OSError):
-                target = str(one.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    return inodes
 
 
 def read_debug_server(

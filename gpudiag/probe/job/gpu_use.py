@@ -6,17 +6,18 @@ NVLink's traffic are what happened between the two; where a driver refuses them,
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
 
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import read_status
 from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
-from gpudiag.probe.nvml.child import load_pynvml
 from gpudiag.probe.nvml.device import plan_of, read_plan
+from gpudiag.probe.nvml.library import load_pynvml
 from gpudiag.probe.nvml.memory import read_processes
 from gpudiag.probe.start import SIMULATED
 
@@ -123,12 +124,9 @@ def _is_only_open(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], rank: Rank
 
 def _pids_of(pid: int) -> frozenset[int]:
     """The numbers of a process in this process namespace and in those within it."""
-    try:
-        lines = read_text(f"/proc/{pid}/status").splitlines()
-    except OSError:
-        return frozenset((pid,))
-    inner = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
-    return frozenset((pid, *map(int, inner)))
+    with suppress(OSError):
+        return frozenset((pid, *map(int, read_status(pid).get("NSpid", "").split())))
+    return frozenset((pid,))
 
 
 def _look(at_seconds: float, sheet: Mapping[str, Any], pids: frozenset[int]) -> GpuLook:

@@ -4,10 +4,12 @@ import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from time import monotonic
 
-from gpudiag.linux.proc import read_stat, read_text
+from gpudiag.linux.cgroup import find_folders, frozen_by, read_file
+from gpudiag.linux.proc import read_schedule, read_stat, read_status, read_text, read_wait_channel
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.awaited import Call, find_awaited
@@ -94,8 +96,9 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
     state = stat.state
     if state in "ZX":
         return ProcessLook(at_seconds, pid, state, stat.cpu_seconds)
-    status = _status(folder)
-    tracer = int(status.get("TracerPid", "0") or 0)
+    tracer = 0
+    with suppress(OSError):
+        tracer = int(read_status(pid).get("TracerPid", "0"))
     read_bytes, written_bytes = _io(folder)
     return ProcessLook(
         at_seconds,
@@ -105,7 +108,7 @@ def look_at_process(pid: int, at_seconds: float) -> ProcessLook | None:
         read_bytes=read_bytes,
         written_bytes=written_bytes,
         threads=_threads(pid, folder),
-        frozen=_is_frozen(folder),
+        frozen=frozen_by(find_folders(read_file(Path(f"{folder}/cgroup")))) is not None,
         traced_by=describe_process(tracer) if tracer else "",
     )
 
@@ -121,7 +124,7 @@ def _threads(pid: int, folder: str) -> tuple[ThreadLook, ...]:
 
 def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
     try:
-        stat = read_stat(pid, tid)
+        stat = read_stat(f"{pid}/task/{tid}")
     except (OSError, ValueError):
         return None
     schedule = _schedule(folder)
@@ -141,20 +144,12 @@ def _thread(pid: int, tid: int, folder: str) -> ThreadLook | None:
         stat.name,
         stat.state,
         stat.cpu_seconds if schedule.run_seconds is None else schedule.run_seconds,
-        waits_in=_wait_channel(folder),
+        waits_in=read_wait_channel(folder.removeprefix("/proc/")),
         syscall=call.name if call else "",
         awaited=awaited,
         last_ran_seconds_ago=ran,
         switches=schedule.switches,
     )
-
-
-def _wait_channel(folder: str) -> str:
-    try:
-        text = read_text(f"{folder}/wchan").strip()
-    except OSError:
-        return ""
-    return "" if text == "0" else text
 
 
 def _call(pid: int, tid: int, folder: str) -> Call | None:
@@ -174,22 +169,13 @@ def _schedule(folder: str) -> Schedule:
     run_seconds: float | None = None
     switches, last = 0, None
     with suppress(OSError, ValueError, IndexError):
-        run, _, times = read_text(f"{folder}/schedstat").split()[:3]
-        run_seconds, switches = int(run) / 1e9, int(times)
+        run_seconds, _, switches = read_schedule(folder.removeprefix("/proc/"))
     with suppress(OSError, ValueError):
         for line in read_text(f"{folder}/sched").splitlines():
             if line.startswith("se.exec_start"):
                 last = float(line.rpartition(":")[2])
                 break
     return Schedule(run_seconds, switches, last)
-
-
-def _status(folder: str) -> dict[str, str]:
-    try:
-        lines = read_text(f"{folder}/status").splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _io(folder: str) -> tuple[Reading[int], Reading[int]]:
@@ -202,20 +188,3 @@ def _io(folder: str) -> tuple[Reading[int], Reading[int]]:
     except (OSError, ValueError, KeyError) as error:
         missing = Missing(MissingReason.ERROR, str(error))
     return missing, missing
-
-
-def _is_frozen(folder: str) -> bool:
-    """Whether its control group is frozen: version 2's cgroup.events, version 1's freezer."""
-    try:
-        lines = read_text(f"{folder}/cgroup").splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        with suppress(OSError):
-            if not controllers:
-                text = read_text(f"/sys/fs/cgroup{path}/cgroup.events")
-                return "frozen 1" in text
-            if "freezer" in controllers.split(","):
-                return read_text(f"/sys/fs/cgroup/freezer{path}/freezer.state").strip() != "THAWED"
-    return False

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import list_pids, read_text
 from gpudiag.model.job import REMOVABLE, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.awaited import find_file_system, find_lock_holders
@@ -151,15 +151,13 @@ def _describe(pid: int, path: str, *, keeps_open: bool) -> Awaited:
 
 def _who_has_open(device: int, inode: int) -> list[int]:
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
+    for pid in list_pids():
         with suppress(OSError):
-            for number in os.listdir(f"/proc/{name}/fd"):
+            for number in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    seen = os.stat(f"/proc/{name}/fd/{number}")
+                    seen = os.stat(f"/proc/{pid}/fd/{number}")
                     if (seen.st_dev, seen.st_ino) == (device, inode):
-                        found.append(int(name))
+                        found.append(pid)
                         break
     return found
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import open_files, read_text
 from gpudiag.model.codec import encode
 from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason
@@ -256,11 +256,7 @@ def _uptime() -> float:
 
 
 def _gpus(pid: int) -> tuple[str, ...]:
-    try:
-        targets = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
-    except OSError:
-        return ()
-    return tuple(sorted(one for one in targets if _GPU_NODE.match(one)))
+    return tuple(sorted({path for path in open_files(pid).values() if _GPU_NODE.match(path)}))
 
 
 def _driver(pid: int) -> str:

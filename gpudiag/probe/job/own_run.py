@@ -122,7 +122,7 @@ def start_glance(pid: int) -> GuardedChild:
 
 def stream_glance(emit: Emit, pid: int) -> None:
     """Send `("glance", state letter, has a GPU, [[file, function, line, text], ...])`, or `("unseen", reason, why)`."""
-    state = read_stat(pid, pid).state
+    state = read_stat(f"{pid}/task/{pid}").state
     # Without a stop where a thread is stopped or sleeps uninterruptibly: py-spy would wait for it.
     read = read_stacks(pid, may_stop=False, timeout_seconds=_GLANCE_SECONDS)
     if isinstance(read, Missing):

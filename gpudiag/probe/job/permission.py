@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpudiag.installed import root_command
-from gpudiag.linux.proc import read_text
+from gpudiag.linux.proc import read_status, read_text
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.sheet import Sheet
 
@@ -61,8 +61,6 @@ def _scope() -> int | None:
 
 
 def _has_capability() -> bool:
-    with suppress(OSError, ValueError):
-        for line in read_text("/proc/self/status").splitlines():
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> _SYS_PTRACE & 1)
+    with suppress(OSError, ValueError, KeyError):
+        return bool(int(read_status("self")["CapEff"], 16) >> _SYS_PTRACE & 1)
     return True

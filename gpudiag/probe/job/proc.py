@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpudiag.linux.proc import read_stat, read_text
+from gpudiag.linux.proc import list_pids, read_environment, read_stat, read_text
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 
 _COMMAND_CHARACTERS = 300
@@ -36,10 +36,7 @@ class Process:
 
 def list_processes() -> dict[int, Process]:
     """Every process of this machine by its pid, but this one and what it started."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and (process := _read(int(name))):
-            found[process.pid] = process
+    found = {pid: process for pid in list_pids() if (process := _read(pid))}
     own = {os.getpid(), os.getppid()}
     return {
         pid: _with_ancestors(process, found)
@@ -74,7 +71,12 @@ def _read(pid: int) -> Process | None:
         words = tuple(read_text(f"{folder}/cmdline").rstrip("\0").split("\0"))
     except OSError:
         words = ()
-    environment = _environment(folder) if words and words != ("",) else {}
+    environment: dict[str, str] | None = {}
+    if words and words != ("",):
+        try:
+            environment = read_environment(pid)
+        except OSError:
+            environment = None
     return Process(
         pid=pid,
         parent_pid=stat.parent_pid,
@@ -87,15 +89,6 @@ def _read(pid: int) -> Process | None:
         python=_is_python(folder, stat.name, words),
         is_readable=environment is not None,
     )
-
-
-def _environment(folder: str) -> dict[str, str] | None:
-    try:
-        text = read_text(f"{folder}/environ")
-    except OSError:
-        return None
-    pairs = (entry.partition("=") for entry in text.split("\0"))
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _is_python(folder: str, name: str, words: tuple[str, ...]) -> bool:

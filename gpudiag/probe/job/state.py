@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 
-from gpudiag.linux.proc import read_stat
+from gpudiag.linux.proc import read_environment, read_stat, read_status, socket_inodes
+from gpudiag.linux.sockets import listening_ports, read_network_namespace
 from gpudiag.model.job import Job, RankSeen
 from gpudiag.model.job_state import FlightRecord, JobState, RecordedCall
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.debug_server import (
     find_debug_server,
-    listening_ports,
     read_debug_server,
-    socket_inodes,
 )
 from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
 from gpudiag.probe.job.ras import ras_address, read_ras
@@ -91,12 +90,9 @@ def read_job_state(
 
 
 def _read_variables(root: Path, pid: int) -> dict[str, str]:
-    try:
-        data = (root / "proc" / str(pid) / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (one.partition("=") for one in data.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, separator, value in pairs if separator}
+    with suppress(OSError):
+        return read_environment(pid, f"{root}/proc")
+    return {}
 
 
 def _read_start(root: Path, seen: RankSeen) -> float:
@@ -114,16 +110,14 @@ def _read_start(root: Path, seen: RankSeen) -> float:
 def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
     pids = frozenset(rank.seen.pid for rank in ranks)
     addresses: dict[str, _Rank] = {}
-    listening: dict[
-        str, dict[str, int]
-    ] = {}  # by network namespace: a table of many connections is slow to read
+    listening: dict[str, dict[int, int]] = {}  # by namespace: a table of many connections is slow to read
     for rank in ranks:
         address = ras_address(dict(rank.variables))
         if address is None or address in addresses:
             continue
-        namespace = _namespace(root, rank.seen.pid)
+        namespace = read_network_namespace(rank.seen.pid, f"{root}/proc")
         if namespace not in listening:
-            listening[namespace] = listening_ports(root / "proc" / str(rank.seen.pid) / "net")
+            listening[namespace] = listening_ports(rank.seen.pid, f"{root}/proc")
         if _listens(root, rank.seen.pid, address, listening[namespace]):
             addresses[address] = rank
     state = JobState(notes=_note_foreign(ranks, listening, addresses, root))
@@ -142,14 +136,17 @@ def _read_ras_of(job: Job, ranks: list[_Rank], root: Path) -> JobState:
 
 
 def _note_foreign(
-    ranks: list[_Rank], listening: Mapping[str, Mapping[str, int]], own: Mapping[str, _Rank], root: Path
+    ranks: list[_Rank], listening: Mapping[str, Mapping[int, int]], own: Mapping[str, _Rank], root: Path
 ) -> tuple[str, ...]:
     """What to do where another job holds the port of NCCL's RAS, and no rank of this one listens there."""
     if own or not ranks:
         return ()
     address = ras_address(dict(ranks[0].variables))
     port = "" if address is None else address.rpartition(":")[2]
-    taken = port in {str(one) for one in listening.get(_namespace(root, ranks[0].seen.pid), {}).values()}
+    taken = port in {
+        str(one)
+        for one in listening.get(read_network_namespace(ranks[0].seen.pid, f"{root}/proc"), {}).values()
+    }
     if not taken or not _has_loaded(root, ranks[0].seen.pid, "libnccl"):
         return ()
     words = f"NCCL RAS at {address} is of another job: give each job of a machine its own port, `NCCL_RAS_ADDR=localhost:PORT`"
@@ -162,22 +159,15 @@ def _has_loaded(root: Path, pid: int, library: str) -> bool:
     return False
 
 
-def _listens(root: Path, pid: int, address: str, listening: Mapping[str, int]) -> bool:
+def _listens(root: Path, pid: int, address: str, listening: Mapping[int, int]) -> bool:
     port = address.rpartition(":")[2]
     inodes = {inode for inode, one in listening.items() if str(one) == port}
-    return bool(inodes) and not inodes.isdisjoint(socket_inodes(root / "proc" / str(pid) / "fd"))
-
-
-def _namespace(root: Path, pid: int | str) -> str:
-    """The network namespace of a process; empty where it cannot be read."""
-    with suppress(OSError):
-        return os.readlink(root / "proc" / str(pid) / "ns/net")
-    return ""
+    return bool(inodes) and not inodes.isdisjoint(socket_inodes(pid, f"{root}/proc"))
 
 
 def _is_elsewhere(root: Path, pid: int) -> bool:
     """Whether a process is in another network namespace than this one."""
-    theirs, own = _namespace(root, pid), _namespace(root, "self")
+    theirs, own = read_network_namespace(pid, f"{root}/proc"), read_network_namespace("self", f"{root}/proc")
     return bool(theirs and own) and theirs != own
 
 
@@ -185,10 +175,8 @@ def _pids_inside(root: Path, pids: frozenset[int]) -> frozenset[int]:
     """The numbers that the processes have in their own containers, by which they name themselves."""
     inside = set()
     for pid in pids:
-        with suppress(OSError, ValueError, IndexError):
-            for line in (root / "proc" / str(pid) / "status").read_text(errors="replace").splitlines():
-                if line.startswith("NSpid:"):
-                    inside.add(int(line.split()[-1]))
+        with suppress(OSError, ValueError, LookupError):
+            inside.add(int(read_status(pid, f"{root}/proc")["NSpid"].split()[-1]))
     return frozenset(inside)
 
 

@@ -6,19 +6,13 @@ and threads of theirs that have names. No variable, no command line and no stack
 found which were renamed, are at work, or were started by a server without RANK.
 """
 
-import os
-import socket
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpudiag.probe.job.debug_server import socket_inodes
-
-_LISTEN, _ESTABLISHED = "0A", "01"  # include/net/tcp_states.h
-_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9  # fields of /proc/net/tcp
-
+from gpudiag.linux.proc import socket_inodes
+from gpudiag.linux.sockets import ESTABLISHED, LISTENING, TcpSocket, read_network_namespace, read_tcp_sockets
 
 # Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp, gloo's
 # transport/tcp/loop.cc; torch 2.5 to 2.13).
@@ -107,20 +101,22 @@ def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections
     listeners: dict[Port, set[int]] = {}
     clients: dict[Port, set[int]] = {}
     addresses: dict[Port, str] = {}
-    tables: dict[str, dict[str, _Row]] = {}
-    seen: set[str] = set()
+    tables: dict[str, dict[int, TcpSocket]] = {}
+    seen: set[int] = set()
+    proc = f"{root}/proc"
     for pid in pids:
-        folder = root / "proc" / str(pid)
-        inodes = socket_inodes(folder / "fd") - seen
-        namespace = _namespace_of(folder)
+        inodes = socket_inodes(pid, proc) - seen
+        namespace = read_network_namespace(pid, proc)
         if inodes and namespace not in tables:
-            tables[namespace] = {row.inode: row for row in _read_rows(folder / "net")}
+            tables[namespace] = {
+                one.inode: one for one in read_tcp_sockets(pid, proc) if one.state in (LISTENING, ESTABLISHED)
+            }
         seen |= inodes
         for row in (tables[namespace][inode] for inode in inodes if inode in tables[namespace]):
-            if row.state == _LISTEN:
-                listeners.setdefault((namespace, row.local[1]), set()).add(pid)
+            if row.state == LISTENING:
+                listeners.setdefault((namespace, row.local_port), set()).add(pid)
             else:
-                port = (namespace, row.remote[1])
+                port = (namespace, row.remote_port)
                 clients.setdefault(port, set()).add(pid)
                 addresses.setdefault(port, row.remote[0])
     far = (port for namespace, rows in tables.items() for port in _find_far(namespace, rows.values()))
@@ -132,46 +128,10 @@ def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections
     )
 
 
-def _find_far(namespace: str, rows: Iterable["_Row"]) -> Iterator[Port]:
+def _find_far(namespace: str, rows: Iterable[TcpSocket]) -> Iterator[Port]:
     """The local ports that another machine is connected to."""
     listed = list(rows)
     own = {row.local[0] for row in listed}
     for row in listed:
-        if row.state == _ESTABLISHED and row.remote[0] not in own:
-            yield namespace, row.local[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A line of /proc/net/tcp."""
-
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    state: str
-    inode: str
-
-
-def _namespace_of(folder: Path) -> str:
-    with suppress(OSError):
-        return os.readlink(folder / "ns/net")
-    return ""
-
-
-def _read_rows(net: Path) -> Iterator[_Row]:
-    """The sockets of TCP that listen or are connected, in the network namespace of a process."""
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in (net / name).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[_STATE] in (_LISTEN, _ESTABLISHED):
-                    local, remote = _parse_address(fields[_LOCAL]), _parse_address(fields[_REMOTE])
-                    yield _Row(local, remote, fields[_STATE], fields[_INODE])
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    """Address and port of the kernel's words in hexadecimal, each in the machine's byte order."""
-    number, _, port = text.partition(":")
-    words = [int(number[place : place + 8], 16) for place in range(0, len(number), 8)]
-    data = b"".join(struct.pack("=I", word) for word in words)
-    address = socket.inet_ntop(socket.AF_INET if len(data) == 4 else socket.AF_INET6, data)
-    return address.removeprefix("::ffff:"), int(port, 16)
+        if row.state == ESTABLISHED and row.remote[0] not in own:
+            yield namespace, row.local_port

@@ -17,7 +17,7 @@ from time import time
 from typing import IO, Protocol
 
 from gpudiag.compat import parse_iso_time
-from gpudiag.probe.guard import die_with
+from gpudiag.linux.child import die_with_parent
 from gpudiag.probe.kernel_log.lines import tells_of_restart
 
 MAX_BYTES = 64 * 1024**2  # of one place; about 500,000 lines
@@ -223,7 +223,7 @@ class Journal(_Tagged):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            preexec_fn=partial(die_with, os.getpid()),
+            preexec_fn=partial(die_with_parent, os.getpid()),
         ) as journal:
             assert journal.stdout is not None  # noqa: S101 - asked for above
             try:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from gpudiag.installed import pip_command
 from gpudiag.model.codec import all_missing, join_sheets, missing_of, noun, read_sheet
 from gpudiag.model.device import Device, FailedCall, SourceState, SourceStatus
 from gpudiag.model.host import Container, Machine
@@ -374,6 +373,8 @@ def _this_container(container: Container) -> str:
 
 def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
     if failure.code is None:  # pynvml itself could not be imported, and says so
+        from gpudiag.installed import pip_command  # late, as in gputil/answer.py
+
         return f"{failure.words}; {pip_command('nvidia-ml-py')}"
     if machine.container is not None:
         return (

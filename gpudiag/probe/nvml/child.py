@@ -1,4 +1,4 @@
-"""NVML, asked from a guarded child: the only file that imports pynvml.
+"""NVML, asked once from a guarded child.
 
 `stream_nvml` sends, as plain data:
 
@@ -24,36 +24,23 @@ A call that never returns holds up one thread; every other GPU is then asked in 
 from __future__ import annotations
 
 import os
-import sys
-import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any
 
-from gpudiag.probe.attaching import COLD_SECONDS, HANDLE_CALL, SECONDS_PER_GPU
-from gpudiag.probe.given_time import note_end_of_thread, own_thread_waited_seconds, waited_seconds
-from gpudiag.probe.guard import OUTLIVES, PR_SET_PDEATHSIG, die_with
+from gpudiag.linux.child import PR_SET_PDEATHSIG, die_with_parent
+from gpudiag.probe.attaching import COLD_SECONDS, SECONDS_PER_GPU
+from gpudiag.probe.given_time import own_thread_waited_seconds, waited_seconds
+from gpudiag.probe.guard import OUTLIVES
 from gpudiag.probe.host.processes import read_process
-from gpudiag.probe.nvml.ask import (
-    LIBRARY_NOT_FOUND,
-    Ask,
-    DeviceSheet,
-    Noted,
-    as_text,
-    code_of,
-    enable_state,
-    reason_of,
-    state_of_init,
-)
-from gpudiag.probe.nvml.details import read_peer
 from gpudiag.probe.nvml.device import read_device
-from gpudiag.probe.nvml.early import LIBRARY
-from gpudiag.probe.sheet import Sheet
-from gpudiag.probe.start import SIMULATED
+from gpudiag.probe.nvml.library import describe_failure, open_library
+from gpudiag.probe.nvml.row import Row
+from gpudiag.probe.nvml.workers import Batch, Workers
 
 # --- a child that must not be killed half way
 
@@ -88,7 +75,7 @@ class Outliving:
             os._exit(0)
         signal.alarm(0)
         self.begun = False
-        die_with(self._parent)
+        die_with_parent(self._parent)
 
     def _send(self, *, outlives: bool) -> bool:
         try:
@@ -102,7 +89,6 @@ class Outliving:
 
 Emit = Callable[[Any], None]
 
-_QUICK_SECONDS = 0.02  # a GPU that takes longer must not hold up the others
 _PATIENCE_SECONDS = 0.25  # without news of any; then the GPUs read so far are asked about each other
 _KEPT_SECONDS = 30.0  # own choice: long enough for a person to ask again
 _LATE_AFTER_SECONDS = 0.05  # how often incomplete rows are sent, in case of a hang
@@ -124,19 +110,12 @@ def stream_nvml(
     pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are the bus ids of GPUs that
     must not be woken, by NVML index, where the driver has `bound` of them: they are not asked.
     """
-
-    def announce(call: str) -> None:
-        emit(("asking", call))
-
     try:
-        pynvml = load_pynvml()
-        announce("nvmlInit")
-        if await_initialization is not None:
-            await_initialization()
-        pynvml.nvmlInit()
-        emit(("library", read_library(pynvml, announce)))
-        announce("nvmlDeviceGetCount")
-        count = pynvml.nvmlDeviceGetCount()
+        pynvml, count = open_library(
+            lambda call: emit(("asking", call)),
+            lambda library: emit(("library", library)),
+            await_initialization,
+        )
     except Exception as error:  # noqa: BLE001 - describe_failure judges it
         emit(("failed", describe_failure(error)))
         return
@@ -146,54 +125,24 @@ def stream_nvml(
     sleeping = asleep if count == bound else {}  # else nobody knows which index is whose
     for index, bus_id in sleeping.items():
         emit(("asleep", index, bus_id))
-    rows = [_Row(pynvml, index) for index in range(count) if index not in sleeping]
-    attachment = _Attachment(rows, emit)
-    start = partial(_start_for_each, one_thread=one_thread)
-    start(rows, lambda row: row.read(emit, root), lambda row: row.done)
-    attachment.wait()
-    _await(rows, lambda row: row.done, lambda row: row.send_late(emit), patience_seconds=_PATIENCE_SECONDS)
+    rows = [_Row(pynvml, index, emit) for index in range(count) if index not in sleeping]
+    most = 1 if one_thread else len(rows)
+    reading = Workers(most).start(partial(row.read, root) for row in rows)
+    _Attachment(rows, emit).wait()
+    late = [row.send_late for row in rows]
+    _await(reading, late, _PATIENCE_SECONDS)
     # Only now, and only for those already read: a call about two GPUs would cost both if one hangs.
-    read = [row for row in rows if row.done.is_set()]
-    start(read, lambda row: row.read_peers(emit, read), lambda row: row.peers_done)
-    _await(read, lambda row: row.peers_done, lambda row: row.send_late_peers(emit))
-    _await(rows, lambda row: row.done, lambda row: row.send_late(emit))
+    read = [row for row in rows if row.is_read]
+    peers = Workers(most).start(partial(row.read_and_send_peers, read) for row in read)
+    _await(peers, [row.send_late_peers for row in read])
+    _await(reading, late)
 
 
-def _start_for_each(
-    rows: list[_Row], act: Callable[[_Row], None], done: Callable[[_Row], Event], *, one_thread: bool
-) -> None:
-    """Call `act` for every GPU, in turn in one thread; once one takes long, in several threads.
-
-    On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight
-    threads, which contend for the interpreter lock (4.7 against 8 ms, simulated H100s).
-    """
-    waiting = iter(rows)
-
-    def act_next() -> None:
-        for row in waiting:
-            act(row)
-        note_end_of_thread()
-
-    if rows:
-        Thread(target=act_next, daemon=True).start()
-    if not one_thread and not all(done(row).wait(_QUICK_SECONDS) for row in rows):
-        for _ in rows[1:]:
-            Thread(target=act_next, daemon=True).start()
-
-
-def _await(
-    rows: list[_Row],
-    done: Callable[[_Row], Event],
-    tell_late: Callable[[_Row], bool],
-    *,
-    patience_seconds: float = float("inf"),
-) -> None:
-    """Return when all are done, or after `patience_seconds` of given time without news; meanwhile report late ones."""
+def _await(batch: Batch, late: list[Callable[[], bool]], patience_seconds: float = float("inf")) -> None:
+    """Return when all is read, or after `patience_seconds` of given time without news, which each of `late` sends."""
     heard, waited = monotonic(), waited_seconds()
-    while late := [row for row in rows if not done(row).is_set()]:
-        if done(late[0]).wait(_LATE_AFTER_SECONDS):
-            continue
-        if any([tell_late(row) for row in late]):
+    while not batch.done.wait(_LATE_AFTER_SECONDS):
+        if any([send_late() for send_late in late]):
             heard, waited = monotonic(), waited_seconds()
         elif monotonic() - heard - (waited_seconds() - waited) > patience_seconds:
             return
@@ -219,7 +168,7 @@ class _Attachment:
                 continue
             with suppress(OSError):  # the parent has given it up; it goes on
                 for row in late:
-                    row.send_late(self._emit)
+                    row.send_late()
             waited = monotonic() - began
             if len(late) < len(self._rows) and waited > _PATIENCE_SECONDS and not self._outliving.begun:
                 return  # the driver is awake: these hang, and the others can be asked about each other
@@ -229,196 +178,57 @@ class _Attachment:
             self._outliving.end(_KEPT_SECONDS)
 
 
-class _Row:
-    """One GPU being asked, in a thread of its own."""
+class _Row(Row):
+    """A GPU that is asked once: each answer is sent when it comes."""
 
-    def __init__(self, pynvml: Any, index: int) -> None:
-        self._pynvml = pynvml
-        self._index = index
-        self._sheet = DeviceSheet()
-        self._ask: Ask | None = None
-        self._sent_late: object = None
-        self._about = index  # the other GPU of the call in progress
+    def __init__(self, pynvml: Any, index: int, emit: Emit) -> None:
+        super().__init__(pynvml, index)
         self.attached = Event()
-        self.done = Event()
-        self.peers_done = Event()
+        self.is_read = self.has_peers = False
+        self._emit = emit
+        self._sent_late: object = None
 
-    def read(self, emit: Emit, root: str) -> None:
+    def read(self, root: str) -> None:
         """Ask for everything, send the row, then describe its processes."""
         began = monotonic()
-        self._sheet.read("handle", self._pynvml.nvmlDeviceGetHandleByIndex, self._index)
-        handle = self._sheet.values.pop("handle", None)
+        ask = self.attach()
         at = monotonic()
         waited = own_thread_waited_seconds() if at - began > COLD_SECONDS else 0.0
         with suppress(OSError):  # the parent has gone; still attach the other GPUs
-            emit(("attached", self._index, at, waited))
+            self._emit(("attached", self.index, at, waited))
         self.attached.set()
-        if handle is not None:
-            self._ask = Ask(self._pynvml, handle)
-            read_device(self._ask, self._sheet)
-        emit(("device", self._index, self._document()))
-        for process in self._sheet.values.get("processes", ()):
-            emit(("process", process["pid"], read_process(process["pid"], root)))
-        self.done.set()
+        if ask is not None:
+            read_device(ask, self.sheet)
+        self._emit(("device", self.index, self.document()))
+        for process in self.sheet.values.get("processes", ()):
+            self._emit(("process", process["pid"], read_process(process["pid"], root)))
+        self.is_read = True
 
-    def _document(self) -> dict[str, Any]:
-        """The sheet with its failed calls; a loss noticed in part of a reading counts for the whole GPU."""
-        noted = None if self._ask is None else self._ask.noted
-        if noted is not None and noted.lost is not None and self._sheet.lost is None:
-            self._sheet.lost = noted.lost
-            self._sheet.mark("handle", *noted.lost)
-        document = self._sheet.document()
-        return document if noted is None else {**document, "failed_calls": dict(noted.failed)}
+    def read_and_send_peers(self, rows: list[_Row]) -> None:
+        """Send what lies between this GPU and each of the others, or that it was lost meanwhile."""
+        peers = self.read_peers(rows)
+        if peers is None:
+            self._emit(("device", self.index, self.document()))
+        elif peers and self._ask is not None:
+            failed_calls = dict(self._ask.noted.failed)
+            self._emit(("peers", self.index, {"peers": peers, "failed_calls": failed_calls}))
+        self.has_peers = True
 
-    def read_peers(self, emit: Emit, rows: list[_Row]) -> None:
-        """Send what lies between this GPU and each of the others, if it answers and there are others."""
-        others = [row for row in rows if row is not self and row.handle is not None]
-        if self._ask is not None and self._sheet.lost is None and others:
-            peers, noted = [], self._ask.noted
-            noted.inforom_corrupted = False  # what its readings found was sent with them
-            for other in others:
-                self._about = other._index
-                peers.append(read_peer(self._ask, other.bus_id, other.handle))
-            if noted.inforom_corrupted:
-                noted.failed.setdefault(noted.asking, "its InfoROM is corrupted (NVML 14)")
-            if self._ask.noted.lost is not None and self._answers_no_more(self._ask):
-                emit(("device", self._index, self._document()))
-            else:
-                emit(("peers", self._index, {"peers": peers, "failed_calls": dict(self._ask.noted.failed)}))
-        self.peers_done.set()
-
-    def _answers_no_more(self, ask: Ask) -> bool:
-        """Whether it is this GPU that was lost, and not the peer in the call."""
-        noted, self._about = ask.noted, self._index
-        (_, words), call, noted.lost = noted.lost or ("", ""), noted.lost_in, None
-        DeviceSheet().read("alone", ask, "nvmlDeviceGetUtilizationRates")
-        if noted.lost is None:
-            noted.failed.setdefault(call, words)
-        return noted.lost is not None
-
-    def send_late_peers(self, emit: Emit) -> bool:
-        """Send the call about two GPUs that has not returned, if it is new; whether it was."""
-        call = self._ask.asking if self._ask else ""
-        if (call, self._about) != self._sent_late:
-            self._sent_late = (call, self._about)
-            emit(("late_peers", self._index, call, self._about))
-            return True
-        return False
-
-    @property
-    def handle(self) -> Any:
-        """The GPU's handle; None for one that gave no bus id, or that is lost."""
-        known = self._ask is not None and self._sheet.lost is None and "bus_id" in self._sheet.values
-        return self._ask.handle if self._ask is not None and known else None
-
-    @property
-    def bus_id(self) -> str:
-        """The GPU's bus id; empty where it gave none."""
-        return str(self._sheet.values.get("bus_id", ""))
-
-    def send_late(self, emit: Emit) -> bool:
-        """Send what is known so far and the unanswered call, if either is new; whether one was."""
-        call = self._ask.asking if self._ask else HANDLE_CALL
-        document = self._sheet.document()
+    def send_late(self) -> bool:
+        """Send the call that has not returned and what is known so far, if either is new; whether it was."""
+        document = self.sheet.document()
         document.pop("handle", None)
-        if (call, len(document)) != self._sent_late:
-            self._sent_late = (call, len(document))
-            emit(("late", self._index, call, document))
-            return True
-        return False
+        known = (self.call, len(document))
+        return not self.is_read and self._send_if_new(known, ("late", self.index, self.call, document))
 
+    def send_late_peers(self) -> bool:
+        """Send the call about two GPUs that has not returned, if it is new; whether it was."""
+        known = (self.call, self.peer)
+        return not self.has_peers and self._send_if_new(known, ("late_peers", self.index, *known))
 
-def load_pynvml() -> Any:
-    """The pynvml module of nvidia-ml-py.
-
-    Raises:
-        ImportError: it is not installed, or another package took its name.
-    """
-    with _without_ctypes_util():
-        import pynvml
-
-    if not hasattr(pynvml, "nvmlDeviceGetFieldValues"):
-        raise ImportError(f"the pynvml in {os.path.dirname(pynvml.__file__)} is not nvidia-ml-py")
-    return pynvml
-
-
-@contextmanager
-def _without_ctypes_util() -> Iterator[None]:
-    """Replace ctypes.util by a stub while pynvml is imported, which saves a third of the import time.
-
-    The real one imports subprocess, tempfile and shutil; pynvml uses it only on Windows.
-    """
-    if "ctypes.util" in sys.modules:
-        yield
-        return
-    stand_in = types.ModuleType("ctypes.util")
-    stand_in.find_library = lambda name: None  # type: ignore[attr-defined]
-    sys.modules["ctypes.util"] = stand_in
-    try:
-        yield
-    finally:
-        del sys.modules["ctypes.util"]
-
-
-def read_library(pynvml: Any, announce: Callable[[str], None] = lambda call: None) -> dict[str, Any]:
-    """Versions, where NVML gives them; `announce` gets each call before it is made."""
-    sheet = Sheet(reason_of)
-    noted = Noted()
-
-    def ask(call: str) -> Any:
-        announce(call)
-        try:
-            return getattr(pynvml, call)()
-        except Exception as error:
-            noted.note(call, *reason_of(error))
-            raise
-
-    sheet.read("driver_version", as_text, lambda: ask("nvmlSystemGetDriverVersion"))
-    sheet.read("nvml_version", as_text, lambda: ask("nvmlSystemGetNVMLVersion"))
-    sheet.read("cuda_driver_version", lambda: _cuda_version(ask("nvmlSystemGetCudaDriverVersion_v2")))
-    sheet.read("confidential_computing", lambda: enable_state(ask("nvmlSystemGetConfComputeState").ccFeature))
-    if noted.lost is not None:  # no GPU was asked: count the loss as a failed call
-        noted.failed.setdefault(noted.lost_in, noted.lost[1])
-    return {**sheet.document(), "failed_calls": noted.failed}
-
-
-def _cuda_version(number: int) -> str:
-    """The newest CUDA that the driver runs, `13.0`; NVML gives 13000."""
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def describe_failure(error: Exception) -> dict[str, Any]:
-    """The state of the source, NVML's words, and which library said them."""
-    state, code = state_of_init(error), code_of(error)
-    words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
-    if code == LIBRARY_NOT_FOUND:
-        broken = _why_not_loaded()
-        if broken is not None:  # the file is there and cannot be loaded; NVML's code is the same
-            state, code, words = "failed", None, broken
-    return {"state": state, "code": code, "words": words, "library": _library_path()}
-
-
-def _why_not_loaded() -> str | None:
-    """The linker's words for a libnvidia-ml.so.1 that is here and cannot be loaded; None: there is none."""
-    from ctypes import CDLL
-
-    try:
-        CDLL(LIBRARY)
-    except OSError as error:
-        words = str(error)
-    else:
-        return None
-    # On a simulated machine an empty file stands for none: it ends the linker's search.
-    if f"{LIBRARY}: cannot open shared object file: No such file" in words or os.environ.get(SIMULATED):
-        return None
-    return f"the driver's library cannot be loaded: {words}"
-
-
-def _library_path() -> str | None:
-    """The file that was loaded as libnvidia-ml; its name usually carries the driver's version."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = [line.split(maxsplit=5)[-1].strip() for line in maps if "libnvidia-ml.so" in line]
-    except OSError:
-        return None
-    return paths[0] if paths else None
+    def _send_if_new(self, known: object, message: tuple[Any, ...]) -> bool:
+        if known == self._sent_late:
+            return False
+        self._sent_late = known
+        self._emit(message)
+        return True

@@ -12,9 +12,8 @@ from threading import Thread
 from typing import Any
 
 from gpudiag.probe.given_time import note_end_of_thread
+from gpudiag.probe.nvml import LIBRARY
 from gpudiag.probe.sleeping import read_sleeping
-
-LIBRARY = "libnvidia-ml.so.1"
 
 
 def stream_nvml(emit: Callable[[Any], None], root: str = "/", wake: bool = True) -> None:

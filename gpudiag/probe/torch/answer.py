@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.installed import pip_command, repair_command
 from gpudiag.model.codec import all_missing, decode, missing_of, noun, read_sheet, readings_of
 from gpudiag.model.device import DeviceView, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -77,6 +76,8 @@ def _why_late(child: GuardedChild) -> Missing:
 
 
 def _absent(words: str, python: str | None, seconds: Reading[float]) -> TorchAnswer:
+    from gpudiag.installed import pip_command  # late, as in gputil/answer.py
+
     reason = f"{words}: {pip_command('torch', python=python or sys.executable)}"
     status = SourceStatus(SOURCE, SourceState.LIBRARY_ABSENT, reason, seconds)
     return TorchAnswer(status, Missing(MissingReason.SOURCE_ABSENT, words))
@@ -91,6 +92,8 @@ def _without_build(child: GuardedChild, python: str | None) -> TorchAnswer:
     words = f"`import torch` failed: {_last_line(child)}"
     absent = _ABSENT_MODULE.search(words)
     if absent:
+        from gpudiag.installed import repair_command
+
         words += f": {repair_command(absent[1], python=python or sys.executable)}"
     status = SourceStatus(SOURCE, SourceState.FAILED, words, child.seconds)
     return TorchAnswer(status, Missing(MissingReason.ERROR, words))

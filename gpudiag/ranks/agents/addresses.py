@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Mapping
 
-from gpudiag.interfaces import list_addresses
+from gpudiag.linux.interfaces import list_addresses
 from gpudiag.model.published import (
     GLOO_VARIABLE,
     HostAddresses,

@@ -36,7 +36,7 @@ from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job
-from gpudiag.ranks.run import RankEvent, RankRun
+from gpudiag.ranks.run import RankEvent, RankResult, RankRun
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS, Budgets
 
 # Deaths are noticed at once; this is how often stops, positions and events are polled. With four
@@ -157,7 +157,7 @@ class Agent:
             host=self._host,
             reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._all_incidents(),
-            results=dict(self._log.results),
+            returned=tuple(RankResult(rank, data) for rank, data in self._log.results.items()),
             events=tuple(self._log.events),
             injected=tuple(self._describe_fault(fault) for fault in self._job.faults),
             seconds=self._ended_at - self._log.started,

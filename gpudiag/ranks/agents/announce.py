@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpudiag.interfaces import list_addresses
+from gpudiag.linux.interfaces import list_addresses
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.messages import Card, decode_message, encode_message

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
+from gpudiag.linux.proc import children, is_alive, read_environment
 from gpudiag.ranks.agents.link import Link, connect_small
 from gpudiag.ranks.agents.messages import AgentLocation, RunKey
 from gpudiag.ranks.agents.network import AGENT_PORTS
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.process import is_alive
 
 # --- processes of the same torchrun
 
@@ -28,27 +28,15 @@ class Siblings:
 
     def gone(self) -> frozenset[int]:
         """The ranks of this machine that have no live process; none if the kernel does not list children."""
-        alive = {_rank_of(pid) for pid in self._children() if is_alive(pid)}
+        alive = {_rank_of(pid) for pid in children(self._launcher_pid) if is_alive(pid)}
         return frozenset(self._ranks) - alive if alive else frozenset()
-
-    def _children(self) -> list[int]:
-        """The launcher's children (proc_pid_task_tid_children(5))."""
-        found: list[int] = []
-        for path in Path(f"/proc/{self._launcher_pid}/task").glob("*/children"):
-            try:
-                found += [int(word) for word in path.read_text().split()]
-            except OSError:  # that thread has ended
-                continue
-        return found
 
 
 def _rank_of(pid: int) -> int | None:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    text = next((each[5:] for each in variables if each.startswith(b"RANK=")), b"")
-    return int(text) if text.isdigit() else None
+    text = ""
+    with contextlib.suppress(OSError):
+        text = read_environment(pid).get("RANK", "")
+    return int(text) if text.isdecimal() else None
 
 
 # --- agents

@@ -17,10 +17,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gpudiag.errors import LaunchError
-from gpudiag.interfaces import list_addresses
+from gpudiag.linux.interfaces import list_addresses
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.environment import RankEnvironment
-from gpudiag.ranks.process import read_machine
 
 _FOLDER_SUFFIX = ".gpudiag"
 _LOOK_AGAIN_SECONDS = 0.05

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from gpudiag.ranks import process
+from gpudiag.linux.child import Program, kill_group, peek_exit
 from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
@@ -61,14 +60,12 @@ class OwnTemplate:
             OSError: the interpreter cannot be executed.
         """
         with output.open("wb") as file:
-            self._process = subprocess.Popen(
+            self._program = Program(
                 [python or sys.executable, str(_BOOT), str(job), *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
+                {**os.environ, **variables},
                 stdout=file,
                 stderr=file,
-                pass_fds=descriptors,
-                start_new_session=True,  # the terminal's signals go to the agent alone
-                env={**os.environ, **variables},
+                keep=descriptors,
             )
 
     def exit_status(self) -> int | None:
@@ -76,9 +73,8 @@ class OwnTemplate:
         deadline = time.monotonic() + _EXIT_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
-                result = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if result is not None:
-                    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+                if (status := peek_exit(self._program.pid)) is not None:
+                    return status
             time.sleep(0.002)
         return None
 
@@ -87,9 +83,8 @@ class OwnTemplate:
         patience = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
         while not self._has_ended() and time.monotonic() < patience:
             time.sleep(0.002)
-        process.kill_group(self._process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.1, deadline - time.monotonic()))
+        self._program.kill()
+        self._program.wait(max(0.1, deadline - time.monotonic()))
 
     def error_text(self) -> str:
         """Nothing: what it writes is in the run's directory."""
@@ -97,7 +92,7 @@ class OwnTemplate:
 
     def _has_ended(self) -> bool:
         try:
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            return peek_exit(self._program.pid) is not None
         except ChildProcessError:  # already reaped
             return True
 
@@ -116,23 +111,16 @@ class ForkServer:
         self._output = open(os.memfd_create("gpudiag-torch-output"), "w+b")  # noqa: SIM115 - closed with the server
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program: Program | None = None
         with theirs, contextlib.suppress(OSError):  # a template of its own says why it cannot be executed
-            self._process = subprocess.Popen(
-                [
-                    python or sys.executable,
-                    str(_BOOT),
-                    "--fork-server",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
-                stdin=subprocess.DEVNULL,
+            name = str(theirs.fileno())
+            self._program = Program(
+                [python or sys.executable, str(_BOOT), "--fork-server", name, str(os.getpid())],
+                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is imported.
+                {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
                 stdout=self._output,
                 stderr=self._output,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is imported.
-                env={"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
+                keep=(theirs.fileno(),),
             )
         self._greeted = False
         self._greeted_until = time.monotonic() + _HELLO_SECONDS
@@ -150,7 +138,7 @@ class ForkServer:
     @property
     def pid(self) -> int:
         """Its process, the parent of all that it forks."""
-        return 0 if self._process is None else self._process.pid
+        return 0 if self._program is None else self._program.pid
 
     @property
     def is_usable(self) -> bool:
@@ -190,10 +178,9 @@ class ForkServer:
         """Kill the server, and with it all that it has forked; a second call does nothing."""
         self._lost = True
         self._socket.close()
-        if self._process is not None and self._process.returncode is None:
-            process.kill(self._process.pid)  # the kernel kills what it has forked, and the ranks of that
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_SECONDS)
+        if self._program is not None:
+            self._program.kill()  # the kernel kills what it has forked, and the ranks of that
+            self._program.wait(_EXIT_SECONDS)
         self._output.close()
 
     def error_text(self) -> str:
@@ -205,11 +192,7 @@ class ForkServer:
 
     def exit_status(self) -> int | None:
         """How the server ended, or minus the signal; None while it runs."""
-        if self._process is None or not self._lost:
-            return None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_EXIT_SECONDS)
-        return None
+        return self._program.wait(_EXIT_SECONDS) if self._program is not None and self._lost else None
 
     def _fork(self, kind: str, descriptors: Sequence[int], **fields: Any) -> "ForkedProcess":
         self._numbers += 1
@@ -307,7 +290,7 @@ class ForkedProcess:
             # The server itself does not respond: kill by hand what it cannot have reaped, and then the server.
             pid = self.pid
             if pid is not None:
-                process.kill_group(pid)
+                kill_group(pid)
             self._server.close()
 
     def error_text(self) -> str:

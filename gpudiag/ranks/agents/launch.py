@@ -165,7 +165,7 @@ def _nameless_run(
         host=host,
         reports=(),
         incidents=(incident,),
-        results={},
+        returned=(),
         events=(),
         injected=(),
         seconds=seconds,

@@ -12,12 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpudiag.linux.proc import DEAD_STATES, STOPPED_STATES
+from gpudiag.linux.proc import (
+    DEAD_STATES,
+    STOPPED_STATES,
+    Stat,
+    find_process,
+    has_gpu_open,
+    is_alive,
+    read_wait_channel,
+)
 from gpudiag.model import codec
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.script import explanation
 from gpudiag.model.untrusted_text import shorten_text
-from gpudiag.ranks import process
 from gpudiag.ranks.agents.fork_server import ForkServer, OwnTemplate, TemplateProcess
 from gpudiag.ranks.agents.network import find_listener
 from gpudiag.ranks.agents.run_directory import RunDirectory
@@ -113,7 +120,7 @@ class RankRecord:
         now: float,
         watched: float,
         position: Position | None,
-        state: process.ProcessState | None,
+        state: Stat | None,
         load: float = 1.0,
     ) -> None:
         """Record a look at the rank, `watched` seconds after the last one, on a host with this load."""
@@ -173,14 +180,14 @@ class RankRecord:
             self.connection_looked_at = now
             self.connected = bool(is_connected_to(self.pid, self.store_port))
 
-    def _add_process(self, now: float, state: process.ProcessState | None, load: float) -> None:
+    def _add_process(self, now: float, state: Stat | None, load: float) -> None:
         if state is None or state.state in DEAD_STATES:
             self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
             return
         self.process_state, self.cpu_seconds_total = state.state, state.cpu_seconds
         if not self.looked_for_gpu and self.still_seconds >= _GPU_SECONDS:
-            self.looked_for_gpu, self.has_gpu = True, process.has_open(state.pid, "/dev/nvidia")
-            self.wait_channel = process.read_wait_channel(state.pid)
+            self.looked_for_gpu, self.has_gpu = True, has_gpu_open(state.pid)
+            self.wait_channel = read_wait_channel(state.pid) or None
         self._look_at_groups(now, state.pid)
         stopped = state.state in STOPPED_STATES or self.frozen_by is not None
         if stopped != (self.life is Life.STOPPED):
@@ -414,7 +421,7 @@ class LocalRanks:
         load = self._load.factor()
         events: list[tuple[int, dict[str, Any]]] = []
         for index, record in enumerate(self.records):
-            state = None if record.pid is None else process.read_process(record.pid)
+            state = None if record.pid is None else find_process(record.pid)
             position = self._board.read_position(index, history=record.knows_history)
             record.add_look(now, watched, position, state, load)
             new = record.events.read_new()
@@ -492,7 +499,7 @@ class LocalRanks:
             return ()
         self._ended = True
         pids = [record.pid for record in self.records if record.pid is not None]
-        contexts = sum(map(process.uses_gpu, pids))
+        contexts = sum(map(has_gpu_open, pids))
         self._socket.close()  # the template kills and reaps its ranks, and ends
         self._template_socket.close()
         deadline = time.monotonic() + end_seconds(contexts)
@@ -502,7 +509,7 @@ class LocalRanks:
             record.events.close()
         self._board.close()
         self._oom.close()
-        while (alive := tuple(filter(process.is_alive, pids))) and time.monotonic() < deadline:
+        while (alive := tuple(filter(is_alive, pids))) and time.monotonic() < deadline:
             time.sleep(0.005)
         return alive
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpudiag.errors import ExitStatus, GpudiagError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.measure import IncidentKind
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
@@ -27,8 +28,7 @@ from gpudiag.ranks.diagnosis.outage import CUT_SECONDS
 from gpudiag.ranks.diagnosis.paths import EXCUSED_SECONDS, UNANSWERED, Contact
 from gpudiag.ranks.diagnosis.start_error import started_twice, verdict_lost
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.process import read_machine
-from gpudiag.ranks.run import RankRun, message_of_run, run_of_message
+from gpudiag.ranks.run import RankRun
 from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
@@ -229,7 +229,7 @@ class Follower:
                 self._judged = True
                 self._link.send(messages.Ended(tuple(self._local.end())))
             case messages.FinishedRun():
-                self._verdict = Verdict(run=run_of_message(message.run))
+                self._verdict = Verdict(run=replace(message.run, reporter=False))
             case messages.FailedRun():
                 self._verdict = Verdict(exit_status=message.exit_status)
             case messages.Interrupted():
@@ -456,7 +456,7 @@ class Membership:
             _lines_to_leader.append(link)
         if isinstance(word, messages.FailedRun):
             raise SystemExit(word.exit_status)
-        return run_of_message(word.run) if isinstance(word, messages.FinishedRun) else None
+        return replace(word.run, reporter=False) if isinstance(word, messages.FinishedRun) else None
 
     def _lead(self, assignment: Assignment, log: EventLog) -> RankRun | None:
         discovery = self._discovery
@@ -500,7 +500,7 @@ class Membership:
                 told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
                 run = replace(run, incidents=told)
             self._keep_answering(run)
-            remote.send_verdict(messages.FinishedRun(message_of_run(run)))
+            remote.send_verdict(messages.FinishedRun(run))
             remote.strays.announce_end(int(_exit_status(run)))
             remote.await_receipts(assignment.interrupts.is_due)
             _lines_to_followers.extend(remote.release_links())

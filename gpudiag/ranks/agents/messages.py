@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.errors import UsageError
+from gpudiag.linux.namespaces import Machine
 from gpudiag.model import codec
 from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents.tcp_counters import PeerSegments
@@ -12,8 +13,7 @@ from gpudiag.ranks.diagnosis.paths import Contact
 from gpudiag.ranks.diagnosis.start_error import StartFailure
 from gpudiag.ranks.diagnosis.survey import Target, Try
 from gpudiag.ranks.diagnosis.view import RankView
-from gpudiag.ranks.process import Machine
-from gpudiag.ranks.run import RunMessage
+from gpudiag.ranks.run import RankRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Interrupted:
 class FinishedRun:
     """To a follower: the run that all agents report."""
 
-    run: RunMessage
+    run: RankRun
 
 
 @dataclass(frozen=True, slots=True)

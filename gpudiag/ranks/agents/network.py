@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpudiag.errors import LaunchError
+from gpudiag.linux.proc import list_pids, socket_inodes
+from gpudiag.linux.sockets import listening_ports
 from gpudiag.model.untrusted_text import shorten_text
 
 # Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents find each
@@ -25,7 +27,6 @@ _RETRY_SECONDS = 1.0
 _MEANWHILE_SECONDS = 0.2
 # Docker's own resolver, which knows a container's name once that is up.
 _DOCKER_RESOLVER = "nameserver 127.0.0.11"
-_LISTENING = "0A"  # a socket's state in /proc/net/tcp
 _COMMAND_CHARACTERS = 60
 
 
@@ -117,20 +118,11 @@ def _why_unknown(name: str, seconds: float) -> str | None:
 
 def find_listener(port: int) -> str | None:
     """The process that listens on TCP port `port` of this machine, in words; None if that cannot be seen."""
-    inodes = {
-        fields[9]
-        for name in ("tcp", "tcp6")
-        for line in _read(Path(f"/proc/net/{name}")).splitlines()[1:]
-        if (fields := line.split())[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port
-    }
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = os.readlink(path)
-        except OSError:  # it ended, or is another user's
-            continue
-        if target.startswith("socket:[") and target[len("socket:[") : -1] in inodes:
-            command = _read(path.parents[1] / "cmdline").replace("\0", " ").strip()
-            return f"process {path.parts[2]}: {shorten_text(command, _COMMAND_CHARACTERS)}"
+    inodes = {inode for inode, one in listening_ports("self").items() if one == port}
+    for pid in list_pids() if inodes else ():
+        if not inodes.isdisjoint(socket_inodes(pid)):
+            command = _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
+            return f"process {pid}: {shorten_text(command, _COMMAND_CHARACTERS)}"
     return None
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpudiag.linux.child import kill
+from gpudiag.linux.namespaces import Machine
+from gpudiag.linux.proc import find_process
 from gpudiag.model.published import HostAddresses
-from gpudiag.ranks import process
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.announce import Announcer
 from gpudiag.ranks.agents.discovery import Address, Peers
@@ -25,7 +27,6 @@ from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
 from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
 from gpudiag.ranks.event_log import RawEvent
-from gpudiag.ranks.process import Machine
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.
@@ -111,7 +112,7 @@ class RemoteRecord:
             return view
         traces = view.traces
         if self.pid_here is not None:
-            traces = (*traces, *evidence.of_agent_process(process.read_process(self.pid_here)))
+            traces = (*traces, *evidence.of_agent_process(find_process(self.pid_here)))
         return replace(view, unheard_seconds=unheard, traces=traces)
 
     def update(self, state: messages.RankState) -> list[RawEvent]:
@@ -150,7 +151,7 @@ class RemoteRecord:
     def kill_agent(self) -> None:
         """Kill an agent of this machine that does not answer; its rank dies with it."""
         if self.pid_here is not None:
-            process.kill(self.pid_here)
+            kill(self.pid_here)
 
 
 def absent_records(ranks: Iterable[int], own_machine: Machine, host: str) -> dict[int, RemoteRecord]:

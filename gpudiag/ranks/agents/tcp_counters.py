@@ -6,22 +6,20 @@ rank's own connections (gloo's, and NCCL's without RDMA) are known by the socket
 
 import contextlib
 import ipaddress
-import os
 import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+
+from gpudiag.linux.netlink import ask_all, parse_attributes
+from gpudiag.linux.proc import socket_inodes
+from gpudiag.linux.sockets import ESTABLISHED, read_tcp_sockets
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_NLMSG_DONE, _NLMSG_ERROR = 3, 2
-_NLM_F_REQUEST_DUMP = 0x301
 _ESTABLISHED = 1 << 1
-_ESTABLISHED_WORD = "01"  # a connection's state in /proc/PID/net/tcp
 _INET_DIAG_INFO = 2
-_HEADER = struct.Struct("=IHHII")
 _MESSAGE_BYTES = 72  # struct inet_diag_msg
 _INODE_OFFSET = 68
 _DESTINATION_OFFSET = 24
@@ -63,7 +61,7 @@ class TcpCounters:
 
     def read(self, pids: Iterable[int]) -> None:
         """Read the counters of all connections of those processes."""
-        inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
+        inodes = {inode for pid in pids for inode in socket_inodes(pid)}
         if inodes:
             for family in (socket.AF_INET, socket.AF_INET6):
                 with contextlib.suppress(OSError):  # a kernel without inet_diag, or a sandbox that forbids it
@@ -87,32 +85,13 @@ def plain_address(text: str) -> str:
 
 def is_connected_to(pid: int, port: int) -> bool | None:
     """Whether that process has an open connection to this port, of any host; None where we may not look."""
-    inodes = set(map(str, _socket_inodes(pid)))
-    suffix = f":{port:04X}"
-    looked = False
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-        except OSError:  # it ended, or there is no IPv6
-            continue
-        looked = True
-        for line in lines:
-            fields = line.split()
-            if fields[2].endswith(suffix) and fields[3] == _ESTABLISHED_WORD and fields[9] in inodes:
-                return True
-    return False if looked and inodes else None
-
-
-def _socket_inodes(pid: int) -> Iterator[int]:
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # it ended, or is another user's
-        return
-    for name in names:
-        with contextlib.suppress(OSError):  # closed since
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith("socket:["):
-                yield int(target[len("socket:[") : -1])
+    inodes = socket_inodes(pid)
+    if not inodes:
+        return None
+    return any(
+        one.remote_port == port and one.state == ESTABLISHED and one.inode in inodes
+        for one in read_tcp_sockets(pid)
+    )
 
 
 def _read_connections(family: int, inodes: set[int]) -> Iterator[tuple[bytes, PeerSegments]]:
@@ -122,21 +101,10 @@ def _read_connections(family: int, inodes: set[int]) -> Iterator[tuple[bytes, Pe
         OSError: the kernel does not answer such questions.
     """
     asked = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.settimeout(1.0)
-        netlink.send(
-            _HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 0, 0) + asked
-        )
-        while True:
-            data = netlink.recv(1 << 17)
-            while len(data) >= _HEADER.size:
-                length, kind, *_ = _HEADER.unpack_from(data)
-                if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _HEADER.size:
-                    return
-                found = _parse_connection(family, data[_HEADER.size : length], inodes)
-                if found is not None:
-                    yield found
-                data = data[(length + 3) & ~3 :]
+    for message in ask_all(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, asked):
+        found = _parse_connection(family, message, inodes)
+        if found is not None:
+            yield found
 
 
 def _parse_connection(family: int, message: bytes, inodes: set[int]) -> tuple[bytes, PeerSegments] | None:
@@ -145,7 +113,7 @@ def _parse_connection(family: int, message: bytes, inodes: set[int]) -> tuple[by
     size = 4 if family == socket.AF_INET else 16
     raw = message[_DESTINATION_OFFSET : _DESTINATION_OFFSET + size]
     source = message[_DESTINATION_OFFSET - 16 : _DESTINATION_OFFSET - 16 + size]
-    info = _find_attribute(message[_MESSAGE_BYTES:], _INET_DIAG_INFO)
+    info = parse_attributes(message[_MESSAGE_BYTES:]).get(_INET_DIAG_INFO, b"")
     if inode not in inodes or raw == source or len(info) < _DATA_SEGMENTS_OUT_OFFSET + 4:
         return None
     (again,) = struct.unpack_from("=I", info, _TOTAL_RETRANS_OFFSET)
@@ -155,15 +123,3 @@ def _parse_connection(family: int, message: bytes, inodes: set[int]) -> tuple[by
         again = max(0, again - for_nothing)
     address = plain_address(socket.inet_ntop(family, raw))
     return message[_COOKIE_OFFSET : _COOKIE_OFFSET + 8], PeerSegments(address, segments, again)
-
-
-def _find_attribute(data: bytes, wanted: int) -> bytes:
-    """The payload of that netlink attribute; empty where it is not there."""
-    while len(data) >= 4:
-        length, kind = struct.unpack_from("=HH", data)
-        if kind == wanted:
-            return data[4:length]
-        if length < 4:
-            break
-        data = data[(length + 3) & ~3 :]
-    return b""

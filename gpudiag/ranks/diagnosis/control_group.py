@@ -4,21 +4,15 @@ Works with both versions of cgroups, and with both at once (cgroup-v1/*.rst and 
 kernel). A process may be moved to another group at any time, so its groups are looked up repeatedly.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
+from gpudiag.linux.cgroup import UNIFIED, find_folders, frozen_by, parse_numbers, read_file, throttled_seconds
 from gpudiag.model.evidence import Evidence
-
-_MOUNTS = "/proc/self/mountinfo"
-_UNIFIED = ""  # the name of version 2 in /proc/PID/cgroup: it lists no controllers
 
 # In v1 a limit that is not set reads as the largest multiple of a page in a signed 64-bit integer.
 _NO_LIMIT_BYTES = 1 << 60
-
-_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a path of mountinfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class GroupWatch:
 
     def look(self, pid: int) -> None:
         """Look up the groups of the process; if they have changed, count from now on."""
-        text = _read(Path(f"/proc/{pid}/cgroup"))
+        text = read_file(Path(f"/proc/{pid}/cgroup"))
         if not text or text == self._text:
             return
         is_as_started = not self._text and self._parent is not None and self._parent._text == text
@@ -60,14 +54,7 @@ class GroupWatch:
 
     def frozen_by(self) -> str | None:
         """The group that has frozen the process; None if none has."""
-        for name in ("freezer", _UNIFIED):
-            folder = self._folders.get(name)
-            if folder is None:
-                continue
-            state = _read(folder / "freezer.state").strip()
-            if state == "FROZEN" or "frozen 1" in _read(folder / "cgroup.events").splitlines():
-                return str(folder)
-        return None
+        return frozen_by(self._folders)
 
     def quota(self) -> Quota | None:
         """What the strictest quota on the process did since it was first seen there; None if nothing."""
@@ -98,7 +85,7 @@ class GroupWatch:
         return tuple(facts)
 
     def _memory_folder(self) -> Path | None:
-        for name in ("memory", _UNIFIED):
+        for name in ("memory", UNIFIED):
             folder = self._folders.get(name)
             if folder is not None and _count(folder) is not None:
                 return folder
@@ -111,7 +98,7 @@ class GroupWatch:
     def _processor_folders(self) -> list[Path]:
         """The folders of the process's groups and their parents that have a cpu.stat, innermost first."""
         found: list[Path] = []
-        for name in ("cpu", _UNIFIED):
+        for name in ("cpu", UNIFIED):
             folder = self._folders.get(name)
             while folder is not None and (folder / "cpu.stat").is_file():
                 found.append(folder)
@@ -119,54 +106,16 @@ class GroupWatch:
         return found
 
 
-def find_folders(text: str) -> Mapping[str, Path]:
-    """The folder of each controller's group, from the text of /proc/PID/cgroup; v2 has an empty name.
-
-    In a container that text may have the host's path; then the mount's root is the container's group.
-    """
-    folders = {}
-    mounts = read_mounts()
-    for line in text.splitlines():
-        _, controllers, group = line.split(":", 2)
-        for name in controllers.split(","):
-            if name in mounts:
-                root, mount = mounts[name]
-                inside = group.removeprefix(root) if root != "/" else group
-                folder = mount / inside.strip("/")
-                folders[name] = folder if folder.is_dir() else mount
-    return folders
-
-
-@cache
-def read_mounts() -> Mapping[str, tuple[str, Path]]:
-    """Where each controller is mounted, and which group is the root there (proc_pid_mountinfo(5))."""
-    mounts: dict[str, tuple[str, Path]] = {}
-    for line in _read(Path(_MOUNTS)).splitlines():
-        fields, _, rest = line.partition(" - ")
-        kind, _, options = rest.split(" ", 2)
-        if kind not in ("cgroup", "cgroup2"):
-            continue
-        root, place = (_unescape(field) for field in fields.split(" ")[3:5])
-        names = [_UNIFIED] if kind == "cgroup2" else options.split(",")
-        for name in names:
-            mounts.setdefault(name, (root, Path(place)))
-    return mounts
-
-
-def _unescape(text: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
-
-
 def _read_quota(folder: Path) -> Quota:
-    numbers = _read_numbers(folder / "cpu.stat")
-    seconds = numbers.get("throttled_usec", 0) / 1e6 or numbers.get("throttled_time", 0) / 1e9
-    return Quota(numbers.get("nr_periods", 0), numbers.get("nr_throttled", 0), seconds, str(folder))
+    numbers = parse_numbers(read_file(folder / "cpu.stat"))
+    periods, throttled = numbers.get("nr_periods", 0), numbers.get("nr_throttled", 0)
+    return Quota(periods, throttled, throttled_seconds(numbers) or 0.0, str(folder))
 
 
 def _count(folder: Path) -> int | None:
     """The OOM kills in that group; None if it has no such counter."""
     for name in ("memory.events", "memory.oom_control"):
-        count = _read_numbers(folder / name).get("oom_kill")
+        count = parse_numbers(read_file(folder / name)).get("oom_kill")
         if count is not None:
             return count
     return None
@@ -174,19 +123,7 @@ def _count(folder: Path) -> int | None:
 
 def _read_memory_limit(folder: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
-        text = _read(folder / name).strip()
+        text = read_file(folder / name).strip()
         if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
             return int(text)
     return None
-
-
-def _read_numbers(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _read(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # no such controller here, or the group is gone
-        return ""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
+from gpudiag.linux.proc import Stat
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.view import RaisedError, RankView
-from gpudiag.ranks.process import ProcessState
 
 WAIT_STATUS = "wait status"
 PROCESS_TABLE = "/proc/PID/stat"
@@ -68,7 +68,7 @@ def of_untold_end() -> Evidence:
     return Evidence("parent_process", "does not say how it ended", source=PROCESS_TABLE)
 
 
-def of_agent_process(state: ProcessState | None) -> tuple[Evidence, ...]:
+def of_agent_process(state: Stat | None) -> tuple[Evidence, ...]:
     """The state of the process of a rank's agent, on this machine, that does not report."""
     if state is None:
         return ()

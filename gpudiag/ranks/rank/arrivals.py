@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpudiag.linux.cgroup import UNIFIED, find_folders, parse_numbers, read_file, throttled_seconds
+from gpudiag.linux.namespaces import read_machine
+from gpudiag.linux.proc import read_schedule, read_status, read_text
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.ranks.process import read_machine
 
 _NANOSECONDS = 1e9
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -55,7 +57,7 @@ class HostUse:
 def read_host_use() -> HostUse:
     """The counters of the calling thread, now."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
-    thread = Path(f"/proc/self/task/{threading.get_native_id()}")
+    thread = f"self/task/{threading.get_native_id()}"
     cpu_seconds, runqueue_seconds = _read_schedstat(thread)
     return HostUse(
         cpu_seconds=cpu_seconds,
@@ -74,18 +76,20 @@ def _growth(before: Reading[_Number], after: Reading[_Number]) -> Reading[_Numbe
     return after if isinstance(after, Missing) else after - before
 
 
-def _read_schedstat(thread: Path) -> tuple[Reading[float], Reading[float]]:
+def _read_schedstat(thread: str) -> tuple[Reading[float], Reading[float]]:
     """Seconds on a processor, and seconds ready but waiting for one (sched-stats.rst of the kernel)."""
-    text = _read(thread / "schedstat")
-    if isinstance(text, Missing):
-        return text, text
-    on_cpu, waiting = text.split()[:2]
-    return int(on_cpu) / _NANOSECONDS, int(waiting) / _NANOSECONDS
+    try:
+        return read_schedule(thread)[:2]
+    except OSError as error:
+        missing = Missing(MissingReason.NOT_SUPPORTED, f"{error.filename}: {error.strerror}")
+        return missing, missing
 
 
-def _read_involuntary_switches(thread: Path) -> Reading[int]:
-    text = _read(thread / "status")
-    return text if isinstance(text, Missing) else int(_value_after("nonvoluntary_ctxt_switches:", text) or 0)
+def _read_involuntary_switches(thread: str) -> Reading[int]:
+    try:
+        return int(read_status(thread).get("nonvoluntary_ctxt_switches", 0))
+    except OSError as error:
+        return Missing(MissingReason.NOT_SUPPORTED, f"{error.filename}: {error.strerror}")
 
 
 def _read_steal(allowed: tuple[int, ...]) -> Reading[float]:
@@ -98,17 +102,12 @@ def _read_steal(allowed: tuple[int, ...]) -> Reading[float]:
 
 
 def _read_throttled() -> Reading[float]:
-    """Seconds that this cgroup was throttled; cgroup v2 counts microseconds, v1 nanoseconds."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            text, name, per_second = _read(Path(f"/sys/fs/cgroup{group}/cpu.stat")), "throttled_usec", 1e6
-        elif "cpu" in controllers.split(","):
-            text, name, per_second = _read(Path(f"/sys/fs/cgroup/cpu{group}/cpu.stat")), "throttled_time", 1e9
-        else:
-            continue
-        if not isinstance(text, Missing) and (value := _value_after(name, text)) is not None:
-            return int(value) / per_second
+    """Seconds that this control group was throttled."""
+    folders = find_folders(read_text("/proc/self/cgroup"))
+    for folder in (folders[name] for name in (UNIFIED, "cpu") if name in folders):
+        seconds = throttled_seconds(parse_numbers(read_file(folder / "cpu.stat")))
+        if seconds is not None:
+            return seconds
     return Missing(MissingReason.NOT_SUPPORTED, "no processor quota")
 
 
@@ -119,10 +118,6 @@ def _read_thermal_throttles(allowed: tuple[int, ...]) -> Reading[int]:
             path = Path(f"/sys/devices/system/cpu/cpu{number}/thermal_throttle/core_throttle_count")
             counts.append(int(path.read_text()))
     return sum(counts) if counts else Missing(MissingReason.NOT_SUPPORTED, "the processor does not count it")
-
-
-def _value_after(name: str, text: str) -> str | None:
-    return next((line.split()[1] for line in text.splitlines() if line.split()[:1] == [name]), None)
 
 
 def _read(path: Path) -> Reading[str]:

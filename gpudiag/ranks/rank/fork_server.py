@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpudiag.linux.child import die_with_parent, kill_group, name_process, peek_exit
 from gpudiag.loaded_cuda import driver_has_started, refuses_cuda
-from gpudiag.ranks.process import die_with_parent, kill_group, name_process
 from gpudiag.ranks.rank import template
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
@@ -173,7 +173,7 @@ class _ForkServer:
     def _report_ends(self) -> None:
         """Report each fork that has ended, without reaping it: until then no other process can get its pid."""
         for number, pid in tuple(self._forks.items()):
-            if number not in self._ended and (status := _peek(pid)) is not None:
+            if number not in self._ended and (status := peek_exit(pid)) is not None:
                 self._ended.add(number)
                 self._send("ended", number=number, exit=status)
             if number in self._released:
@@ -202,14 +202,6 @@ class _ForkServer:
             BrokenPipeError, ConnectionResetError
         ):  # then the owner is gone, and so are we
             self._owner.send(json.dumps({"kind": kind, **fields}).encode())
-
-
-def _peek(pid: int) -> int | None:
-    """The exit status of our child, or minus its signal, without reaping it; None while it runs."""
-    result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if result is None:
-        return None
-    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
 
 def _write_to(descriptor: int) -> None:

@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpudiag.linux.child import die_with_parent, kill, name_process
 from gpudiag.loaded_cuda import driver_has_started, refuses_cuda
 from gpudiag.model import codec
-from gpudiag.ranks.process import die_with_parent, kill, name_process
 from gpudiag.ranks.rank.board import PositionBoard
 from gpudiag.ranks.rank.job import Job, LocalRank, read_settings
 from gpudiag.ranks.rank.worker import EXIT_RAISED, describe_exception, run_rank

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType, TracebackType
 from typing import Any
 
+from gpudiag.linux.child import die_with_parent, name_process
 from gpudiag.model import codec
 from gpudiag.ranks import stages
 from gpudiag.ranks.diagnosis.dump import DumpFiles
 from gpudiag.ranks.event_log import EventKind, EventWriter
 from gpudiag.ranks.inject import Fault, FaultKind, MismatchKind
-from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.ranks.rank.arrivals import ArrivalRecorder
 from gpudiag.ranks.rank.board import PositionBoard, PositionWriter
 from gpudiag.ranks.rank.context import RankContext

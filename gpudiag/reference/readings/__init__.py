@@ -1,7 +1,7 @@
-"""Every reading of a GPU, declared once: queries, lists, metrics, history and the page follow from this table.
+"""Every reading of a GPU, declared once: queries, lists, metrics, history and the page follow.
 
-The order is that of `gpudiag list --wide`. Units are in the names, as in `model.device`, which has the types. To add
-a reading, see CONTRIBUTING.md.
+The order is that of `gpudiag list --wide`. Units are in the names, as in `model.device`, which has the types.
+To add a reading, see CONTRIBUTING.md.
 """
 
 from gpudiag.reference.declaration import Declared

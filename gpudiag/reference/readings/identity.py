@@ -8,7 +8,7 @@ from gpudiag.reference.vocabulary import ARCHITECTURES, COMPUTE_MODES, RECOVERY_
 IDENTITY: tuple[Declared, ...] = (
     Declared("uuid", "{}", Call("nvmlDeviceGetUUID", gives="text"), "once", fact=Fact("Identity", "UUID")),
     Declared("bus_id", "{}", ByHand("place"), "once", fact=Fact("Identity", "PCI bus id")),
-    Declared("name", "", Call("nvmlDeviceGetName", gives="text"), "once"),
+    Declared("name", "", Call("nvmlDeviceGetName", gives="text"), "once", called="product name"),
     Declared("serial", "serial {}", ByHand("serial"), "once", fact=Fact("Identity", "Serial")),
     Declared(
         "board_part_number",
@@ -17,7 +17,7 @@ IDENTITY: tuple[Declared, ...] = (
         "once",
         fact=Fact("Identity", "Board part", after="vbios_version"),
     ),
-    Declared("pci_subsystem_id", "subsystem {}", ByHand("place"), "once"),
+    Declared("pci_subsystem_id", "subsystem {}", ByHand("place"), "once", called="PCI subsystem"),
     Declared(
         "vbios_version",
         "VBIOS {}",
@@ -47,12 +47,18 @@ IDENTITY: tuple[Declared, ...] = (
         Call("nvmlDeviceGetGspFirmwareVersion", gives="text"),
         "fixed",
     ),
-    Declared("gsp_firmware_mode", "{}", ByHand("gsp_modes"), "fixed"),
-    Declared("gsp_firmware_mode_default", "by default {}", ByHand("gsp_modes"), "fixed"),
+    Declared("gsp_firmware_mode", "{}", ByHand("gsp_modes"), "fixed", called="whether GSP firmware runs"),
+    Declared(
+        "gsp_firmware_mode_default",
+        "by default {}",
+        ByHand("gsp_modes"),
+        "fixed",
+        called="whether GSP firmware runs by default",
+    ),
     Declared(
         "inforom_version", "InfoROM {}", Call("nvmlDeviceGetInforomImageVersion", gives="text"), "fixed"
     ),
-    Declared("inforom_valid", "valid {}", ByHand("inforom_valid")),
+    Declared("inforom_valid", "valid {}", ByHand("inforom_valid"), called="whether the InfoROM is valid"),
     Declared("cuda_ordinal", "CUDA ordinal {}", None, fact=Fact("Identity", "CUDA ordinal")),
 )
 
@@ -63,7 +69,12 @@ MODES: tuple[Declared, ...] = (
         Call("nvmlDeviceGetMigMode", gives="switch", place=0),
         fact=Fact("Clocks", "MIG mode", after="persistence_mode"),
     ),
-    Declared("mig_mode_pending", "pending {}", Call("nvmlDeviceGetMigMode", gives="switch", place=1)),
+    Declared(
+        "mig_mode_pending",
+        "pending {}",
+        Call("nvmlDeviceGetMigMode", gives="switch", place=1),
+        called="MIG mode after the next reset",
+    ),
     Declared(
         "compute_mode",
         "compute {}",
@@ -81,6 +92,7 @@ MODES: tuple[Declared, ...] = (
         "recovery_action",
         "recovery action {}",
         Field(230, gives=RECOVERY_ACTIONS),
+        called="what the driver wants done",
         fact=Fact("Errors", "Driver asks for", first=True),
     ),
     Declared("vgpu_license", "vGPU license {}", ByHand("vgpu_license")),
@@ -88,4 +100,4 @@ MODES: tuple[Declared, ...] = (
 
 MIG: tuple[Declared, ...] = (Declared("mig_instances", "{}", ByHand("mig_instances")),)
 
-USERS: tuple[Declared, ...] = (Declared("processes", "{}", ByHand("processes")),)
+USERS: tuple[Declared, ...] = (Declared("processes", "{}", ByHand("processes"), called="who uses it"),)

@@ -15,6 +15,7 @@ SLOT: tuple[Declared, ...] = (
         "pcie_generation",
         "PCIe gen {} now",
         Call("nvmlDeviceGetCurrPcieLinkGeneration", gives="positive"),
+        called="PCIe generation in use",
         metric=Metric(
             _PCIE_GENERATION,
             labels={"which": "current"},
@@ -31,6 +32,7 @@ SLOT: tuple[Declared, ...] = (
             older=Call("nvmlDeviceGetMaxPcieLinkGeneration", gives="positive"),
         ),
         "fixed",
+        called="highest PCIe generation of the GPU",
         metric=Metric(
             _PCIE_GENERATION,
             labels={"which": "max"},
@@ -39,11 +41,12 @@ SLOT: tuple[Declared, ...] = (
         ),
         fact=Fact("Links", "PCIe generation at most"),
     ),
-    Declared("pcie_generation_slot_max", "slot gen {}", None),
+    Declared("pcie_generation_slot_max", "slot gen {}", None, called="highest PCIe generation of the slot"),
     Declared(
         "pcie_width",
         "x{} now",
         Call("nvmlDeviceGetCurrPcieLinkWidth", gives="positive"),
+        called="PCIe lanes in use",
         metric=Metric(
             _PCIE_WIDTH, labels={"which": "current"}, dcgm=Dcgm("PCIE_LINK_WIDTH", "PCIe current link width.")
         ),
@@ -54,6 +57,7 @@ SLOT: tuple[Declared, ...] = (
         "GPU x{}",
         Call("nvmlDeviceGetMaxPcieLinkWidth", gives="positive"),
         "fixed",
+        called="PCIe lanes of the GPU",
         metric=Metric(
             _PCIE_WIDTH,
             labels={"which": "max"},
@@ -61,11 +65,12 @@ SLOT: tuple[Declared, ...] = (
             rare=True,
         ),
     ),
-    Declared("pcie_width_slot_max", "slot x{}", None),
+    Declared("pcie_width_slot_max", "slot x{}", None, called="PCIe lanes of the slot"),
     Declared(
         "pcie_replay_count",
         "{} replays",
         Call("nvmlDeviceGetPcieReplayCounter"),
+        called="PCIe replays",
         history="last",
         metric=Metric(
             Family("pcie_replay", "PCIe packets retransmitted.", COUNTER),
@@ -74,15 +79,16 @@ SLOT: tuple[Declared, ...] = (
         fact=Fact("Links", "PCIe replays"),
     ),
     Declared("pcie_errors", "{} errors", ByHand("pcie_errors", 173, 174, 176, 177, 178, 179, 180)),
-    Declared("numa_node", "NUMA node {}", None, fact=Fact("Identity", "NUMA node")),
+    Declared("numa_node", "NUMA node {}", None, called="NUMA node", fact=Fact("Identity", "NUMA node")),
 )
 
 NVLINK: tuple[Declared, ...] = (
-    Declared("nvlinks", "{}", ByHand("nvlinks", 91), fact=Fact("Links", "NVLinks up")),
+    Declared("nvlinks", "{}", ByHand("nvlinks", 91), called="NVLinks", fact=Fact("Links", "NVLinks up")),
     Declared(
         "nvlink_bytes_per_second",
         "{} a link",
         ByHand("nvlink_speed", 90),
+        called="speed of an NVLink",
         fact=Fact("Links", "One NVLink, one direction", "rate"),
     ),
     Declared(
@@ -114,6 +120,6 @@ NVLINK: tuple[Declared, ...] = (
             ),
         ),
     ),
-    Declared("fabric", "fabric {}", ByHand("fabric")),
-    Declared("peers", "{}", None),
+    Declared("fabric", "fabric {}", ByHand("fabric"), called="registration with the NVLink fabric"),
+    Declared("peers", "{}", None, called="which other GPUs it reaches"),
 )

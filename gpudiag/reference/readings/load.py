@@ -49,6 +49,7 @@ LOAD: tuple[Declared, ...] = (
         "{} %",
         _utilization("gpu"),
         "fast",
+        called="load",
         history="mean",
         metric=Metric(
             Family("utilization_ratio", "Share of time in which a kernel ran, 0 to 1."),
@@ -62,6 +63,7 @@ LOAD: tuple[Declared, ...] = (
         "memory {} %",
         _utilization("memory"),
         "fast",
+        called="load of the memory controller",
         history="mean",
         metric=Metric(
             Family(
@@ -103,6 +105,7 @@ LOAD: tuple[Declared, ...] = (
         "pstate",
         "P{}",
         ByHand("pstate"),
+        called="performance state",
         history="last",
         metric=Metric(
             Family("pstate", "Performance state, 0 (fastest) to 15."),
@@ -110,8 +113,19 @@ LOAD: tuple[Declared, ...] = (
         ),
         fact=Fact("Clocks", "Performance state", "P#", after="memory_clock_mhz"),
     ),
-    Declared("clocks_event_reasons", "clocks held back by {}", ByHand("event_reasons"), "fast"),
-    Declared("throttle_seconds", "held back since driver load by {}", ByHand("throttle_seconds")),
+    Declared(
+        "clocks_event_reasons",
+        "clocks held back by {}",
+        ByHand("event_reasons"),
+        "fast",
+        called="what holds the clocks back",
+    ),
+    Declared(
+        "throttle_seconds",
+        "held back since driver load by {}",
+        ByHand("throttle_seconds"),
+        called="how long the clocks were held back",
+    ),
 )
 
 HEAT: tuple[Declared, ...] = (
@@ -151,17 +165,24 @@ HEAT: tuple[Declared, ...] = (
         "temperature_margin_celsius",
         "{} C below the limit",
         Call("nvmlDeviceGetMarginTemperature", gives="signed"),
+        called="margin below the temperature limit",
         metric=Metric(
             Family("temperature_margin_celsius", "Degrees left until the GPU slows down (T.Limit).")
         ),
         fact=Fact("Heat and power", "Margin to the limit", "°C"),
     ),
-    Declared("temperature_margin_slowdown_celsius", "slows at a margin of {} C", Field(194, gives="signed")),
+    Declared(
+        "temperature_margin_slowdown_celsius",
+        "slows at a margin of {} C",
+        Field(194, gives="signed"),
+        called="margin at which the GPU slows down",
+    ),
     Declared(
         "temperature_slowdown_celsius",
         "slows at {} C",
         _threshold(1),
         "fixed",
+        called="temperature at which the GPU slows down",
         metric=Metric(
             _TEMPERATURE_LIMIT,
             labels={"limit": "slowdown"},
@@ -174,6 +195,7 @@ HEAT: tuple[Declared, ...] = (
         "shuts down at {} C",
         _threshold(0),
         "fixed",
+        called="temperature at which the GPU shuts down",
         metric=Metric(
             _TEMPERATURE_LIMIT,
             labels={"limit": "shutdown"},
@@ -181,8 +203,20 @@ HEAT: tuple[Declared, ...] = (
         ),
         fact=Fact("Heat and power", "Shutdown at", "°C"),
     ),
-    Declared("temperature_gpu_max_celsius", "GPU at most {} C", _threshold(3), "fixed"),
-    Declared("temperature_memory_max_celsius", "memory at most {} C", _threshold(2), "fixed"),
+    Declared(
+        "temperature_gpu_max_celsius",
+        "GPU at most {} C",
+        _threshold(3),
+        "fixed",
+        called="highest temperature for the GPU",
+    ),
+    Declared(
+        "temperature_memory_max_celsius",
+        "memory at most {} C",
+        _threshold(2),
+        "fixed",
+        called="highest temperature for its memory",
+    ),
     Declared(
         "fan_speed_percent",
         "fan {} %",
@@ -222,6 +256,7 @@ POWER: tuple[Declared, ...] = (
         "power_limit_enforced_watts",
         "enforced limit {} W",
         _watts("nvmlDeviceGetEnforcedPowerLimit"),
+        called="enforced power limit",
         history="last",
         metric=Metric(
             Family("power_limit_watts", "Power limit that is enforced."),
@@ -245,6 +280,7 @@ POWER: tuple[Declared, ...] = (
         "default {} W",
         _watts("nvmlDeviceGetPowerManagementDefaultLimit"),
         "fixed",
+        called="default power limit",
         fact=Fact("Heat and power", "Default limit", "W"),
     ),
     Declared(
@@ -252,12 +288,14 @@ POWER: tuple[Declared, ...] = (
         "least {} W",
         _watts("nvmlDeviceGetPowerManagementLimitConstraints", 0),
         "fixed",
+        called="lowest power limit",
     ),
     Declared(
         "power_limit_max_watts",
         "most {} W",
         _watts("nvmlDeviceGetPowerManagementLimitConstraints", 1),
         "fixed",
+        called="highest power limit",
     ),
     Declared(
         "energy_joules",
@@ -358,23 +396,27 @@ CLOCKS: tuple[Declared, ...] = (
         "application graphics {} MHz",
         Call("nvmlDeviceGetApplicationsClock", _GRAPHICS_CLOCK),
         "fixed",
+        called="graphics clock for applications",
     ),
     Declared(
         "memory_clock_application_mhz",
         "application memory {} MHz",
         Call("nvmlDeviceGetApplicationsClock", _MEMORY_CLOCK),
         "fixed",
+        called="memory clock for applications",
     ),
     Declared(
         "graphics_clock_application_default_mhz",
         "default graphics {} MHz",
         Call("nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS_CLOCK),
         "fixed",
+        called="default graphics clock for applications",
     ),
     Declared(
         "memory_clock_application_default_mhz",
         "default memory {} MHz",
         Call("nvmlDeviceGetDefaultApplicationsClock", _MEMORY_CLOCK),
         "fixed",
+        called="default memory clock for applications",
     ),
 )

@@ -84,19 +84,31 @@ MEMORY: tuple[Declared, ...] = (
         ),
         fact=Fact("Memory", "Total", "bytes", first=True),
     ),
-    Declared("memory_kind", "{}", ByHand("memory"), "fast"),
-    Declared("memory_bus_width_bits", "{} bits wide", Call("nvmlDeviceGetMemoryBusWidth"), "fixed"),
+    Declared("memory_kind", "{}", ByHand("memory"), "fast", called="kind of memory"),
+    Declared(
+        "memory_bus_width_bits",
+        "{} bits wide",
+        Call("nvmlDeviceGetMemoryBusWidth"),
+        "fixed",
+        called="width of the memory bus",
+    ),
 )
 
 ECC: tuple[Declared, ...] = (
     Declared(
         "ecc_mode", "{}", Call("nvmlDeviceGetEccMode", gives="switch", place=0), fact=Fact("Errors", "ECC")
     ),
-    Declared("ecc_mode_pending", "pending {}", Call("nvmlDeviceGetEccMode", gives="switch", place=1)),
+    Declared(
+        "ecc_mode_pending",
+        "pending {}",
+        Call("nvmlDeviceGetEccMode", gives="switch", place=1),
+        called="ECC mode after the next reset",
+    ),
     Declared(
         "ecc_uncorrected_volatile",
         "uncorrected {} since driver load",
         _ecc_total(4, 1, 0),
+        called="uncorrected ECC errors since the driver was loaded",
         history="last",
         metric=Metric(
             _ECC_ERRORS,
@@ -110,6 +122,7 @@ ECC: tuple[Declared, ...] = (
         "ecc_uncorrected_aggregate",
         "{} in its life",
         _ecc_total(6, 1, 1),
+        called="uncorrected ECC errors in the GPU's life",
         metric=Metric(
             _ECC_ERRORS,
             labels={"severity": "uncorrected", "scope": "aggregate"},
@@ -122,6 +135,7 @@ ECC: tuple[Declared, ...] = (
         "ecc_corrected_volatile",
         "corrected {} since driver load",
         _ecc_total(3, 0, 0),
+        called="corrected ECC errors since the driver was loaded",
         history="last",
         metric=Metric(
             _ECC_ERRORS,
@@ -135,6 +149,7 @@ ECC: tuple[Declared, ...] = (
         "ecc_corrected_aggregate",
         "{} in its life",
         _ecc_total(5, 0, 1),
+        called="corrected ECC errors in the GPU's life",
         metric=Metric(
             _ECC_ERRORS,
             labels={"severity": "corrected", "scope": "aggregate"},
@@ -142,8 +157,15 @@ ECC: tuple[Declared, ...] = (
             rare=True,
         ),
     ),
-    Declared("ecc_locations", "counted for {}", ByHand("ecc_locations")),
-    Declared("ecc_sram_threshold_exceeded", "SRAM threshold exceeded {}", ByHand("sram_threshold")),
+    Declared(
+        "ecc_locations", "counted for {}", ByHand("ecc_locations"), called="where ECC errors were counted"
+    ),
+    Declared(
+        "ecc_sram_threshold_exceeded",
+        "SRAM threshold exceeded {}",
+        ByHand("sram_threshold"),
+        called="whether SRAM errors passed their threshold",
+    ),
 )
 
 BAD_MEMORY: tuple[Declared, ...] = (
@@ -151,6 +173,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_uncorrectable",
         "{} rows remapped for uncorrectable",
         _remapped_rows(1),
+        called="rows remapped for uncorrectable errors",
         metric=Metric(
             _REMAPPED_ROWS,
             labels={"cause": "uncorrectable"},
@@ -166,6 +189,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_correctable",
         "{} for correctable errors",
         _remapped_rows(0),
+        called="rows remapped for correctable errors",
         metric=Metric(
             _REMAPPED_ROWS,
             labels={"cause": "correctable"},
@@ -179,6 +203,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_pending",
         "remap pending {}",
         _remapped_rows(2, "flag"),
+        called="whether a remapped row waits for a reset",
         metric=Metric(
             Family("remap_pending", "1 while a row waits for the reset that replaces it."),
             dcgm=Dcgm("ROW_REMAP_PENDING", "Whether remapping of rows is pending."),
@@ -189,6 +214,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_failed",
         "failed {}",
         _remapped_rows(3, "flag"),
+        called="whether remapping a row failed",
         metric=Metric(
             Family("remap_failure", "1 when a row could not be replaced."),
             dcgm=Dcgm("ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
@@ -196,12 +222,16 @@ BAD_MEMORY: tuple[Declared, ...] = (
         fact=Fact("Errors", "Row remap failed"),
     ),
     Declared(
-        "row_remap_histogram", "banks with all/most/some/few/no spares {}", ByHand("row_remap_histogram")
+        "row_remap_histogram",
+        "banks with all/most/some/few/no spares {}",
+        ByHand("row_remap_histogram"),
+        called="spare rows that are left",
     ),
     Declared(
         "retired_pages_uncorrected",
         "{} pages retired for double-bit",
         ByHand("retired_pages", 29, 30),
+        called="pages retired for double-bit errors",
         metric=Metric(
             _RETIRED_PAGES,
             labels={"cause": "uncorrected"},
@@ -213,6 +243,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "retired_pages_corrected",
         "{} for single-bit errors",
         ByHand("retired_pages", 29, 30),
+        called="pages retired for single-bit errors",
         metric=Metric(
             _RETIRED_PAGES,
             labels={"cause": "corrected"},
@@ -223,22 +254,28 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "page_retirement_pending",
         "retirement pending {}",
         Field(31, gives="flag", otherwise=Call("nvmlDeviceGetRetiredPagesPendingStatus", gives="flag")),
+        called="whether a page waits to be retired",
         metric=Metric(
             Family("page_retirement_pending", "1 while a page waits for a reset to be retired.", core=False),
             dcgm=Dcgm("RETIRED_PENDING", "Total number of pages pending retirement.", kind=COUNTER),
         ),
     ),
     Declared(
-        "memory_unrepairable", "unrepairable {}", Call("nvmlDeviceGetUnrepairableMemoryFlag_v1", gives="flag")
+        "memory_unrepairable",
+        "unrepairable {}",
+        Call("nvmlDeviceGetUnrepairableMemoryFlag_v1", gives="flag"),
+        called="whether the memory cannot be repaired",
     ),
     Declared(
         "memory_channel_repair_pending",
         "channel repair pending {}",
         Call("nvmlDeviceGetRepairStatus", gives="flag", place=0),
+        called="whether a memory channel waits for repair",
     ),
     Declared(
         "tpc_repair_pending",
         "TPC repair pending {}",
         Call("nvmlDeviceGetRepairStatus", gives="flag", place=1),
+        called="whether a TPC waits for repair",
     ),
 )

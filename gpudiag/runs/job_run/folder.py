@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import is_alive
+from gpudiag.linux.proc import is_alive, list_environments
 
 SUFFIX = ".files"
 
@@ -83,9 +83,5 @@ def _left_folders(place: Path) -> Iterator[Path]:
 def _used_by_processes(folders: list[Path]) -> frozenset[Path]:
     """Those that the environment of a process names; of other users' processes, which cannot be read, no folder is ours."""
     words = {folder: os.fsencode(f"{folder}/") for folder in folders}
-    used: set[Path] = set()
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            environment = process.read_bytes()
-            used.update(folder for folder, word in words.items() if word in environment)
-    return frozenset(used)
+    found = list_environments()
+    return frozenset(folder for _, text in found for folder, word in words.items() if word in text)

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from gpudiag.errors import CommandNotFoundError, CommandRefusedError, LaunchError
-from gpudiag.ranks.process import die_with_parent, name_process
+from gpudiag.linux.child import Child, die_with_parent, drop_standard_files, name_process
+from gpudiag.linux.proc import read_status
 from gpudiag.shortage import shortage_of
 
 PASSED_ON = (
@@ -102,6 +103,7 @@ class Witness:
             os.close(ours[1])
             os.close(its[0])
             _witness(parent, ours[0], its[1])
+        self._child = Child(self.pid, leads_group=False)
         os.close(ours[0])
         os.close(its[1])
         self._ask, self._answer = ours[1], its[0]
@@ -116,9 +118,8 @@ class Witness:
 
     def end(self) -> None:
         """End it and reap it: the first process of a container may reap nobody."""
-        with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        self._child.kill()
+        self._child.wait(_CLEAR_SECONDS)
 
     def _clear(self, number: int) -> None:
         """Have it forget that signal; others may have come since, and are still to be asked for."""
@@ -135,9 +136,7 @@ def _witness(parent: int, ask: int, answer: int) -> NoReturn:
     try:
         die_with_parent(parent)
         name_process("gpudiag-witness")
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # whoever reads the job's output waits for its last writer
-            os.dup2(null, descriptor)
+        drop_standard_files()  # whoever reads the job's output waits for its last writer
         while asked := os.read(ask, 1):
             signal.sigtimedwait(asked, 0)
             os.write(answer, asked)
@@ -147,12 +146,9 @@ def _witness(parent: int, ask: int, answer: int) -> NoReturn:
 
 def _pending(pid: int) -> int:
     """The mask of signals that wait for a process; 0 where it is gone."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            line = next(line for line in file if line.startswith("ShdPnd:"))
-    except (OSError, StopIteration):
-        return 0
-    return int(line.split()[1], 16)
+    with suppress(OSError):
+        return int(read_status(pid).get("ShdPnd", "0"), 16)
+    return 0
 
 
 class Supervision:

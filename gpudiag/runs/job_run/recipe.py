@@ -17,9 +17,9 @@ from typing import NoReturn
 from gpudiag.checks.job.stall_rule import StallRule
 from gpudiag.compat import UTC
 from gpudiag.errors import GpudiagError, UsageError
+from gpudiag.linux.child import die_with_parent, drop_standard_files, name_process
 from gpudiag.model.codec import dumps
 from gpudiag.model.job_run import JobRun, Stall
-from gpudiag.ranks.process import die_with_parent, name_process
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.environment import RUN_VARIABLE, build_environment
 from gpudiag.runs.job_run.folder import (
@@ -211,9 +211,7 @@ def _run_agent(
     try:
         die_with_parent(parent)
         name_process("gpudiag-agent")
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)  # the job's input is the job's
-        os.dup2(null, 1)
+        drop_standard_files(0, 1)  # the job's input is the job's
 
         def tell_stall(agent: Agent, stall: Stall) -> None:
             verdict = build_verdict(start, agent, None)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from gpudiag.linux.proc import list_environments
+
 PLACE = Path("/dev/shm")  # noqa: S108 - the names are of a random number, and only files of our own user are removed
 _NAME = "gpudiag-run-"
 _OURS = re.compile(rf"{_NAME}([0-9a-f]{{16}})-.+")
@@ -71,8 +73,4 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def _lives(word: bytes) -> bool:
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if word in process.read_bytes().split(b"\0"):
-                return True
-    return False
+    return any(word in environment.split(b"\0") for _, environment in list_environments())

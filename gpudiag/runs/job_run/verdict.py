@@ -23,6 +23,7 @@ from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job_run import OWN_PREFIX, JobRun, RankShare, WatchCost
 from gpudiag.model.kernel_log import KernelEvent
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import mask_words
 from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
@@ -155,7 +156,7 @@ def _count_ranks(facts: RunFacts) -> str:
     count = len({str(one.rank) for one in facts.ranks})
     if count and facts.expected is not None and count < facts.expected:
         return f"{count} of {facts.expected} ranks here were seen"
-    return f"{count} rank{'s' * (count != 1)} here" if count else ""
+    return f"{count_of(count, 'rank')} here" if count else ""
 
 
 def _shares(agent: Agent) -> tuple[RankShare, ...]:

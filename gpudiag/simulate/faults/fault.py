@@ -1,4 +1,4 @@
-"""What a fault is: its kind, and one fault as a spec asks for it."""
+"""A kind of fault, and one fault of a spec."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fnmatch import filter as filter_names
 from typing import Any
 
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean
 from gpudiag.reference.nvml import exported_functions
 from gpudiag.reference.vocabulary import ACTIONS_IN_XID_154, RECOVERY_ACTIONS
 from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint, KernelLine
@@ -20,9 +20,13 @@ _FELL_OFF_SECONDS_AGO = 1260.0
 _XID_OFF_THE_BUS = 79
 # The GPU's identity was read before it was lost; NVML answers it from memory.
 IDENTITY_CALLS = (
-    "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo*", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber",
-    "nvmlDeviceGetName", "nvmlDeviceGetSerial",
-)  # fmt: skip
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetPciInfo*",
+    "nvmlDeviceGetIndex",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetSerial",
+)
 # Readings that are not NVML's: the kernel still shows them for a GPU that does not answer.
 _KERNEL_READINGS = ("uuid", "bus_id", "numa_node", "pcie_generation_slot_max", "pcie_width_slot_max")
 _IDENTITY_READINGS = (*_KERNEL_READINGS, "name", "serial")
@@ -76,8 +80,7 @@ def hang_call(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """One NVML function never returns for the GPU."""
     function = fault.argument or ""
     if not filter_names(exported_functions(), function):  # a name, or nvmlDeviceGetMemory*
-        near = find_nearest(function, exported_functions())
-        hint = f"did you mean {near}?" if near else "such as hang-call:0:nvmlDeviceGetPowerUsage"
+        hint = did_you_mean(function, exported_functions()) or "such as hang-call:0:nvmlDeviceGetPowerUsage"
         raise fault.refuse(f"{function!r} is not an NVML function", hint)
     return blueprint.change_gpu(fault.on, lambda gpu: _with_fault(gpu, CallFault(function, hang=True)))
 
@@ -101,8 +104,8 @@ def _hung(gpu: GpuBlueprint) -> GpuBlueprint:
 
 
 def _silent(gpu: GpuBlueprint, reason: str, known: tuple[str, ...]) -> GpuBlueprint:
-    said = (*gpu.gpu.readings, *gpu.gpu.missing)
-    silent = gpu.without_readings(reason, *(name for name in said if name not in known), "responding")
+    names = (*gpu.gpu.readings, *gpu.gpu.missing)
+    silent = gpu.without_readings(reason, *(name for name in names if name not in known), "responding")
     return replace(silent, readings_of_kernel=gpu.gpu.readings)
 
 
@@ -114,7 +117,7 @@ def _with_fault(gpu: GpuBlueprint, fault: CallFault) -> GpuBlueprint:
 
 XID_RECOVERY_ACTION = 154
 # The Xids after which a driver logs an Xid 154, and the first branch that does (NVIDIA's Xid catalog, column
-# "Xid 154 linkage"), where the catalog says that a reset clears them; a GPU off the bus needs a reboot, by
+# "Xid 154 linkage"), where the catalog lists a reset as the action; a GPU off the bus needs a reboot, by
 # public kernel logs of 2026. Those that end with the job (94) or a remapped row (63) ask for nothing here.
 _RESET_SINCE = {48: 565, 62: 565, 64: 565, 74: 565, 95: 565, 110: 565, 120: 565, 136: 565, 109: 570, 143: 575}
 _REBOOT_SINCE = {79: 565}
@@ -165,8 +168,8 @@ def _request(gpu: GpuBlueprint, branch: int) -> tuple[int | None, str]:
 
 
 def _asking(gpu: GpuBlueprint, action: str) -> GpuBlueprint:
-    told = replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, XID_RECOVERY_ACTION)))
-    return told.with_readings(recovery_action=action) if "recovery_action" in gpu.gpu.readings else told
+    changed = replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, XID_RECOVERY_ACTION)))
+    return changed.with_readings(recovery_action=action) if "recovery_action" in gpu.gpu.readings else changed
 
 
 def _age_seconds(blueprint: Blueprint, gpu: GpuBlueprint, code: int) -> float:
@@ -396,10 +399,11 @@ def _xids(blueprint: Blueprint, fault: Fault, *codes: int, text: str | None = No
     lines: list[KernelLine] = [
         xid_line(blueprint.listed()[fault.on], code, _SECONDS_AGO, text) for code in codes
     ]
-    tell: Callable[[GpuBlueprint], GpuBlueprint] = lambda gpu: replace(  # noqa: E731 - one expression, used once
-        gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, *codes))
-    )
-    return blueprint.change_gpu(fault.on, tell).log(*lines)
+
+    def with_xids(gpu: GpuBlueprint) -> GpuBlueprint:
+        return replace(gpu, gpu=replace(gpu.gpu, xid_codes=(*gpu.gpu.xid_codes, *codes)))
+
+    return blueprint.change_gpu(fault.on, with_xids).log(*lines)
 
 
 def narrow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
@@ -421,7 +425,7 @@ def slow_pcie(blueprint: Blueprint, fault: Fault) -> Blueprint:
 
 
 def break_nvlink(blueprint: Blueprint, fault: Fault) -> Blueprint:
-    """One NVLink of the GPU, or all of them, did not come up: only NVML says so.
+    """One NVLink of the GPU, or all of them, did not come up: only NVML shows it.
 
     A link that fails under traffic is logged too: `xid:N:74`, on Blackwell 144 to 150.
     """

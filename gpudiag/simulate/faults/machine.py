@@ -1,4 +1,4 @@
-"""Faults of the whole machine: driver, library, permissions, torch, environment, and processes on its GPUs."""
+"""Faults of the whole machine: driver, library, permissions, torch, environment, processes on GPUs."""
 
 from dataclasses import replace
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""Every fault that a simulated machine can have, in one table, and how a spec asks for them.
+"""Every fault that a simulated machine can have, in one table, and how a spec names them.
 
 Faults are applied in the order of the table, whatever the order in which they were written, so that
 `busy:3+hot:3` and `hot:3+busy:3` are the same machine. Each changes the GPU's readings, its calls, the
@@ -32,7 +32,7 @@ FAULTS = (
         _LOAD,
     ),
     FaultKind("zombie", "N", "a dead process that still holds GPU memory", fault_machine.leave_zombie),
-    # what a GPU says of itself
+    # a GPU's own readings
     FaultKind("hot", "N", "past its thermal limit, slowed down", fault_gpu.heat),
     FaultKind("throttle", "N", "the power brake holds the clock down", fault_gpu.throttle),
     FaultKind("power-cap", "N", "power limit lowered to 60 % of the default", fault_gpu.cap_power),

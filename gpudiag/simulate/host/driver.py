@@ -97,7 +97,7 @@ def _information(gpu: GpuBlueprint, blueprint: Blueprint) -> str:
 
 
 def xid_line(gpu: GpuBlueprint, code: int, age_seconds: float, text: str | None = None) -> KernelLine:
-    """The line that the driver logs for an Xid on that GPU; without words where the code's are not known."""
+    """The line that the driver logs for an Xid on that GPU; without text where the code is unknown."""
     if text is None and code == 63 and "retired_pages_uncorrected" in gpu.gpu.readings:
         text = _PAGE_RETIREMENT_TEXT
     words = _XID_TEXTS.get(code, "") if text is None else text

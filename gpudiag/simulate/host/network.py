@@ -10,9 +10,13 @@ _UP, _BROADCAST, _LOOPBACK, _RUNNING, _MULTICAST = 0x1, 0x2, 0x8, 0x40, 0x1000
 _ARPHRD_ETHER, _ARPHRD_LOOPBACK = 1, 772
 _IB_GENERATIONS = {100: "4X EDR", 200: "4X HDR", 400: "4X NDR", 800: "4X XDR"}
 _IB_COUNTERS = (
-    "link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "port_rcv_errors",
-)  # fmt: skip
+    "link_downed",
+    "symbol_error",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+)
 
 
 def render_network(host: HostFacts) -> dict[str, str]:

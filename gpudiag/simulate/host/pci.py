@@ -108,7 +108,7 @@ def _add_error_counts(files: dict[str, str], path: str, counts: Mapping[str, int
 
 
 def _add_iommu_group(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, path: str) -> None:
-    """Add an IOMMU group for the GPU alone, in passthrough mode as `iommu=pt` on the command line says."""
+    """Add an IOMMU group for the GPU alone, in passthrough mode (`iommu=pt` on the kernel command line)."""
     group = f"sys/kernel/iommu_groups/{int(gpu.sysfs_address.split(':')[1], 16)}"
     files[f"{group}/type"] = "identity\n"
     links[f"{group}/devices/{gpu.sysfs_address}"] = "../../../../../" + path

@@ -36,7 +36,7 @@ def render_open_nodes(blueprint: Blueprint) -> dict[str, str]:
 
 
 def describe_process(entry: Mapping[str, Any], blueprint: Blueprint, now: datetime) -> dict[str, Any]:
-    """A GPU's process entry with what /proc says of the process, as `gpudiag.snapshot/1` has it.
+    """A GPU's process entry with what /proc has of the process, as `gpudiag.snapshot/1` has it.
 
     A pid that /proc does not know is a process outside this container.
     """

@@ -18,8 +18,8 @@ from gpudiag.units import GIB, KIB, TIB
 
 # The users of every simulated machine; a process may add more.
 _USERS = {"root": 0, "ann": 1000, "bob": 1001}
-# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h); others than these by their name, as the
-# kernels of some boards and hypervisors do.
+# The kernel shows ARM cores by part number only (arch/arm64/include/asm/cputype.h); others than these are
+# shown by their name, as the kernels of some boards and hypervisors do.
 _ARM_PARTS = {"Cortex-X925": "0xd85", "Neoverse-V2": "0xd4f"}
 
 
@@ -97,7 +97,7 @@ def render_sys(host: HostFacts) -> dict[str, str]:
 
 
 def _hosts(host: HostFacts) -> str:
-    """The host's own name with its first address that others can reach, as a cluster's installer writes it."""
+    """The host's name with its first reachable address, as a cluster's installer writes it."""
     addresses = (
         address.split("/")[0]
         for interface in host.interfaces
@@ -188,7 +188,7 @@ _LIMITS = (
 
 # --- all files
 
-# probe/host/limits.py reads this file on a simulated machine: no kernel file says how full a disk is.
+# probe/host/limits.py reads this file on a simulated machine: no kernel file has how full a disk is.
 _FILESYSTEMS = "run/gpudiag/filesystems"
 _FABRIC_MANAGER_PID = 2201
 _BRIDGE_CLASS = "0680"
@@ -247,7 +247,7 @@ def render_host_tree(blueprint: Blueprint, now: datetime) -> HostTree:
     }
     absent = blueprint.host.absent_files
     shown = {path: text for path, text in files.items() if not path.startswith(absent)}
-    # proc_pid_ns(5): the kernel's first namespace of processes has a fixed number, any other a number of its own.
+    # proc_pid_ns(5): the kernel's first process namespace has a fixed number, any other its own.
     namespace = 4026531836 if blueprint.host.container_runtime is None else 4026532541
     links = {**pci_links, **render_open_nodes(blueprint), "proc/self/ns/pid": f"pid:[{namespace}]"}
     return HostTree(files=shown, links=links, nodes=device_nodes(blueprint))

@@ -201,7 +201,7 @@ def render_header(names: list[str], *, with_units: bool) -> str:
 
 
 def render_row(gpu: Gpu, names: list[str], *, with_units: bool) -> tuple[str, bool]:
-    """One GPU's line of CSV, and whether one of its cells says that the GPU is lost."""
+    """One GPU's line of CSV, and whether one of its cells reads as a lost GPU."""
     cells, is_lost = [], False
     for name in names:
         field = find_field(name)

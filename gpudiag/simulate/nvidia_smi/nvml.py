@@ -69,7 +69,7 @@ class Nvml:
         return self.text("nvmlSystemGetProcessName", ctypes.c_uint(pid))
 
     def error_text(self, code: int) -> str:
-        """NVML's words for a return code."""
+        """NVML's text for a return code."""
         function = self._library.nvmlErrorString
         function.restype = ctypes.c_char_p
         words: bytes = function(code)
@@ -153,7 +153,7 @@ class Gpu:
         return info[7], info[8]
 
     def processes(self, kind: str) -> list[tuple[int, int | None]]:
-        """The pid and memory in bytes (None where NVML does not say) of the Compute or Graphics processes."""
+        """The pid and memory in bytes (None where NVML has none) of the Compute or Graphics processes."""
         name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
         count = ctypes.c_uint(1024)
         records = (ctypes.c_ulonglong * (3 * count.value))()

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x` of a simulated machine: the layout of driver 580, for the readings that gpudiag knows."""
+"""`nvidia-smi -q -x` of a simulated machine: the layout of driver 580, for gpudiag's readings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Element = tuple[str, "str | list[Element]"]
 
 
 class _Writer:
-    """The elements of one GPU; remembers whether a reading said that it is lost."""
+    """The elements of one GPU; remembers whether a reading failed because it is lost."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu

@@ -60,7 +60,7 @@ class Refusal:
 
     @classmethod
     def for_reason(cls, reason: str) -> "Refusal":
-        """The Refusal with which NVML says that a reading is missing for this reason; TIMED_OUT hangs.
+        """The Refusal that NVML returns for a reading that is missing for this reason; TIMED_OUT hangs.
 
         Raises:
             UsageError: there is no such reason.
@@ -184,7 +184,7 @@ class AnswerTable:
             )
 
     def charge(self, call: str, microseconds: float) -> None:
-        """Make a call take so much of a processor's time; of a name and prefixes with `*`, the longest counts."""
+        """Set the processor time of a call; of a name and prefixes with `*`, the longest counts."""
         self._costs_us[call] = microseconds
 
     def _cost_ns(self, function: str) -> int:

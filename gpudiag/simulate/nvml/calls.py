@@ -14,7 +14,7 @@ A shape is a word per argument:
     c       a count: the caller's room goes in, the number there are comes out (INSUFFICIENT_SIZE)
     C       a count where too little room is no error: 0 asks how many, else the room is filled
     a24     where that many elements of 24 bytes go; aH: of handles
-    l8      where the rest of the answer goes, the argument before (n) saying for how many units of 8
+    l8      where the rest of the answer goes; the argument before (n) has the room in units of 8
     n  -    an argument that belongs to a neighbour, or is ignored
     f       the records of nvmlDeviceGetFieldValues, the argument before (n) being their number
     v       short for m0o: a struct with its version first, which comes out filled
@@ -184,7 +184,7 @@ DEFAULT_CODES: dict[str, int] = {
     "nvmlDeviceGetHandleBySerial": NOT_FOUND,
     "nvmlSystemGetProcessName": NOT_FOUND,
     "nvmlDeviceGetMigDeviceHandleByIndex": NOT_FOUND,
-    # NVML's word for a GPU on which no process has used an engine since the time that was asked for.
+    # NVML's return code for a GPU on which no process has used an engine since the given time.
     "nvmlDeviceGetProcessUtilization": NOT_FOUND,
     **dict.fromkeys(
         (
@@ -202,7 +202,7 @@ DEFAULT_CODES: dict[str, int] = {
     ),
 }
 
-# These answer before nvmlInit, as nvml.h says.
+# These answer before nvmlInit (nvml.h).
 _ANYTIME = ("nvmlInit", "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetNVMLVersion")
 _LOOK_UP = "nvmlDeviceGetHandleBy"
 _WITHOUT_DEVICE = (_LOOK_UP, "nvmlDeviceGetCount", "nvmlDeviceDiscover", "nvmlDeviceRemove")
@@ -238,7 +238,7 @@ class _Step:
 
 
 def pack_functions(cost_ns: Callable[[str], int]) -> bytes:
-    """The function table of the state file: default code, flags, cost and steps of every exported function."""
+    """The function table of the state file: default code, flags, cost and steps of each function."""
     return b"".join(_pack_function(name, cost_ns(name)) for name in exported_functions())
 
 
@@ -261,7 +261,7 @@ def _pack_function(name: str, cost_ns: int) -> bytes:
 def _default_code(name: str) -> int:
     if name in DEFAULT_CODES:
         return DEFAULT_CODES[name]
-    # A simulated machine stays as its scenario says: no caller may change it.
+    # A simulated machine stays as its scenario describes it: no caller may change it.
     if name not in SHAPES and _CHANGING.match(name):
         return NO_PERMISSION
     return VERSION_MISMATCH if "v" in SHAPES.get(name, "").split() else NOT_SUPPORTED

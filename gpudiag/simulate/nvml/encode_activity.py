@@ -1,4 +1,4 @@
-"""What a GPU's engines and links do, as NVML answers it: GPM, the codecs, the data over NVLink, vGPU licenses."""
+"""The activity of a GPU's engines and links in NVML: GPM, codecs, data over NVLink, vGPU licenses."""
 
 import struct
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from gpudiag.units import KIB
 _METRICS: tuple[tuple[Declared, Activity], ...] = tuple(
     (one, one.question) for one in READINGS if isinstance(one.question, Activity)
 )
-_SAMPLING_PERIOD_US = 167_000  # what drivers say for codecs, between 1/6 and 1 s (nvml.h)
+_SAMPLING_PERIOD_US = 167_000  # as drivers return it for codecs, between 1/6 and 1 s (nvml.h)
 _ALL_LINKS = 0xFFFFFFFF
 _VGPU_FEATURE = 1  # NVML_GRID_LICENSE_FEATURE_CODE_VGPU
 _WORDS = ("not_needed", "unlicensed", "licensed")

@@ -98,7 +98,7 @@ def _encode_modes(placed: PlacedGpu, answers: GpuAnswers) -> None:
 
 
 def _display_mode(driver_version: str) -> str | Refusal:
-    """What drivers say of a data-center GPU: 570.148 `enabled`, 580.105 and 595.91 that it is deprecated.
+    """What drivers return for a data-center GPU: 570.148 `enabled`, 580.105 and 595.91 that it is deprecated.
 
     Source: nvidia-smi -q -x of an A100, an H100 and a T4, 2026.
     """

@@ -102,7 +102,7 @@ def encode_affinity(placed: PlacedGpu, table: AnswerTable) -> None:
     answers = GpuAnswers(table, placed.subject)
     node = placed.read("numa_node")
     if not isinstance(node, Refusal) and node < 0:
-        node = Refusal()  # the kernel's word for a machine without nodes
+        node = Refusal()  # as the kernel returns it on a machine without nodes
     answers.reply("nvmlDeviceGetMemoryAffinity", node, lambda number: _bit_set([number]))
     processors = placed.read_pci_attribute("local_cpulist")
     reading = Refusal() if processors is None else parse_cpulist(processors)
@@ -199,7 +199,7 @@ def _pci_chain(placed: PlacedGpu) -> list[str]:
 def _encode_peer_access(
     first: PlacedGpu, second: PlacedGpu, bus_ids: Collection[str], table: AnswerTable
 ) -> None:
-    """Answer P2PStatus: as the reading says; else NVLink, direct or through a switch, gives access."""
+    """Answer P2PStatus from the reading; without one, NVLink, direct or through a switch, gives access."""
     words = _peer_words(first, second)
     linked = "ok" if _are_linked(first, second, bus_ids) else "not_supported"
     nvlink, read = words.get("nvlink") or linked, words.get("read") or linked

@@ -274,7 +274,7 @@ def encode_mig(placed: PlacedGpu, table: AnswerTable) -> None:
     if isinstance(modes, Refusal):
         table.refuse_all("nvmlDeviceGetMigDeviceHandleByIndex", placed.subject, modes)
     for number, instance in enumerate(instances):
-        # The indices of MIG devices may have holes: a recorded machine says which they are.
+        # The indices of MIG devices may have gaps: a recorded machine lists them.
         index = instance.get("mig_index", number)
         handle = u32(placed.mig_subject(number))
         table.answer("nvmlDeviceGetMigDeviceHandleByIndex", placed.subject, handle, keys=(index,))

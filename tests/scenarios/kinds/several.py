@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import encode, loads
+from gpudiag.model.codec import encode
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import WORST_FIRST, Outcome
 from gpudiag.model.report import Report
 from gpudiag.simulate.blueprint import Blueprint

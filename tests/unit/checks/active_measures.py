@@ -21,8 +21,9 @@ from gpudiag.model.active import (
 )
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
-from gpudiag.model.measure import Measures, RankReport
+from gpudiag.model.measure import RankReport
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from tests.unit.model.nouns import make_device, make_snapshot
 
 ON_CPU = Missing(MissingReason.NOT_SUPPORTED, "the rank works on the CPU")

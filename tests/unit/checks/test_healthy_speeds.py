@@ -15,12 +15,13 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MEMORY_COPY, PEER_COPY, ComputeResult
 from gpudiag.model.device import Device, NvLink, PeerAccess
 from gpudiag.model.finding import Outcome
+from gpudiag.reference.expected_speeds import Curve, curves
 from gpudiag.reference.speeds import PublishedSpeed, published_speeds, speed_limits
 from tests.unit.checks.active_measures import gpu_snapshot, judged_by, measure_gpus
 from tests.unit.collectives.measurements import make_measurement, make_result
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device
+from tests.walking import walk
 
-GIB = 1024**3
 CHECKS = {check.name: check for check in BUILTIN}
 SPEEDS = published_speeds()
 SWITCH = "00000000:05:00.0"
@@ -128,17 +129,17 @@ def test_products_on_a_healthy_board_are_not_slow(speed: PublishedSpeed, model: 
     assert findings("compute.matmul", measured, snapshot) == []
 
 
-@pytest.mark.parametrize("speed", of("all_reduce"))
-def test_a_healthy_machine_is_not_slow_for_the_figures_of_others(speed: PublishedSpeed) -> None:
-    for model in speed.models:
+@walk([curve for curve in curves() if curve.nodes == 1], lambda curve: f"{curve.setup}, {curve.operation}")
+def test_a_healthy_machine_is_not_slow_for_the_figures_of_others(curve: Curve) -> None:
+    for model in curve.models:
         links = tuple(NvLink(link, True, NOT_SUPPORTED, 0, 0, 0, 0) for link in range(18))
         gpus = [
-            make_device(place, name=model, nvlinks=links, nvlink_bytes_per_second=speed.ideal / 18)
-            for place in range(speed.gpus)
+            make_device(place, name=model, nvlinks=links, nvlink_bytes_per_second=curve.ideal / 18)
+            for place in range(curve.gpus)
         ]
-        for size in (GIB, 4 * GIB, 8 * GIB):
-            result = make_result(size, busbw_bytes_per_second=speed.value)
-            measured = make_measurement(result, backend="nccl", device_kind="cuda", world_size=speed.gpus)
+        for size, speed in curve.points:
+            result = make_result(size, busbw_bytes_per_second=speed, op=curve.operation)
+            measured = make_measurement(result, backend="nccl", device_kind="cuda", world_size=curve.gpus)
             judged = judge_collective_speed(measured, gpus, {}, {})
             assert [finding.code for finding in judged] in ([], ["collective.speed"]), (model, size)
 

@@ -11,8 +11,8 @@ from gpudiag.checks import BUILTIN
 from gpudiag.checks.ranks.measured_speeds import seen_meanwhile
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.active import MEMORY_COPY, ActiveMeasurement, Untested
-from gpudiag.model.codec import loads
 from gpudiag.model.context import Context
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.report import Report
 from gpudiag.store.baselines import samples_of

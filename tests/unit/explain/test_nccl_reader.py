@@ -5,7 +5,8 @@ from io import BytesIO
 from gpudiag.explain.answer import explain_logs, open_log
 from gpudiag.explain.nccl.reader import parse_way
 from gpudiag.explain.nccl.report import parse_bus_id
-from gpudiag.model.codec import dumps, loads
+from gpudiag.model.codec import dumps
+from gpudiag.model.documents import loads
 from gpudiag.model.nccl_log import NcclLog, NcclNic
 from gpudiag.model.reading import Missing
 from tests.corpus.nccl_jobs import VERSIONS, NcclJob, job_log, rank_lines

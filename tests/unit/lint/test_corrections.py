@@ -10,7 +10,7 @@ from tests.corpus.linted import corpus_files
 from tests.walking import walk
 
 SCRIPTS = [
-    *((rule.code, rule.wrong) for rule in RULES if rule.code != "lint.syntax_error"),
+    *((rule.code, rule.read_examples().wrong) for rule in RULES if rule.code != "lint.syntax_error"),
     *(
         (path.name, path.read_text())
         for path in corpus_files()

@@ -1,4 +1,4 @@
-"""Fixes that are certain, shown and written; and comments that ask to be silent."""
+"""Fixes that are certain, shown and written; and comments that silence a rule."""
 
 import os
 import stat
@@ -32,7 +32,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_certain_mends_keep_encoding_line_ends_and_mode(tmp_path, newline: str) -> None:
+def test_certain_fixes_keep_encoding_line_ends_and_mode(tmp_path, newline: str) -> None:
     path = tmp_path / "train.py"
     path.write_bytes(WRONG.replace("\n", newline).encode("latin-1"))
     path.chmod(0o751)
@@ -59,7 +59,9 @@ def test_certain_mends_keep_encoding_line_ends_and_mode(tmp_path, newline: str) 
 
 def test_the_diff_names_what_changes_and_nothing_else(tmp_path) -> None:
     path = tmp_path / "a.py"
-    path.write_text(next(rule for rule in RULES if rule.code == "lint.shuffle_with_sampler").wrong)
+    path.write_text(
+        next(rule for rule in RULES if rule.code == "lint.shuffle_with_sampler").read_examples().wrong
+    )
     [fixed] = plan_fixes(lint_files([path]))
     changed = [
         line for line in fixed.diff.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")
@@ -68,7 +70,7 @@ def test_the_diff_names_what_changes_and_nothing_else(tmp_path) -> None:
     assert "shuffle=False" in changed[1]
 
 
-def test_a_page_is_mended_in_its_fences(tmp_path) -> None:
+def test_a_page_is_fixed_in_its_fences(tmp_path) -> None:
     path = tmp_path / "a.md"
     path.write_text(
         "- run\n\n  ```bash\n  python -m torch.distributed.launch --nproc_per_node=2 a.py\n  ```\n"
@@ -82,13 +84,13 @@ def test_a_page_is_mended_in_its_fences(tmp_path) -> None:
 
 
 @walk([rule for rule in RULES if rule.fixes], lambda rule: rule.code)
-def test_a_rule_that_mends_leaves_a_script_that_parses_and_is_clean(rule) -> None:
+def test_a_rule_that_fixes_leaves_a_script_that_parses_and_is_clean(rule) -> None:
     import tempfile
     from pathlib import Path
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.py")
-        path.write_text(rule.wrong)
+        path.write_text(rule.read_examples().wrong)
         fixed = plan_fixes(lint_files([path]))
         if rule.code in ("lint.deepspeed_config", "lint.launch_module"):
             return  # the example's own mistake is one that a person must fix
@@ -159,7 +161,7 @@ def test_a_comment_silences_its_line_or_its_file(text: str, silent: bool) -> Non
     assert linted.file.ignored == silent
 
 
-def test_a_code_that_is_none_is_told() -> None:
+def test_an_unknown_code_is_reported() -> None:
     linted = lint_text(BARRIER.format("  # gpudiag: ignore[lint.colective]"))
     assert "lint.colective, which is no rule" in (linted.file.remark or "")
 

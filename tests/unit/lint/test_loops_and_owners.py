@@ -219,7 +219,7 @@ RESETS = {
 
 @walk(RESETS.items(), lambda item: item[0])
 def test_a_total_that_begins_anew_in_some_rounds_does_not_keep_all_graphs(item) -> None:
-    """Gradients accumulate over a few steps, and so does what is told of them."""
+    """Gradients accumulate over a few steps, and so does their metric."""
     text = f"""
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -79,7 +79,7 @@ def test_what_the_running_python_reads_is_not_changed() -> None:
     assert older_syntax(text) == text
 
 
-def test_python_2_is_told_as_such() -> None:
+def test_python_2_is_reported_as_such() -> None:
     [finding] = lint_text("import torch\nprint 'x'\n").findings
     assert finding.code == "lint.syntax_error"
     assert "Python 2" in finding.message
@@ -267,7 +267,7 @@ def test_what_is_nested_deeply_or_long_is_no_crash(text: str) -> None:
     lint_text("import torch.distributed as dist\n" + nested)
 
 
-def test_a_folder_and_a_file_that_is_gone_are_told(tmp_path) -> None:
+def test_a_folder_and_a_file_that_is_gone_are_reported(tmp_path) -> None:
     assert "cannot be opened" in (lint_file(tmp_path / "gone.py").file.remark or "")
     assert "cannot be opened" in (lint_file(tmp_path).file.remark or "")
 

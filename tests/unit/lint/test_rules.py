@@ -3,8 +3,10 @@
 import ast
 from collections import Counter
 
+import pytest
+
 from gpudiag.lint.linter import lint_file, lint_text
-from gpudiag.lint.rule import Rule
+from gpudiag.lint.rule import EXAMPLES, Rule
 from gpudiag.lint.rules import RULES
 from gpudiag.model.lint import Severity
 from tests.corpus.linted import corpus_files, expected_places
@@ -17,23 +19,25 @@ def code_of(rule: Rule) -> str:
 
 @walk(RULES, code_of)
 def test_the_wrong_example_is_found_and_nothing_else(rule: Rule) -> None:
-    assert {finding.code for finding in lint_text(rule.wrong).findings} == {rule.code}
+    assert {finding.code for finding in lint_text(rule.read_examples().wrong).findings} == {rule.code}
 
 
 @walk(RULES, code_of)
 def test_the_right_example_and_the_near_miss_are_clean(rule: Rule) -> None:
-    assert lint_text(rule.right).findings == ()
-    assert lint_text(rule.near_miss).findings == ()
+    examples = rule.read_examples()
+    assert lint_text(examples.right).findings == ()
+    assert lint_text(examples.near_miss).findings == ()
 
 
 @walk(RULES, code_of)
 def test_the_mistake_is_found_in_a_function_and_in_a_page(rule: Rule) -> None:
+    wrong = rule.read_examples().wrong
     if rule.code not in ("lint.syntax_error", "lint.destroy_missing", "lint.undefined_name"):
-        page = f"# A page\n\n- item\n\n  ```{{.python}}\n{indented(rule.wrong, '  ')}  ```\n"
+        page = f"# A page\n\n- item\n\n  ```{{.python}}\n{indented(wrong, '  ')}  ```\n"
         if rule.code not in SCRIPTS_ONLY:
             assert rule.code in {finding.code for finding in lint_text(page, suffix=".md").findings}
-    with_crlf = rule.wrong.replace("\n", "\r\n")
-    assert [f.line for f in lint_text(with_crlf).findings] == [f.line for f in lint_text(rule.wrong).findings]
+    with_crlf = wrong.replace("\n", "\r\n")
+    assert [f.line for f in lint_text(with_crlf).findings] == [f.line for f in lint_text(wrong).findings]
 
 
 # What a page leaves out stands elsewhere, or its fences do not run one after the other.
@@ -44,19 +48,29 @@ SCRIPTS_ONLY = {"lint.used_too_early", "lint.nccl_on_cpu", "lint.spawn_mistake"}
 def test_the_entry_of_the_catalogue_is_whole(rule: Rule) -> None:
     assert rule.why.endswith(".")
     assert not rule.title.endswith(".")
-    assert rule.wrong != rule.right
-    ast.parse(rule.right)
-    ast.parse(rule.near_miss)
-    for finding in lint_text(rule.wrong).findings:
+    examples = rule.read_examples()
+    assert len(set(examples)) == len(examples)
+    ast.parse(examples.right)
+    ast.parse(examples.near_miss)
+    for finding in lint_text(examples.wrong).findings:
         assert finding.severity in Severity
         assert finding.fix or finding.advice or rule.code == "lint.syntax_error"
         assert not finding.message.endswith(".")
-        assert finding.source in rule.wrong
+        assert finding.source in examples.wrong
 
 
-def test_there_is_one_rule_for_each_file() -> None:
-    assert [code for code, count in Counter(rule.code for rule in RULES).items() if count > 1] == []
+def test_every_file_is_a_rule_and_has_its_examples() -> None:
     assert len(RULES) > 50
+    for folder in (EXAMPLES.parent, EXAMPLES):
+        names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+        assert sorted(names) == sorted(rule.name for rule in RULES), folder
+
+
+def test_a_file_of_examples_has_three_cells(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("gpudiag.lint.rule.EXAMPLES", tmp_path)
+    (tmp_path / f"{RULES[0].name}.py").write_text("# %% wrong\nx = 1\n\n\n# %% right\nx = 2\n")
+    with pytest.raises(ValueError, match="three cells"):
+        RULES[0].read_examples()
 
 
 @walk(corpus_files(), lambda path: path.name)

@@ -42,7 +42,7 @@ def test_a_fault_of_the_work_is_raised_here() -> None:
 
 def test_files_are_linted_alike_by_one_and_by_many(tmp_path: Path) -> None:
     for number, rule in enumerate(list(BY_CODE.values())[:30]):
-        (tmp_path / f"{number:02}.py").write_text(rule.wrong)
+        (tmp_path / f"{number:02}.py").write_text(rule.read_examples().wrong)
     assert lint_files([tmp_path], processes=4) == lint_files([tmp_path], processes=1)
 
 
@@ -52,9 +52,9 @@ from gpudiag.cli import signals
 from gpudiag.lint import linter
 from gpudiag.cli.main import run
 def wait(path):
-    (print if os.getpid() != first else tell)("waits", flush=True)
+    (print if os.getpid() != first else keep_quiet)("waits", flush=True)
     time.sleep(600)
-def tell(*_, **__):
+def keep_quiet(*_, **__):
     while len(open("/proc/self/task/%d/children" % first).read().split()) < 2:
         time.sleep(0.01)
     os.kill(first, number)

@@ -299,7 +299,7 @@ dist.destroy_process_group()
     assert lint_text(text.replace('"RANK", 0))', '"RANK", 0)) % torch.cuda.device_count()')).findings == ()
 
 
-def test_the_mend_of_a_device_leaves_the_ranks_of_the_rest_of_the_line() -> None:
+def test_the_fix_of_a_device_leaves_the_ranks_of_the_rest_of_the_line() -> None:
     text = """
 import torch
 import torch.distributed as dist
@@ -313,13 +313,13 @@ dist.destroy_process_group()
     assert finding.fix == 'part = torch.arange(rank).to(int(os.environ["LOCAL_RANK"])) + my.rank * rank'
 
 
-def test_the_mend_of_a_device_under_horovod_asks_horovod() -> None:
+def test_the_fix_of_a_device_under_horovod_asks_horovod() -> None:
     text = "import torch\nimport horovod.torch as h\n\nh.init()\ntorch.cuda.set_device(h.rank())\n"
     [finding] = [f for f in lint_text(text).findings if f.code == "lint.rank_as_device"]
     assert finding.fix == "torch.cuda.set_device(h.local_rank())"
 
 
-def test_a_mend_of_a_download_is_in_the_names_that_the_script_has() -> None:
+def test_a_fix_of_a_download_is_in_the_names_that_the_script_has() -> None:
     opened = 'import torch.distributed as dist\ndist.init_process_group("gloo")\n'
     starts = {
         "from accelerate import Accelerator\nacc = Accelerator()\n": "with acc.local_main_process_first(): data = ",

@@ -7,7 +7,7 @@ import pytest
 from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
 from gpudiag.lint.linter import lint_text
-from gpudiag.model import codec
+from gpudiag.model import codec, documents
 from gpudiag.model.device import Disagreement, EccLocation, GpuProcess, NvLink
 from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
 from gpudiag.model.documents import DOCUMENTS, json_schema
@@ -23,6 +23,7 @@ from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.hang_examples import HANG_EXAMPLES
 from tests.unit.model.job_runs import make_job_run
+from tests.unit.model.judgements import make_judgement
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
 from tests.unit.training.measurements import make_measurement
@@ -116,13 +117,14 @@ def make_doctor_report():
 
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
-    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), *SERVICE_EXAMPLES, *HANG_EXAMPLES,
+    make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement(), *SERVICE_EXAMPLES,
+    *HANG_EXAMPLES,
 ]  # fmt: skip
 
 
 @walk(EXAMPLES, lambda noun: noun.SCHEMA)
 def test_a_document_comes_back_as_it_was(noun):
-    assert codec.loads(codec.dumps(noun)) == noun
+    assert documents.loads(codec.dumps(noun)) == noun
 
 
 @walk(EXAMPLES, lambda noun: noun.SCHEMA)
@@ -165,13 +167,13 @@ def test_the_schema_comes_first_and_the_collective_report_is_flat():
 def test_a_field_that_an_older_document_lacks_is_not_asked():
     document = codec.to_document(make_full_snapshot())
     del document["devices"][0]["recovery_action"]
-    snapshot = codec.from_document(document)
+    snapshot = documents.from_document(document)
     assert snapshot.devices[0].recovery_action.reason is MissingReason.NOT_ASKED
 
 
 def test_a_field_of_a_newer_document_is_ignored():
     document = codec.to_document(make_full_snapshot()) | {"invented_later": 1}
-    assert codec.from_document(document) == make_full_snapshot()
+    assert documents.from_document(document) == make_full_snapshot()
 
 
 @pytest.mark.parametrize(
@@ -185,14 +187,14 @@ def test_a_field_of_a_newer_document_is_ignored():
 )
 def test_a_document_that_is_none_is_refused_in_one_sentence(text, words):
     with pytest.raises(UsageError, match=words):
-        codec.loads(text)
+        documents.loads(text)
 
 
 def test_a_null_without_a_reason_is_refused():
     document = codec.to_document(make_full_snapshot())
     document["devices"][0]["power_draw_watts"] = None
     with pytest.raises(UsageError, match=r"devices\[0\]\.power_draw_watts is null without a reason"):
-        codec.from_document(document)
+        documents.from_document(document)
 
 
 def test_not_a_number_is_never_written():
@@ -211,16 +213,10 @@ def test_what_is_no_text_is_written_and_read_as_an_escape():
         assert text.encode().decode() == text
         assert r"J\\udcf6rg" in text
     assert codec.dump_document([odd]) == codec.dump_document(codec.encode([odd])) == r'["J\\udcf6rg"]'
-    again = codec.loads(codec.dumps(snapshot)).devices[0].processes[0]
+    again = documents.loads(codec.dumps(snapshot)).devices[0].processes[0]
     assert (again.user, again.command, again.memory_used_bytes.detail) == (
         r"J\udcf6rg",
         r"\ud83d half",
         r"J\udcf6rg",
     )
     assert codec.encode("J\u00f6rg \U0001f600") == "J\u00f6rg \U0001f600"
-
-
-def test_a_noun_that_no_list_names_is_named_in_the_error():
-    names = codec._NamesForTypes({})
-    with pytest.raises(KeyError, match="NounOfTomorrow is in none of the modules"):
-        names["NounOfTomorrow"]

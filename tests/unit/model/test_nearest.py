@@ -1,7 +1,7 @@
 """Which known word a person meant."""
 
 from gpudiag.cli.commands import COMMANDS
-from gpudiag.model.nearest import find_nearest
+from gpudiag.model.nearest import did_you_mean, find_nearest
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.training import STRATEGIES
 from gpudiag.simulate.faults.table import FAULTS
@@ -30,3 +30,8 @@ def test_a_slip_is_understood_and_a_guess_is_not_made() -> None:
     assert find_nearest("zero", STRATEGIES) is None  # there are four
     assert find_nearest("--json", ("--version", "--help")) is None
     assert find_nearest("", COMMANDS) is None
+
+
+def test_the_question_is_asked_where_one_word_is_near():
+    assert did_you_mean("trian", ("train", "list"), "; ") == "; did you mean train?"
+    assert did_you_mean("xyzzy", ("train", "list"), "; ") == ""

@@ -1,6 +1,6 @@
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from dataclasses import FrozenInstanceError, field, fields, is_dataclass, replace
 
 import pytest
 
@@ -61,3 +61,16 @@ def test_a_noun_is_frozen_and_has_no_other_attributes() -> None:
     with pytest.raises(FrozenInstanceError):
         del pair.right
     assert not hasattr(pair, "__dict__")
+
+
+@noun
+class Noted:
+    """A number with a note that is no part of what it is."""
+
+    number: int
+    note: str = field(default="", compare=False)
+
+
+def test_what_is_not_compared_makes_no_difference() -> None:
+    assert Noted(1, "a") == Noted(1, "b") != Noted(2, "a")
+    assert hash(Noted(1, "a")) == hash(Noted(1, "b"))

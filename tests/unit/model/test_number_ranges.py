@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudiag.model.number_ranges import name_ranks, number_ranges
+from gpudiag.model.number_ranges import count_of, join_words, name_ranks, number_ranges
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_one_rank_and_several():
     assert name_ranks([3]) == "rank 3"
     assert name_ranks((0, 1, 2, 5)) == "ranks 0-2 and 5"
     assert name_ranks([4, 4]) == "rank 4"
+
+
+def test_one_and_several_of_a_thing():
+    assert [count_of(number, "rank") for number in (0, 1, 8)] == ["0 ranks", "1 rank", "8 ranks"]
+
+
+def test_words_of_a_list():
+    lists = ([], ["a"], ["a", "b"], ["a", "b", "c"])
+    assert [join_words(words) for words in lists] == ["", "a", "a and b", "a, b and c"]

@@ -212,6 +212,11 @@ def test_what_is_no_dump_is_refused_in_one_sentence(name: str) -> None:
     assert len(said) < 250
 
 
+def test_a_text_that_is_no_utf_8_costs_its_odd_bytes_and_not_the_dump():
+    """torch writes the path of a source file as the bytes that it has."""
+    assert load_plain_pickle(b"\x80\x02]X\x04\x00\x00\x00/J\xf6ga.") == ["/J\ufffdg"]
+
+
 def test_a_far_place_in_the_memo_takes_no_memory() -> None:
     assert load_plain_pickle(b"\x80\x02}r\xff\xff\xff\x7f.") == {}
 

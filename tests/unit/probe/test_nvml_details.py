@@ -94,7 +94,7 @@ def test_peers_are_asked_pair_by_pair():
 
 @pytest.mark.parametrize(("feature", "word"), [(0, "disabled"), (1, "enabled")])
 def test_the_library_says_whether_copies_are_encrypted(feature: int, word: str):
-    from gpudiag.probe.nvml.child import read_library
+    from gpudiag.probe.nvml.library import read_library
 
     answers = SimpleNamespace(
         nvmlSystemGetDriverVersion=lambda: "580.105.08",

@@ -1,13 +1,13 @@
 import pytest
 
 from gpudiag.probe.host.pci import (
-    bus_id_of_address,
     parse_generation,
     parse_numa_node,
     parse_width,
     read_pci_devices,
 )
 from gpudiag.probe.sheet import Absent
+from gpudiag.probe.sleeping import bus_id_of_address
 
 H100 = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "numa_node": "1"}
 LINK = {

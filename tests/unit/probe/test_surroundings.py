@@ -116,9 +116,8 @@ def test_another_interpreter_is_asked_and_one_that_is_none_costs_only_its_packag
 
 
 def test_the_rights_are_those_that_a_refusal_is_explained_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        permission, "read_text", lambda path: "2\n" if path.endswith("ptrace_scope") else "CapEff:\t0\n"
-    )
+    monkeypatch.setattr(permission, "read_text", lambda _path: "2\n")
+    monkeypatch.setattr(permission, "read_status", lambda _process: {"CapEff": "0000000000000000"})
     document = permission.read_trace_rights()
     assert document["ptrace_scope"] == 2
     assert document["has_capability"] is False

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpudiag.errors import LaunchError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.discovery import Peers
 from gpudiag.ranks.agents.link import Link, LinkLostError
@@ -17,7 +18,6 @@ from gpudiag.ranks.agents.membership import Follower
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.event_log import EventLog
-from gpudiag.ranks.process import read_machine
 from gpudiag.ranks.stages import Budgets
 from tests.unit.ranks.views import view
 

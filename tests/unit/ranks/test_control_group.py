@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.linux import cgroup
+from gpudiag.linux.cgroup import find_folders, read_mounts
 from gpudiag.ranks.diagnosis import control_group
-from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota, find_folders, read_mounts
+from gpudiag.ranks.diagnosis.control_group import GroupWatch, Quota
 
 PID = 4242
 
@@ -18,14 +20,14 @@ class Machine:
         self.root = root
         self.groups = ""
         monkeypatch.setattr(
-            control_group,
+            cgroup,
             "read_mounts",
             lambda: {name: ("/", root / place) for name, place in mounts.items()},
         )
-        read = control_group._read
+        read = control_group.read_file
         monkeypatch.setattr(
             control_group,
-            "_read",
+            "read_file",
             lambda path: self.groups if str(path) == f"/proc/{PID}/cgroup" else read(path),
         )
 
@@ -165,7 +167,7 @@ def test_mounts_of_both_versions_are_found(
         "30 29 0:27 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw,nsdelegate\n"
         "33 29 0:30 /docker/9f /sys/fs/cgroup/cpu,cpuacct rw master:1 - cgroup cgroup rw,cpu,cpuacct\n"
     )
-    monkeypatch.setattr(control_group, "_MOUNTS", str(table))
+    monkeypatch.setattr(cgroup, "_MOUNTS", table)
     mounts = read_mounts()
     assert mounts[""] == ("/", Path("/sys/fs/cgroup/unified"))
     assert mounts["cpu"] == ("/docker/9f", Path("/sys/fs/cgroup/cpu,cpuacct"))

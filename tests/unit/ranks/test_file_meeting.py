@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import LaunchError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.ranks.agents import file_meeting
 from gpudiag.ranks.agents.file_meeting import place_by_file
 from gpudiag.ranks.environment import RankEnvironment, read_environment
-from gpudiag.ranks.process import read_machine
 
 
 @pytest.fixture(autouse=True)

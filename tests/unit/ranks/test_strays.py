@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import UsageError
+from gpudiag.linux.namespaces import read_machine
 from gpudiag.model.measure import IncidentKind
 from gpudiag.ranks.agents import announce, refusal
 from gpudiag.ranks.agents.announce import Announcer
@@ -31,8 +32,7 @@ from gpudiag.ranks.agents.messages import (
 from gpudiag.ranks.agents.refusal import share_refusal
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.diagnosis.split import find_split
-from gpudiag.ranks.process import read_machine
-from gpudiag.ranks.run import RankRun, message_of_run
+from gpudiag.ranks.run import RankRun
 from tests.unit.ranks.views import view
 
 KEY = "run 1"
@@ -119,8 +119,8 @@ def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Lea
     ):
         leader.poll_until(lambda: len(leader.remote.strays.links()) == 2)
         assert leader.remote.strays.lookers() == ()
-        run = RankRun(3, "explicit", "a0", (), (), {}, (), (), 9.0)
-        leader.remote.send_verdict(FinishedRun(message_of_run(run)))
+        run = RankRun(3, "explicit", "a0", (), (), (), (), (), 9.0)
+        leader.remote.send_verdict(FinishedRun(run))
         with pytest.raises(LinkLostError):  # the verdict is not for them
             last.await_message(FinishedRun, 30) or last.receive()
 
@@ -188,8 +188,8 @@ def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
         (incident,) = find_split(leader.remote.strays.met(), leader.remote.strays.lookers(), 9.0, over=True)
         assert (incident.kind, incident.rank) == (IncidentKind.START_FAILED, 2)
         assert incident.facts["refused"] == "MASTER_ADDR is not set"
-        run = RankRun(3, "explicit", "a0", (), (incident,), {}, (), (), 9.0)
-        leader.remote.send(FinishedRun(message_of_run(run)))
+        run = RankRun(3, "explicit", "a0", (), (incident,), (), (), (), 9.0)
+        leader.remote.send(FinishedRun(run))
         thread.join(30)
         assert shared == [True]
 

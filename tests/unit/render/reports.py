@@ -8,6 +8,7 @@ from gpudiag.model.evidence import (
     FileSubject,
     HostSubject,
     LinkSubject,
+    RanksSubject,
     RankSubject,
     SourceSubject,
 )
@@ -96,6 +97,9 @@ subjects = st.one_of(
         host=texts,
     ),
     st.builds(RankSubject, rank=st.integers(0, 9999), host=texts),
+    st.builds(
+        RanksSubject, ranks=st.lists(st.integers(0, 9999), min_size=2, unique=True).map(tuple), host=texts
+    ),
     st.builds(LinkSubject, ends=st.tuples(texts, texts), host=texts),
     st.builds(HostSubject, host=texts),
     st.builds(SourceSubject, source=texts, host=texts),

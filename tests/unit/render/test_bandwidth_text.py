@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from gpudiag.model.active import ActiveMeasurement, BandwidthResult, ComputeResult
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.model.report import Measures
 from gpudiag.render.bandwidth_text import render_bandwidth
 from tests.unit.model.nouns import make_device, make_snapshot
 from tests.unit.render.reports import make_report, make_result

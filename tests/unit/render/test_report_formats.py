@@ -3,7 +3,7 @@ import json
 import pytest
 from hypothesis import given
 
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.render.report_formats import REPORT_FORMATS, render_json, render_report
 from tests.unit.render.reports import REPORTS, SICK, hostile_reports
 

@@ -1,7 +1,8 @@
 from dataclasses import replace
 
+from gpudiag.model.codec import decode, encode
 from gpudiag.model.evidence import DeviceSubject, Evidence
-from gpudiag.model.finding import Outcome
+from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.render.ci import render_markdown
 from gpudiag.render.report_text import render_report_text
@@ -14,10 +15,11 @@ def on(index, words="power limit 400 W, its default is 700 W", **values):
     given = {
         "code": "power.limit_lowered", "outcome": Outcome.WARN, "subject": subject,
         "message": f"GPU {index} ({index:02x}:00.0): {words}",
-        "remedy": f"Set it back as root with `nvidia-smi -i {index} -pl 700`.",
+        "remedy": "Set it back as root with `nvidia-smi -i INDEX -pl 700`.",
         "evidence": (Evidence("power_limit_enforced_watts", 400.0, "W", 700.0),),
     }  # fmt: skip
-    return make_finding(**{**given, **values})
+    finding = make_finding(**{**given, **values})
+    return finding.with_remedy(finding.remedy)
 
 
 def test_what_fifteen_gpus_share_is_told_once_with_one_command():
@@ -48,8 +50,20 @@ def test_a_command_names_all_gpus_wherever_it_names_one():
         ("Reset it (`nvidia-smi -i INDEX -r`), wait 1 s.", "Reset it (`nvidia-smi -i 0,1,2 -r`), wait 1 s."),
         ("Wait 10 s, take `-i INDEX` and `-i 10`.", "Wait 10 s, take `-i 0,1,2` and `-i 10`."),
     ):
-        findings = [replace(on(index), remedy=remedy.replace("INDEX", str(index))) for index in range(3)]
+        findings = [on(index, remedy=remedy) for index in range(3)]
+        assert findings[1].remedy == remedy.replace("INDEX", "1")
         assert tell_once(findings)[0].remedy == expected
+
+
+def test_a_number_in_a_remedy_is_no_gpu():
+    findings = [on(index, remedy=f"Link {index} of `-i INDEX`: reseat -i {index}.") for index in range(3)]
+    assert tell_once(findings)[0].remedy == findings[0].remedy
+
+
+def test_a_finding_of_a_document_keeps_its_own_remedy():
+    findings = [decode(Finding, encode(on(index))) for index in range(3)]
+    assert findings == [on(index) for index in range(3)]
+    assert tell_once(findings)[0].remedy == on(0).remedy
 
 
 def test_two_gpus_share_only_what_they_say_alike():

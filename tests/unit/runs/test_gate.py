@@ -12,10 +12,9 @@ from gpudiag.errors import ExitStatus
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Category, CheckResult, Outcome, Owner, Severity
-from gpudiag.model.measure import Measures
 from gpudiag.model.plan import FAIL_ON, PreflightPlan
 from gpudiag.model.reading import MissingReason
-from gpudiag.model.report import Report
+from gpudiag.model.report import Measures, Report
 from gpudiag.runs.gate import complete_results, describe_strict, exit_status, judge_results
 from tests.unit.checks.active_measures import gpu_snapshot, judged_by, measure_gpus
 from tests.unit.model.nouns import make_snapshot

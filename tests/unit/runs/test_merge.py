@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
-from gpudiag.model.codec import dumps, loads
+from gpudiag.model.codec import dumps
+from gpudiag.model.documents import loads
 from gpudiag.model.evidence import HostSubject, LinkSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason

@@ -17,9 +17,9 @@ from gpudiag.model.context import Context
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.history import Baseline, History
-from gpudiag.model.measure import IncidentKind, InjectedFault, Measures, Movement
+from gpudiag.model.measure import IncidentKind, InjectedFault, Movement
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.model.report import CollectiveReport
+from gpudiag.model.report import CollectiveReport, Measures
 from gpudiag.runs.collective_report import build_report
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_report as build_training_report

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.errors import GpudiagError
-from gpudiag.model.codec import loads
+from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.model.report import CollectiveReport
 from gpudiag.ranks.environment import RankEnvironment, read_environment

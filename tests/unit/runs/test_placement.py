@@ -22,7 +22,8 @@ from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.launchers import Launcher
-from gpudiag.runs.placement import Placement, judge_gpus, place_ranks, place_tests
+from gpudiag.runs.nccl_test import ranks_of
+from gpudiag.runs.placement import Placement, RanksWanted, judge_gpus, place_ranks, place_tests
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 GIB = 1024**3
@@ -98,7 +99,7 @@ def place(snapshot: Snapshot | None, environment: RankEnvironment | None = None,
         assert deadline_seconds > 0
         return snapshot
 
-    return place_ranks(NcclTestPlan(**fields), environment, take=take)
+    return place_ranks(ranks_of(NcclTestPlan(**fields)), environment, take=take)
 
 
 def launched(world_size: int, local_world_size: int) -> RankEnvironment:
@@ -116,7 +117,7 @@ def test_gloo_asks_no_gpu() -> None:
         asked.append(tuple(sources))
         return host_only()
 
-    placement = place_ranks(NcclTestPlan(backend="gloo", nproc=3), None, take=take)
+    placement = place_ranks(RanksWanted("gloo", 3, 5.0), None, take=take)
     assert (placement.backend, placement.world_size, asked) == ("gloo", 3, [()])
 
 

@@ -30,7 +30,7 @@ def test_handles_are_found_by_index_uuid_serial_and_bus_id(switch_on: _SwitchOn)
     assert ask(session, expression) == [1] * 6
 
 
-def test_a_look_up_of_what_is_not_there_says_so(switch_on: _SwitchOn) -> None:
+def test_a_look_up_of_what_is_not_there_is_not_found(switch_on: _SwitchOn) -> None:
     expression = """[code(N.nvmlDeviceGetHandleByIndex, 1), code(N.nvmlDeviceGetHandleByUUID, "GPU-none"),
         code(N.nvmlDeviceGetHandleByPciBusId, "0000:ff:00.0")]"""
     assert ask(switch_on(make_machine()), expression) == [2, 6, 6]
@@ -310,7 +310,7 @@ def test_the_bar1_window_is_as_large_as_real_ones(
         assert ask(session, "N.nvmlDeviceGetBAR1MemoryInfo(gpu()).bar1Total") == mebibytes * 1024**2
 
 
-def test_peer_access_is_as_the_reading_says(switch_on: _SwitchOn) -> None:
+def test_peer_access_is_as_in_the_reading(switch_on: _SwitchOn) -> None:
     peer = {
         "bus_id": "00000000:21:00.0",
         "path": "pcie_switch",

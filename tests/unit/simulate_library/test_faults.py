@@ -151,8 +151,8 @@ def test_init_answers_its_code_and_nothing_works_after_it(switch_on: _SwitchOn, 
     assert ask(session, expression, init=False) == [code, 1, 1]
 
 
-def test_versions_are_told_before_init(switch_on: _SwitchOn) -> None:
-    """As nvidia-smi needs it, to say which versions do not fit."""
+def test_versions_are_answered_before_init(switch_on: _SwitchOn) -> None:
+    """As nvidia-smi needs it, to print the versions that do not match."""
     session = switch_on(with_nvml(init_code=18))
     program = """
 import ctypes

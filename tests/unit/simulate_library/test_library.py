@@ -66,7 +66,7 @@ def test_no_compiler_is_one_sentence_with_the_way_out(cache: Path, monkeypatch: 
     assert install_command("compiler") in caught.value.hint
 
 
-def test_what_the_compiler_said_is_passed_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_the_compiler_is_passed_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     complaining = [["sh", "-c", "echo internal compiler error >&2; exit 1", "sh"]]
     monkeypatch.setattr(library, "_compilers", lambda: complaining)
     with pytest.raises(UsageError, match="internal compiler error"):

@@ -96,7 +96,7 @@ def test_a_hundred_updates_leave_one_state_mapped(switch_on: _SwitchOn) -> None:
     assert maps.count("nvml.state") == 1
 
 
-def test_xids_are_told_once_and_in_order(switch_on: _SwitchOn) -> None:
+def test_xids_are_delivered_once_and_in_order(switch_on: _SwitchOn) -> None:
     machine = make_machine(make_gpu(0, xid_codes=(31,)), make_gpu(1, xid_codes=(13,)))
     session = switch_on(machine)
     with start(session, sys.executable, "-c", _LISTEN) as program:
@@ -109,7 +109,7 @@ def test_xids_are_told_once_and_in_order(switch_on: _SwitchOn) -> None:
     assert program.returncode == 0
 
 
-def test_only_wanted_kinds_of_events_are_told(switch_on: _SwitchOn) -> None:
+def test_only_wanted_kinds_of_events_are_delivered(switch_on: _SwitchOn) -> None:
     session = switch_on(make_machine(make_gpu(xid_codes=(79,))))
     listening = _LISTEN.replace("N.nvmlEventTypeXidCriticalError", "N.nvmlEventTypePState").replace(
         "1500", "50"
@@ -129,7 +129,7 @@ def test_calls_are_counted_over_programs(switch_on: _SwitchOn) -> None:
     }
 
 
-def test_calls_are_logged_where_the_environment_says(switch_on: _SwitchOn, tmp_path: Path) -> None:
+def test_calls_are_logged_where_the_environment_names_a_file(switch_on: _SwitchOn, tmp_path: Path) -> None:
     log = tmp_path / "calls.log"
     gpus = (make_gpu(0), make_gpu(1, faults=(CallFault("nvmlDeviceGetName", code=15),)))
     session = switch_on(make_machine(*gpus))

@@ -92,7 +92,7 @@ def test_a_missing_reading_is_a_cell_of_words(
 @pytest.mark.parametrize(
     "arguments", [(), ("-L",), ("-q", "-x"), _GPUTIL_QUERY], ids=["table", "L", "xml", "csv"]
 )
-def test_a_broken_driver_is_told_as_nvidia_smi_tells_it(
+def test_a_broken_driver_is_reported_as_nvidia_smi_reports_it(
     switch_on: _SwitchOn, machine: Scenario, words: str, status: int, arguments: tuple[str, ...]
 ) -> None:
     done = run(switch_on(machine), "nvidia-smi", *arguments)

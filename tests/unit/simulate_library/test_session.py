@@ -230,7 +230,7 @@ def test_old_symbols_come_back_for_programs_that_start_later(switch_on: _SwitchO
     assert run(session, sys.executable, "-c", program).stdout == "True\n"
 
 
-def test_a_full_disk_is_said_to_be_one(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_as_the_cause(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -32,10 +32,10 @@ def device_of(gpu: SimulatedGpu) -> Device:
 def changed_readings(before: SimulatedGpu, after: SimulatedGpu) -> set[str]:
     """The readings that differ between two states of a GPU, in value or in the reason for none."""
     names = {*before.readings, *after.readings, *before.missing, *after.missing}
-    return {name for name in names if said(before, name) != said(after, name)}
+    return {name for name in names if value_of(before, name) != value_of(after, name)}
 
 
-def said(gpu: SimulatedGpu, name: str) -> Any:
+def value_of(gpu: SimulatedGpu, name: str) -> Any:
     """A reading's value, or the reason for none."""
     return gpu.readings.get(name, gpu.missing.get(name))
 

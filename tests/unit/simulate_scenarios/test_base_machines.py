@@ -1,4 +1,4 @@
-"""Every machine that comes with gpudiag: whole, valid, and healthy as far as its readings say."""
+"""Every machine that comes with gpudiag: whole, valid, and healthy by its readings."""
 
 import re
 from dataclasses import fields
@@ -17,7 +17,7 @@ NAMED_IN_THE_ISSUE = {
     "h100x8-container2", "h100x8-slurm4", "wsl2-rtx", "laptop", "no-persistence", "none",
     "gb200x4", "gb300x4", "gh200", "l40sx8", "v100x8", "a6000x4", "vgpu", "a100x16", "h100-vm", "h200-vm",
 }  # fmt: skip
-# What the library or the place on the machine says, not the machine file.
+# Readings from the library or from the place on the machine, not from the machine file.
 PEERS = "peers"
 SUBSYSTEM = "pci_subsystem_id"  # a key of a GPU in a machine file, and no reading there
 NVLINK_SPEED = "nvlink_throughput_bytes_per_second"  # follows from two looks at the counters
@@ -34,7 +34,7 @@ def test_every_machine_of_the_issue_is_there():
     assert set(base_machines()) == NAMED_IN_THE_ISSUE
 
 
-def test_every_machine_says_where_its_facts_come_from(base: Scenario):
+def test_every_machine_lists_where_its_facts_come_from(base: Scenario):
     assert base.sources
     assert base.description
     assert base.hostname
@@ -130,7 +130,7 @@ def test_two_loads_at_one_time_are_equal(base: Scenario):
     assert machine(base.name) == base
 
 
-def test_the_names_of_the_machines_tell_how_many_gpus_there_are():
+def test_the_names_of_the_machines_show_how_many_gpus_there_are():
     counted = {name: int(match[1]) for name in base_machines() if (match := re.fullmatch(r"\w+x(\d+)", name))}
     assert counted
     assert {name: len(machine(name).gpus) for name in counted} == counted

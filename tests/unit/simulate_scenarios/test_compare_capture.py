@@ -1,4 +1,4 @@
-"""tools/compare_capture.py tells a difference of structure from one of value."""
+"""tools/compare_capture.py distinguishes a difference of structure from one of value."""
 
 import importlib.util
 import sys
@@ -23,7 +23,7 @@ def tool() -> ModuleType:
 
 
 def capture(tool: ModuleType, folder: Path, **texts: str) -> Path:
-    """A capture that says what the T4 says, but for `texts` (path with __ for /)."""
+    """A capture with the values of the T4, but for `texts` (path with __ for /)."""
     readings = machine("t4x1").gpus[0].readings
     root = ElementTree.Element("nvidia_smi_log")
     gpu = ElementTree.SubElement(root, "gpu")

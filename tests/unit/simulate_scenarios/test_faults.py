@@ -1,4 +1,4 @@
-"""Every fault changes what it says, and nothing else; two that cannot both be are refused."""
+"""Every fault changes what it names, and nothing else; two that cannot both be are refused."""
 
 from dataclasses import dataclass, field, replace
 
@@ -123,7 +123,7 @@ ELSEWHERE = {"lost", "hang", "gone", "zero-gpus", "old-driver", "cold", "driver-
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)
-def test_a_fault_changes_what_it_says_and_nothing_else(case: Case):
+def test_a_fault_changes_what_it_names_and_nothing_else(case: Case):
     before, after = machine(case.spec.split("+")[0]), machine(case.spec)
     for index, (healthy, sick) in enumerate(zip(listed(before), listed(after), strict=True)):
         here = index == case.gpu
@@ -184,7 +184,7 @@ def test_the_driver_asks_for_what_its_xids_take(spec: str, action: str):
     assert len(asked) == (action != "none")
 
 
-def test_a_lost_gpu_takes_a_reboot_which_only_the_kernel_log_can_say():
+def test_a_lost_gpu_takes_a_reboot_which_only_the_kernel_log_can_show():
     (line,) = [line for line in kernel_log(machine("h100x8+lost:3")) if ": 154," in line]
     assert "Node Reboot Required" in line
 
@@ -394,7 +394,7 @@ IMPOSSIBLE = (
 
 
 @pytest.mark.parametrize(("spec", "words"), IMPOSSIBLE, ids=[spec for spec, _ in IMPOSSIBLE])
-def test_a_fault_that_cannot_be_says_why(spec: str, words: str):
+def test_a_fault_that_cannot_be_gives_the_reason(spec: str, words: str):
     with pytest.raises(UsageError) as raised:
         load_scenario(spec, now=NOW)
     assert words in raised.value.message

@@ -1,4 +1,4 @@
-"""The host tree: the kernel's formats, and one fact told alike in every file that has it."""
+"""The host tree: the kernel's formats, and one fact alike in every file that has it."""
 
 import re
 
@@ -51,7 +51,7 @@ def test_no_file_is_a_folder_of_another(base: Scenario):
     assert not folders & {*base.host.files, *base.host.links}
 
 
-def test_gpus_are_where_their_readings_say():
+def test_gpus_are_where_their_readings_place_them():
     scenario = machine("h100x8")
     for gpu in scenario.gpus:
         link = f"sys/bus/pci/devices/{gpu.readings['bus_id'][4:]}"

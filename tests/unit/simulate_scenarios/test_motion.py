@@ -21,13 +21,13 @@ def readings(scenario: Scenario, position: int, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", UPPER_BOUNDS)
-def test_a_busy_gpu_moves_and_never_above_what_the_scenario_says(name: str) -> None:
+def test_a_busy_gpu_moves_and_never_above_the_scenario(name: str) -> None:
     scenario = load_scenario("h100x8+busy:0+busy:1")
-    said = scenario.gpus[0].readings[name]
+    declared = scenario.gpus[0].readings[name]
     seen = readings(scenario, 0, name)
     assert len(set(seen)) >= 4
-    assert max(seen) <= said
-    assert min(seen) >= said * 0.8
+    assert max(seen) <= declared
+    assert min(seen) >= declared * 0.8
 
 
 def test_busy_gpus_do_not_move_in_step() -> None:
@@ -53,6 +53,6 @@ def test_an_idle_or_faulty_gpu_stays_as_it_is(spec: str) -> None:
     assert move_readings(scenario, 33.0) == scenario
 
 
-def test_nvml_can_say_every_moved_reading() -> None:
+def test_nvml_can_return_every_moved_reading() -> None:
     scenario = load_scenario("rtx4090x2+busy:0")
     assert render_state(move_readings(scenario, 5.0)) != render_state(scenario)

@@ -138,7 +138,7 @@ def test_a_broken_driver_stays_broken(tmp_path: Path, state: SourceState, init_c
     assert scenario.torch == {"absent": True}
 
 
-def test_a_record_without_nvml_says_how_to_make_one(tmp_path: Path):
+def test_a_record_without_nvml_explains_how_to_make_one(tmp_path: Path):
     blind = replace(snapshot_of(machine("t4x1")), sources=())
     with pytest.raises(UsageError) as raised:
         load_scenario(record(tmp_path, blind), now=NOW)

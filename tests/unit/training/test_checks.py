@@ -4,8 +4,8 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.checks.training.run import train_ddp, train_strategies
 from gpudiag.model.context import Context
 from gpudiag.model.finding import CheckResult, Outcome
-from gpudiag.model.measure import Measures
 from gpudiag.model.reading import Reading
+from gpudiag.model.report import Measures
 from gpudiag.model.training import StrategyMeasurement
 from tests.unit.model.nouns import make_device, make_snapshot
 from tests.unit.training.measurements import make_measurement, make_proof, make_start

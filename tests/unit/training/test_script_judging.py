@@ -7,7 +7,7 @@ import pytest
 from gpudiag.checks.training.exceptions import advise
 from gpudiag.checks.training.script import judge_script
 from gpudiag.checks.training.script_hang import HangLimits, describe_wait, judge_hang
-from gpudiag.model.evidence import Evidence, HostSubject, RankSubject
+from gpudiag.model.evidence import Evidence, HostSubject, RanksSubject, RankSubject
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.script import ScriptPlace
 from gpudiag.model.training import ScriptResult
@@ -149,7 +149,7 @@ def test_a_killed_rank_is_at_the_users_line_or_nowhere_but_never_at_gpudiags():
 def test_the_same_end_of_several_ranks_is_told_once():
     errors = [incident(rank, exception="KeyError", message="'lr'", raised_at="x") for rank in (2, 0, 1)]
     (finding,) = judge(*errors, raised=dict.fromkeys(range(3), INSIDE))
-    assert finding.subject == HostSubject("a1")
+    assert finding.subject == RanksSubject((0, 1, 2), "a1")
     assert finding.message == "all 3 ranks raised KeyError at train.py:7 in load: 'lr'"
     two = judge(*errors[:2], raised=dict.fromkeys(range(3), INSIDE))
     assert [one.message.partition(" raised")[0] for one in two] == ["ranks 0 and 2"]

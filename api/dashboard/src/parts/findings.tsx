@@ -13,6 +13,8 @@ export function subjectText(subject: Subject): string {
       return gpuName(subject);
     case "rank":
       return `rank ${subject.rank} on ${subject.host}`;
+    case "ranks":
+      return `ranks ${subject.ranks.join(", ")} on ${subject.host}`;
     case "link":
       return subject.ends.join(" – ");
     case "source":

@@ -7,7 +7,7 @@ import pytest
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.told import add_told
-from gpudiag.model.evidence import HostSubject, RankSubject
+from gpudiag.model.evidence import HostSubject, RanksSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import Job, JobVerdict, Place
 from gpudiag.model.job_state import JobState, RasLooks
@@ -51,6 +51,22 @@ def test_a_rank_that_both_blame_is_one_finding_with_both_proofs() -> None:
         one.source == "flight recorder" and "not launched all_reduce" in str(one.value)
         for one in finding.evidence
     )
+
+
+@pytest.mark.parametrize(
+    ("subject", "codes"),
+    [
+        (RanksSubject((2, 3), "a"), ["hang.sleep"]),
+        (RanksSubject((0, 3), "a"), ["hang.sleep", "hang.not_launched"]),
+        (HostSubject("a"), ["hang.sleep", "hang.not_launched"]),
+    ],
+)
+def test_ranks_that_both_blame_are_known_by_the_subject_and_not_by_the_words(
+    subject: Subject, codes: list[str]
+) -> None:
+    finding = kinds.SLEEP.finding(subject, "they sleep, whatever a message calls them")
+    verdict = told(records("skip"), Outcome.FAIL, finding)
+    assert [one.code for one in verdict.findings] == codes
 
 
 @pytest.mark.parametrize(("kind", "code"), [("size", "hang.other_size"), ("other", "hang.other_collective")])

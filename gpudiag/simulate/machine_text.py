@@ -63,7 +63,7 @@ def _gpu_row(gpu: SimulatedGpu) -> tuple[str, ...]:
 
 
 def _nvml_words(gpu: SimulatedGpu) -> str:
-    """NVML's word on the GPU as a whole."""
+    """NVML's answer for the GPU as a whole."""
     if not gpu.visible:
         return "hidden"
     every_call = [fault for fault in gpu.faults if fault.call == "*"]

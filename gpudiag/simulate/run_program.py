@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from gpudiag.errors import UsageError
-from gpudiag.ranks.process import die_with_parent
+from gpudiag.linux.child import die_with_parent
 from gpudiag.shortage import shortage_of
 from gpudiag.simulate.motion import is_in_motion, move_readings
 from gpudiag.simulate.scenario import Scenario
@@ -30,7 +30,7 @@ _FORWARDED = (
 _AWAITED = (*_FORWARDED, signal.SIGCHLD)
 _FROM_THE_KERNEL = 0x80  # SI_KERNEL: the terminal's, which the program got as well
 _ASKS_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# A program in a hung NVML call never ends by itself: a signal that asks for it is followed by SIGKILL.
+# A program in a hung NVML call never ends by itself: SIGKILL follows a signal that requests the end.
 _GRACE_SECONDS = 10.0
 _INTERRUPTS_BEFORE_KILL = 3
 _POLL_SECONDS = 0.5
@@ -120,7 +120,7 @@ class _Motion:
 
 
 def _wait(child: subprocess.Popen[bytes], session: Session) -> int:
-    """The child's wait status, with signals passed on to it meanwhile."""
+    """The child's wait status, with signals forwarded to it until then."""
     interrupts, deadline = 0, None
     motion = _Motion(session)
     while True:

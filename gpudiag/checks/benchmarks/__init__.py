@@ -1,0 +1,1 @@
+"""What other programs' benchmarks printed, judged: `gpudiag judge`."""

@@ -1,0 +1,85 @@
+"""A process's control groups: their paths, their folders, what a quota has cost (cgroup-v1/*.rst and cgroup-v2.rst of the kernel).
+
+A machine may have both versions at once. Version 2 has one group for all controllers, whose name here is empty.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+UNIFIED = ""  # the name of version 2 in /proc/PID/cgroup: it lists no controllers
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")  # a blank in a path of mountinfo
+
+
+def parse_groups(text: str) -> dict[str, str]:
+    """The path of each controller's group, from the text of /proc/PID/cgroup."""
+    lines = (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2)
+    return {name: path for _, controllers, path in lines for name in controllers.split(",")}
+
+
+def find_folders(text: str) -> Mapping[str, Path]:
+    """The folder of each controller's group, from the text of /proc/PID/cgroup.
+
+    In a container that text may have the host's path; then the mount's root is the container's group.
+    """
+    folders = {}
+    mounts = read_mounts()
+    for name, group in parse_groups(text).items():
+        if name in mounts:
+            root, mount = mounts[name]
+            inside = group.removeprefix(root) if root != "/" else group
+            folder = mount / inside.strip("/")
+            folders[name] = folder if folder.is_dir() else mount
+    return folders
+
+
+@cache
+def read_mounts() -> Mapping[str, tuple[str, Path]]:
+    """Where each controller is mounted, and which group is the root there (proc_pid_mountinfo(5)); empty without /proc."""
+    mounts: dict[str, tuple[str, Path]] = {}
+    for line in read_file(_MOUNTS).splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root, place = (
+            _OCTAL.sub(lambda found: chr(int(found[1], 8)), field) for field in fields.split(" ")[3:5]
+        )
+        for name in [UNIFIED] if kind == "cgroup2" else options.split(","):
+            mounts.setdefault(name, (root, Path(place)))
+    return mounts
+
+
+def parse_numbers(text: str) -> dict[str, int]:
+    """The counters of a file such as cpu.stat or memory.events, by name."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def throttled_seconds(counters: Mapping[str, int]) -> float | None:
+    """For how long a processor quota has held a group back, from its cpu.stat; None where it does not count that."""
+    if "throttled_usec" in counters:
+        return counters["throttled_usec"] / 1e6
+    return counters["throttled_time"] / 1e9 if "throttled_time" in counters else None
+
+
+def frozen_by(folders: Mapping[str, Path]) -> str | None:
+    """The group among them that is frozen: version 1's freezer, version 2's cgroup.events; None if none is."""
+    for name in ("freezer", UNIFIED):
+        folder = folders.get(name)
+        if folder is None:
+            continue
+        state = read_file(folder / "freezer.state").strip()
+        if state in ("FROZEN", "FREEZING") or "frozen 1" in read_file(folder / "cgroup.events").splitlines():
+            return str(folder)
+    return None
+
+
+def read_file(path: Path) -> str:
+    """The text of a file of a group; empty where there is no such controller, or the group is gone."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,44 @@
+"""The network interfaces of this process's network namespace with their addresses, in the order of getifaddrs(3)."""
+
+import struct
+from dataclasses import dataclass
+from socket import AF_INET6, if_indextoname, inet_ntop
+
+from gpudiag.linux.netlink import ask_all, parse_attributes
+
+# linux/rtnetlink.h, linux/if_addr.h
+_NETLINK_ROUTE = 0
+_ADDRESS_HEADER = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, interface index
+_ASK_ADDRESSES = 22  # RTM_GETADDR
+_ADDRESS, _LOCAL = 1, 2  # IFA_ADDRESS is the peer's on a point-to-point link; IFA_LOCAL is ours
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """One address of an interface, as text, and the length of its network's prefix in bits."""
+
+    index: int
+    interface: str
+    address: str
+    prefix: int
+
+
+def list_addresses() -> list[InterfaceAddress]:
+    """All addresses of this machine: those of IPv4 first, each family in the order of the interfaces.
+
+    Raises:
+        OSError: the kernel does not answer such questions here.
+    """
+    question = _ADDRESS_HEADER.pack(0, 0, 0, 0, 0)
+    found = [_parse_address(body) for body in ask_all(_NETLINK_ROUTE, _ASK_ADDRESSES, question)]
+    return sorted(found, key=lambda one: ":" in one.address)
+
+
+def _parse_address(body: bytes) -> InterfaceAddress:
+    """What one RTM_NEWADDR says."""
+    family, prefix, _, _, index = _ADDRESS_HEADER.unpack_from(body)
+    attributes = parse_attributes(body[_ADDRESS_HEADER.size :])
+    text = inet_ntop(family, attributes.get(_LOCAL) or attributes[_ADDRESS])
+    if family == AF_INET6 and text.startswith("fe80:"):
+        text = f"{text}%{index}"  # an address of its link alone: other machines need to know which
+    return InterfaceAddress(index, if_indextoname(index), text, prefix)
