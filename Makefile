@@ -1,7 +1,7 @@
 # make run    the main job on this machine: the inventory, a verified all-reduce, the verdict; without a GPU (the bare
-#             command could not tell: 3) on the CPU, which it then asks for by name
+#             command has no verdict: 3) on the CPU, which it then asks for by name
 # make test   the test suite: of the tests marked `sliced` one in six, others at each commit; `make test-all` runs all of it
-# make quick  what tells most within a minute: lint, the rules of the house, unit tests of all but tensors and torch
+# make quick  the most useful tests within a minute: lint, the rules of the house, unit tests of all but tensors and torch
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
@@ -76,7 +76,7 @@ FRAMEWORKS ?= build/frameworks
 frameworks: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 
-# What cannot be installed is said, and its tests are skipped with the reason.
+# What cannot be installed is reported, and its tests are skipped with the reason.
 test-frameworks: $(VENV)/.installed-dev
 	-$(BIN)/python -m tools.install_frameworks $(FRAMEWORKS)
 	GPUDIAG_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(PYTEST) -m frameworks -n 2 --dist worksteal

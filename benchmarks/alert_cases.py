@@ -1,7 +1,7 @@
 """The faults and the healthy kinds of machine that the alerts are tried on, and what a person should get.
 
-A case names the machine as it is when all is well, what happens to it, and how it is mended: the fault goes while the
-machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is booted anew.
+A case names the machine as it is when all is well, what happens to it, and how it is repaired: the fault goes while the
+machine is watched, its GPU is reset (the kernel log keeps the fault), or the machine is rebooted.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Case:
     well: str = ""  # faults that are there before and after
     comes: How = How.WATCHED
     goes: How = How.RESET
-    says: tuple[str, ...] = ()  # words that the text must have
+    words: tuple[str, ...] = ()  # words that the text must have
     stops: bool = False  # the service itself is what fails
 
     @property
@@ -56,37 +56,37 @@ _SLOT = "86:00.0"  # of GPU 3 of an h100x8
 _EDAC = "sys/devices/system/edac/mc/mc0"
 
 FAULTS = (
-    # the GPU is not there, or says nothing
-    Case("lost", "a GPU falls off the bus", "lost:3", _GPU, goes=How.BOOT, says=("GPU 3", _SLOT, "power-cycle")),
-    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT, says=("on the bus",)),
-    Case("lost3", "three GPUs fall off the bus", _each("lost", range(3)), _GPUS, goes=How.BOOT, says=("3 GPUs",)),
-    Case("lost8", "all GPUs fall off the bus", _each("lost"), _GPUS, goes=How.BOOT, says=("8 GPUs",)),
-    Case("hang", "calls on a GPU never return", "hang:6", _GPU, goes=How.WATCHED, says=("GPU 6",)),
-    Case("gone", "a GPU vanishes while watched", "gone:3", _GPU, goes=How.BOOT, says=(_SLOT, "no longer here")),
+    # the GPU is not there, or does not answer
+    Case("lost", "a GPU falls off the bus", "lost:3", _GPU, goes=How.BOOT, words=("GPU 3", _SLOT, "power-cycle")),
+    Case("lost2", "two GPUs fall off the bus", "lost:3+lost:5", _GPU * 2, goes=How.BOOT, words=("on the bus",)),
+    Case("lost3", "three GPUs fall off the bus", _each("lost", range(3)), _GPUS, goes=How.BOOT, words=("3 GPUs",)),
+    Case("lost8", "all GPUs fall off the bus", _each("lost"), _GPUS, goes=How.BOOT, words=("8 GPUs",)),
+    Case("hang", "calls on a GPU never return", "hang:6", _GPU, goes=How.WATCHED, words=("GPU 6",)),
+    Case("gone", "a GPU vanishes while watched", "gone:3", _GPU, goes=How.BOOT, words=(_SLOT, "no longer here")),
     Case(
-        "gone-boot", "a GPU is gone after a boot", "gone:3", _GPU, comes=How.BOOT, goes=How.BOOT, says=(_SLOT,)
+        "gone-boot", "a GPU is gone after a boot", "gone:3", _GPU, comes=How.BOOT, goes=How.BOOT, words=(_SLOT,)
     ),
-    Case("gone8", "all GPUs vanish while watched", _each("gone"), _HOST, goes=How.BOOT, says=("no longer here",)),
+    Case("gone8", "all GPUs vanish while watched", _each("gone"), _HOST, goes=How.BOOT, words=("no longer here",)),
     # the driver
-    Case("no-driver", "the kernel driver is unloaded", "no-driver", _HOST, goes=How.WATCHED, says=("modprobe",)),
+    Case("no-driver", "the kernel driver is unloaded", "no-driver", _HOST, goes=How.WATCHED, words=("modprobe",)),
     Case("mismatch", "the library is newer than the driver", "version-mismatch", _HOST, goes=How.WATCHED),
     Case("no-library", "the library is removed", "no-library", _HOST, comes=How.BOOT, goes=How.BOOT),
     Case("nouveau", "nouveau has the GPUs after a boot", "nouveau", _HOST, comes=How.BOOT, goes=How.BOOT),
     Case("zero-gpus", "the driver starts no GPU", "zero-gpus", _GPUS, comes=How.BOOT, goes=How.BOOT),
     Case("init-hang", "nvmlInit never returns", "init-hang", _HOST, comes=How.BOOT, goes=How.BOOT),
     # Xids
-    Case("xid48", "Xid 48, an uncorrectable error", "xid:3:48", _GPU, says=("Xid 48",)),
-    Case("xid62", "Xid 62, the micro-controller halted", "xid:3:62", _GPU, says=("Xid 62",)),
-    Case("xid74", "Xid 74, an NVLink failed", "xid:3:74", _GPU, says=("Xid 74",)),
-    Case("xid79", "Xid 79 in the kernel log", "xid:3:79", _GPU, goes=How.BOOT, says=("Xid 79",)),
-    Case("xid94", "Xid 94, a contained error", "xid:3:94", (), _WARN, goes=How.BOOT, says=("Xid 94",)),
-    Case("xid95", "Xid 95, an uncontained error", "xid:3:95", _GPU, says=("Xid 95",)),
-    Case("xid119", "Xid 119, the GSP does not answer", "xid:3:119", _GPU, goes=How.BOOT, says=("Xid 119",)),
-    Case("recovery", "the driver asks for a reset", "recovery:3:gpu_reset", _GPU, says=("reset",)),
+    Case("xid48", "Xid 48, an uncorrectable error", "xid:3:48", _GPU, words=("Xid 48",)),
+    Case("xid62", "Xid 62, the micro-controller halted", "xid:3:62", _GPU, words=("Xid 62",)),
+    Case("xid74", "Xid 74, an NVLink failed", "xid:3:74", _GPU, words=("Xid 74",)),
+    Case("xid79", "Xid 79 in the kernel log", "xid:3:79", _GPU, goes=How.BOOT, words=("Xid 79",)),
+    Case("xid94", "Xid 94, a contained error", "xid:3:94", (), _WARN, goes=How.BOOT, words=("Xid 94",)),
+    Case("xid95", "Xid 95, an uncontained error", "xid:3:95", _GPU, words=("Xid 95",)),
+    Case("xid119", "Xid 119, the GSP does not answer", "xid:3:119", _GPU, goes=How.BOOT, words=("Xid 119",)),
+    Case("recovery", "the driver asks for a reset", "recovery:3:gpu_reset", _GPU, words=("reset",)),
     Case("advised", "the driver asks to drain P2P", "recovery:3:drain_p2p", (), _WARN),
     # memory
     Case("ecc", "an uncorrectable memory error", "ecc:3", _GPU),
-    Case("remap-wait", "a row waits to be remapped", "row-remap-pending:3", (), _WARN, says=("reset",)),
+    Case("remap-wait", "a row waits to be remapped", "row-remap-pending:3", (), _WARN, words=("reset",)),
     Case("remap-failed", "a row could not be remapped", "row-remap-failed:3", _GPU, goes=How.BOOT),
     Case("pages", "a page waits to be retired", "retired-pages:3", (), _WARN, machine="v100x8", goes=How.BOOT),
     Case("ecc-off", "ECC is off on one GPU", "ecc-off:3", (), _WARN, goes=How.BOOT),
@@ -100,7 +100,7 @@ FAULTS = (
         more='[gpu]\nfabric = { state = "in_progress", status = "success", clique_id = 0, cluster_uuid = "00000000-0000-0000-0000-000000000000" }\n',
     ),
     # heat, power, clocks
-    Case("hot", "a GPU at its thermal limit", "hot:5", _GPU, well="busy:5", goes=How.WATCHED, says=("GPU 5",)),
+    Case("hot", "a GPU at its thermal limit", "hot:5", _GPU, well="busy:5", goes=How.WATCHED, words=("GPU 5",)),
     Case("brake", "the power brake of a GPU", "throttle:2", (), _WARN, goes=How.WATCHED),
     Case("brakes", "the power brake of all GPUs", _each("throttle"), (), ("GpusDegraded",), goes=How.WATCHED),
     Case("power-cap", "a lowered power limit", "power-cap:3", (), _WARN, goes=How.WATCHED),

@@ -81,10 +81,10 @@ def main() -> None:
         seen = try_cases(left[start : start + options.at_once], options.scrape)
         with options.results.open("a") as file:
             file.writelines(f"{json.dumps(asdict(one))}\n" for one in seen)
-    told = render(_read(options.results))
-    print(told)
+    text = render(_read(options.results))
+    print(text)
     if options.page is not None:
-        write_section(options.page, HEADING, told)
+        write_section(options.page, HEADING, text)
 
 
 def try_cases(cases: Sequence[Case], scrape_seconds: float, rules: str | None = None) -> list[Seen]:
@@ -117,16 +117,16 @@ class _Wave:
         self._scrape_seconds = scrape_seconds
         self._began: dict[str, float] = {}
         self._repairs: dict[str, float] = {}  # when they began, and when they were done
-        self._mended: dict[str, float] = {}
+        self._repaired: dict[str, float] = {}
         self._load = 0.0
 
     def run(self) -> list[Seen]:
-        """Let all be well, then each fault happen, then each be mended."""
+        """Let all be well, then each fault happen, then each be repaired."""
         _wait(SETTLE_SECONDS)
         self._load = os.getloadavg()[0]
         self._do(self._break)
         _wait(FAULT_SECONDS)
-        self._do(self._mend)
+        self._do(self._repair)
         _wait(CLEAR_SECONDS)
         failed = self._alerting.rule_failures()
         if failed:
@@ -152,7 +152,7 @@ class _Wave:
                 one.change(faulty)
         self._began[case.name] = time.time()
 
-    def _mend(self, case: Case) -> None:
+    def _repair(self, case: Case) -> None:
         one = self._machines[case.name]
         self._repairs[case.name] = time.time()
         faulty = one.session.scenario
@@ -165,16 +165,16 @@ class _Wave:
             one.stop()
             one.change(well)
             one.start()
-        self._mended[case.name] = time.time()
+        self._repaired[case.name] = time.time()
 
     def _seen(self, case: Case) -> Seen:
         messages = self._alerting.receiver.about(case.name)
-        began, mended = self._began.get(case.name), self._mended.get(case.name)
+        began, repaired = self._began.get(case.name), self._repaired.get(case.name)
         before = [one for one in messages if began is not None and one.at < began]
         fired = [
             one for one in messages if one.firing and one not in before and not self._is_of_a_boot(case, one)
         ]
-        told = [one for one in fired if one.pages] or fired
+        reported = [one for one in fired if one.pages] or fired
         ends = [one.at for one in messages if not one.firing]
         over = not self._alerting.receiver.firing(case.name) and bool(ends)
         return Seen(
@@ -182,16 +182,16 @@ class _Wave:
             self._scrape_seconds,
             tuple(one.name for one in fired if one.pages),
             tuple(one.name for one in fired if not one.pages),
-            round(told[0].at - began, 1) if told and began is not None else None,
-            round(max(ends) - mended, 1) if over and mended is not None else None,
-            told[0].texts["summary"] if told else "",
-            told[0].texts.get("runbook", "") if told else "",
+            round(reported[0].at - began, 1) if reported and began is not None else None,
+            round(max(ends) - repaired, 1) if over and repaired is not None else None,
+            reported[0].texts["summary"] if reported else "",
+            reported[0].texts.get("runbook", "") if reported else "",
             tuple(one.name for one in before if one.firing),
             self._load,
         )
 
     def _is_of_a_boot(self, case: Case, message: Message) -> bool:
-        """Whether it only says that the machine is being booted, as a repair: that may take longer than a minute."""
+        """Whether it only reports that the machine is being booted, as a repair: that may take longer than a minute."""
         return message.name == "GpudiagDown" and not case.stops and message.at >= self._repairs[case.name]
 
 
@@ -221,7 +221,7 @@ def find_wrong(case: Case, seen: Seen) -> list[str]:
     if seen.settled:
         wrong.append(f"{_names(seen.settled)} while all was well")
     if not case.is_healthy:
-        wrong += [f"no {word!r} in the text" for word in case.says if word not in seen.text]
+        wrong += [f"no {word!r} in the text" for word in case.words if word not in seen.text]
         if seen.cleared_seconds is None:
             wrong.append("it did not clear")
     return wrong
@@ -272,12 +272,12 @@ def render(all_seen: Sequence[Seen]) -> str:
 
 def _row(case: Case, seen: Seen) -> str:
     ways = f"{case.comes.value}, {case.goes.value}"
-    words = (case.what, ways, _names(seen.pages), _names(seen.warns), _told(seen.fired_seconds),
-             _told(seen.cleared_seconds), seen.text)  # fmt: skip
+    words = (case.what, ways, _names(seen.pages), _names(seen.warns), _seconds(seen.fired_seconds),
+             _seconds(seen.cleared_seconds), seen.text)  # fmt: skip
     return f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |"
 
 
-def _told(seconds: float | None) -> str:
+def _seconds(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:.0f} s"
 
 

@@ -193,7 +193,7 @@ class Alerting:
         return result
 
     def read_metrics(self) -> str:
-        """What Prometheus says of itself."""
+        """What Prometheus reports about itself."""
         return httpx.get(f"{self.url}/metrics", timeout=30.0).raise_for_status().text
 
     def rule_failures(self) -> float:
@@ -252,7 +252,7 @@ def describe_machine(name: str, machine: str, faults: str = "", more: str = "") 
 
 @dataclass
 class Machine:
-    """One machine with its service, which can be changed, and started anew at the same address."""
+    """One machine with its service, which can be changed, and restarted at the same address."""
 
     name: str
     folder: Path

@@ -29,8 +29,8 @@ def main() -> None:
             dist.all_reduce(tensor)
             times.append(time.perf_counter() - before)
         if dist.get_rank() == 0:
-            told = {"size_bytes": size, "p50": statistics.median(times), "mean": statistics.fmean(times)}
-            print(json.dumps(told), flush=True)
+            result = {"size_bytes": size, "p50": statistics.median(times), "mean": statistics.fmean(times)}
+            print(json.dumps(result), flush=True)
     dist.destroy_process_group()
 
 

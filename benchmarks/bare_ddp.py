@@ -13,7 +13,7 @@ BATCH = 8
 
 
 def main() -> None:
-    """Train as many steps as the first argument says, and let rank 0 print the last loss."""
+    """Train as many steps as the first argument sets, and let rank 0 print the last loss."""
     steps = int(sys.argv[1])
     dist.init_process_group("gloo")
     torch.manual_seed(1)

@@ -51,9 +51,9 @@ def send_ticks(frame: bytes, clients: int) -> None:
         while True:
             time.sleep(1.0)
             at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            told = re.sub(rb'"at": "[^"]*"', f'"at": "{at}"'.encode(), frame, count=1)
+            event = re.sub(rb'"at": "[^"]*"', f'"at": "{at}"'.encode(), frame, count=1)
             for stream in streams:
-                stream.sendall(told)
+                stream.sendall(event)
     except OSError:
         return  # the listeners have gone
 

@@ -2,9 +2,9 @@
 
     python benchmarks/explain_corpus.py
 
-Precision: of the texts in which a cause was told, the share in which it was the right one and first. Recall: of the
+Precision: of the texts for which a cause was named, the share in which it was the right one and first. Recall: of the
 texts that have a cause, the share in which it was. The large log is 50 MB of training output with a failure at its
-end, written to a temporary folder: once of one shape of line, once of lines that each say "error" in other words.
+end, written to a temporary folder: once of one shape of line, once of lines that each have "error" in other words.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ FAILURE = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocat
 
 def main() -> None:
     """Print the table, then the cost."""
-    print("| kind | texts | with a cause | told right | wrong cause told | precision | recall |")
+    print("| kind | texts | with a cause | named right | wrong cause named | precision | recall |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     kinds = sorted({text.kind for text in texts()})
     for kind in kinds:
@@ -71,9 +71,12 @@ def cost(name: str, line: Callable[[int], str]) -> str:
                 number += 1
             out.write(FAILURE)
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
-        told = explain((str(path),))
+        answer = explain((str(path),))
         seconds = time.process_time() - started
-    if not isinstance(told, LogExplanation) or told.sightings[0].explanation.topic != "cuda.out_of_memory":
+    if (
+        not isinstance(answer, LogExplanation)
+        or answer.sightings[0].explanation.topic != "cuda.out_of_memory"
+    ):
         raise SystemExit(f"{name}: the failure at the end was not found")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss
     return f"50 MB, {number:,} lines, {name}: {seconds:.1f} s of CPU, {grown / 1024:.0f} MiB more at most"

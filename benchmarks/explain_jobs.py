@@ -3,7 +3,7 @@
     python benchmarks/explain_jobs.py [--ranks 1000] [--megabytes 50] [KIND...]
 
 Each job is written to a temporary folder: a log per host in which its eight ranks interleave, the words of its torchrun,
-a kernel log where the kernel has something to say. The clocks of the hosts are wrong by up to 5 seconds. All ranks print
+a kernel log where the kernel has logged something. The clocks of the hosts are wrong by up to 5 seconds. All ranks print
 echoes. A job is right where rank, host, kind and line are those of the fault.
 """
 
@@ -32,7 +32,7 @@ Fault = Callable[["Job", random.Random], None]
 
 @dataclass
 class Job:
-    """The logs of a job while they are written, and what must be told of them."""
+    """The logs of a job while they are written, and what must be reported for them."""
 
     ranks: int
     skew: list[float]
@@ -195,7 +195,7 @@ def cuda_out_of_memory(job: Job, chance: random.Random) -> None:
 
 
 def lost_gpu(job: Job, chance: random.Random) -> None:
-    """A GPU fell off the bus: the kernel of one host says so."""
+    """A GPU fell off the bus: the kernel of one host reports it."""
     job.rank, job.topic, job.kind, job.word = (
         chance.randrange(job.ranks),
         "Xid 79",
@@ -241,7 +241,7 @@ def hung(job: Job, chance: random.Random) -> None:
 
 
 def network_link(job: Job, chance: random.Random) -> None:
-    """The network card of one host: completions with error 12, told by its ranks."""
+    """The network card of one host: completions with error 12, reported by its ranks."""
     job.rank, job.topic, job.kind, job.word = (
         chance.randrange(job.ranks),
         "network.rdma_error",
@@ -300,7 +300,7 @@ def loader_killed(job: Job, chance: random.Random) -> None:
 
 
 def time_limit(job: Job, chance: random.Random) -> None:
-    """Slurm's time limit: every host's torchrun is told to end."""
+    """Slurm's time limit: every host's torchrun receives a signal to end."""
     job.kind, job.topic, job.word = VerdictKind.STOPPED, "slurm.time_limit", "TIME LIMIT"
     at = job.ended_at
     node = chance.randrange(job.ranks // LOCAL)
@@ -344,7 +344,7 @@ KINDS: dict[str, Fault] = {
 
 
 def write_job(folder: Path, kind: str, ranks: int, size_bytes: int, seed: int = 0) -> Job:
-    """Write the logs of one job; what comes back says what must be told of it."""
+    """Write the logs of one job; returns what must be reported for it."""
     chance = random.Random(f"{kind} {seed}")  # noqa: S311 - repeatable faults, no secrets
     nodes = ranks // LOCAL
     job = Job(
@@ -389,9 +389,9 @@ def main() -> None:
             job = write_job(Path(home), kind, options.ranks, int(options.megabytes * 1e6))
             size = sum(path.stat().st_size for path in Path(home).iterdir())
             started, started_wall = time.process_time(), time.monotonic()
-            told = explain((home,))
+            answer = explain((home,))
             seconds, wall = time.process_time() - started, time.monotonic() - started_wall
-        verdict = told.verdict if isinstance(told, LogExplanation) else None
+        verdict = answer.verdict if isinstance(answer, LogExplanation) else None
         good = is_right(job, verdict)
         right += good
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

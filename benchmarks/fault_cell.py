@@ -1,4 +1,4 @@
-"""One cell of the fault matrix: a fault injected into `gpudiag nccl-test` at a stage, and what was said of it."""
+"""One cell of the fault matrix: a fault injected into `gpudiag nccl-test` at a stage, and what was reported."""
 
 import json
 import os
@@ -38,20 +38,20 @@ class Cell:
     stage: str
 
     def specification(self, rank: int) -> str:
-        """What `--inject` is told."""
+        """The argument of `--inject`."""
         kind, _, what = self.fault.partition(":")
         return f"{kind}:{rank}@{self.stage}" + (f":{what}" if what else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one run said, held against what was injected."""
+    """What one run reported, held against what was injected."""
 
     right: bool  # the only cause: that kind, that rank, that stage; and the exit status for it
     seconds: float | None  # from the fault to the verdict; None where one of them did not come
     processes_left: int
     ports_left: int
-    said: str
+    answer: str
 
 
 def all_cells(launchers: Sequence[str]) -> Iterator[Cell]:
@@ -82,13 +82,13 @@ def observe(cell: Cell, rank: int, ranks: int) -> Observation:
     except ValueError:
         words = program.stderr.decode(errors="replace").strip()[-400:]
         return Observation(False, None, *left, f"exit {program.returncode}, no report: {words}")
-    said = _describe_cause(report, cell)
+    answer = _describe_cause(report, cell)
     kind = cell.fault.partition(":")[0]
     expected = f"{_KINDS[kind]} rank {rank} {cell.stage}, exit {_exit_status(cell)}"
     fault_at = report["injected"][0]["at_seconds"]
     seconds = None if fault_at is None else report["seconds"] - fault_at
-    said = f"{said}, exit {program.returncode}"
-    return Observation(said == expected and seconds is not None, seconds, *left, said)
+    answer = f"{answer}, exit {program.returncode}"
+    return Observation(answer == expected and seconds is not None, seconds, *left, answer)
 
 
 def _command_line(cell: Cell, rank: int, ranks: int) -> list[str]:
@@ -133,7 +133,7 @@ def _marked(mark: str) -> list[int]:
         try:
             if wanted in path.read_bytes() and is_alive(int(path.parent.name)):
                 found.append(int(path.parent.name))
-        except OSError:  # it ended meanwhile, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found
 

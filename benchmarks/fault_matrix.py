@@ -63,7 +63,7 @@ def main() -> None:
         with options.results.open("a") as results:
             results.write(json.dumps(asdict(run)) + "\n")
         if not run.observation.right:
-            print(f"{cell.launcher} {cell.fault}@{cell.stage}: {run.observation.said}", file=sys.stderr)
+            print(f"{cell.launcher} {cell.fault}@{cell.stage}: {run.observation.answer}", file=sys.stderr)
     text = render(runs, options.ranks)
     print(text)
     if options.page is not None:
@@ -75,8 +75,8 @@ def _read(path: Path) -> list[Run]:
 
 
 def _decode(line: str) -> Run:
-    told = json.loads(line)
-    return Run(Cell(**told["cell"]), told["turn"], told["load"], Observation(**told["observation"]))
+    row = json.loads(line)
+    return Run(Cell(**row["cell"]), row["turn"], row["load"], Observation(**row["observation"]))
 
 
 def render(runs: list[Run], ranks: int) -> str:

@@ -78,7 +78,7 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Train a small model, and go wrong where the arguments say."""
+    """Train a small model, and go wrong as the arguments choose."""
     fault, victim = sys.argv[1], int(sys.argv[2])
     dist.init_process_group("gloo")
     rank = dist.get_rank()

@@ -1,11 +1,11 @@
-"""The ways to hang, and the healthy jobs, of benchmarks/hang_matrix.py: which job, and what must be said of it."""
+"""The ways to hang, and the healthy jobs, of benchmarks/hang_matrix.py: which job, and what must be reported."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to hang, and what must be said: the code of the finding, and the line."""
+    """A way to hang, and what must be reported: the code of the finding, and the line."""
 
     name: str
     codes: tuple[str, ...]
@@ -121,7 +121,7 @@ THREADS = (
     Kind("killed", ("hang.rank_gone",), script="threads.py"),
     Kind("never_came", ("hang.never_joined",), "by_hand", script="threads.py"),
 )
-# `prepares` is told while others wait (WARN), and is no hang.
+# `prepares` is reported while others wait (WARN), and is no hang.
 HEALTHY_THREADS = ("saves_apart", "metrics_apart", "groups_of_all", "prepares", "joins_worker", "compiles")
 BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
 # What the compiler of a rank that asks for it does first, by the kind of job.
@@ -133,7 +133,7 @@ COMPILERS = {
 
 @dataclass(frozen=True)
 class GpuKind:
-    """A job of tests/cuda_stand_in/jobs/training.py, and what must be said of rank 1: code, exit status, words."""
+    """A job of tests/cuda_stand_in/jobs/training.py, and what must be reported of rank 1: code, exit status, words."""
 
     mode: str
     codes: tuple[str, ...]
@@ -142,7 +142,7 @@ class GpuKind:
     rank: int | None = 1  # whom the finding names, with four ranks; None: no one
 
 
-# As the table of docs/hang.md: what is a hang, what cannot be told, what is healthy.
+# As the table of docs/hang.md: what is a hang, what is unknown, what is healthy.
 GPU_KINDS = (
     GpuKind("spin", ("hang.unknown",), 3, ("for their GPUs", "training.py:", "long, or never ends"), None),
     GpuKind("skip", ("hang.other_collective",), 1, ("step 21", "step 20", "behind")),
@@ -156,7 +156,7 @@ GPU_KINDS = (
     GpuKind("uneven", ("hang.other_collective",), 1, ("barrier", "left the loop")),
     GpuKind("evaluate", ("hang.works_alone",), 0, ("evaluate", "300 s"), 0),
 )
-# longkernel: a look within a kernel of 10 s sees nothing move, and says that it cannot tell; it is never a hang.
+# longkernel: a look within a kernel of 10 s sees nothing move, and the answer is unknown; it is never a hang.
 OWN_JOB = ("kernel30", "evaluate_all", "checkpoint", "compile", "replay")  # of jobs/healthy.py
 HEALTHY_ON_GPUS = ("healthy", "slow", "longkernel", *OWN_JOB)
 HEALTHY = ("train", "loader", "evaluation", "checkpoint", "compile", "ddp", "uneven_speed", "python")

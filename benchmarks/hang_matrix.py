@@ -68,7 +68,7 @@ SETTLE_SECONDS = 4.0
 
 @dataclass(frozen=True)
 class Look:
-    """What one run of the command said."""
+    """What one run of the command reported."""
 
     seconds: float
     status: int
@@ -207,26 +207,26 @@ def try_kind(kind: Kind, guilty: int) -> tuple[str, float]:
             ):
                 return f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0
             time.sleep(SETTLES.get(kind.name, SETTLE_SECONDS))
-            said = look(started.pid)
-            record(kind.name, said)
-            answer = judge(kind, guilty if kind.of_one_rank else None, said)
+            seen = look(started.pid)
+            record(kind.name, seen)
+            answer = judge(kind, guilty if kind.of_one_rank else None, seen)
             if answer == "right" and kind in ENGINES:
-                answer = judge_by_worker(said)
-        return answer, said.seconds
+                answer = judge_by_worker(seen)
+        return answer, seen.seconds
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def record(name: str, said: Look) -> None:
+def record(name: str, seen: Look) -> None:
     """Keep the looks of an answer as a file of the folder in RECORD, without this machine's paths; tests judge them again."""
-    if "RECORD" not in os.environ or not said.document.get("jobs"):
+    if "RECORD" not in os.environ or not seen.document.get("jobs"):
         return
-    document = json.dumps(said.document["jobs"][0]["job"], separators=(",", ":"))
+    document = json.dumps(seen.document["jobs"][0]["job"], separators=(",", ":"))
     places = (
         (sys.prefix, "/opt/venv"),
         (sys.base_prefix, "/opt/python"),
         (str(JOBS.resolve()), "/home/ann/jobs"),
-        (said.document["host"], "node7"),
+        (seen.document["host"], "node7"),
     )
     for place, general in places:
         document = document.replace(place, general)
@@ -234,14 +234,14 @@ def record(name: str, said: Look) -> None:
         file.write(document)
 
 
-def judge(kind: Kind, guilty: int | None, said: Look) -> str:
+def judge(kind: Kind, guilty: int | None, seen: Look) -> str:
     """`right`, or what was wrong with an answer."""
-    if not said.document.get("jobs"):
-        return f"no answer: {said.text[-300:]}"
-    findings = said.document["jobs"][0]["findings"]
+    if not seen.document.get("jobs"):
+        return f"no answer: {seen.text[-300:]}"
+    findings = seen.document["jobs"][0]["findings"]
     if not findings:
-        since = {str(one["ranks"]): one["since_seconds"] for one in said.document["jobs"][0]["places"]}
-        return f"no finding: {said.document['jobs'][0]['headline']}; there since, in seconds: {since}"
+        since = {str(one["ranks"]): one["since_seconds"] for one in seen.document["jobs"][0]["places"]}
+        return f"no finding: {seen.document['jobs'][0]['headline']}; there since, in seconds: {since}"
     first = findings[0]
     if first["code"] not in kind.codes:
         return f"{first['code']}: {first['message']}"
@@ -260,7 +260,7 @@ def judge(kind: Kind, guilty: int | None, said: Look) -> str:
         and lines
         and not any(f"{kind.script}:{line}" in first["message"] for line in lines)
     ):
-        places = [place["where"] for place in said.document["jobs"][0]["places"] if guilty in place["ranks"]]
+        places = [place["where"] for place in seen.document["jobs"][0]["places"] if guilty in place["ranks"]]
         if not any(
             place.startswith(f"{kind.script}:{line} ") or place == f"{kind.script}:{line}"
             for line in lines
@@ -270,9 +270,9 @@ def judge(kind: Kind, guilty: int | None, said: Look) -> str:
     return "right"
 
 
-def judge_by_worker(said: Look) -> str:
+def judge_by_worker(seen: Look) -> str:
     """`right` where the job is the same whichever of its processes is named."""
-    ranks = said.document["jobs"][0]["job"]["ranks"]
+    ranks = seen.document["jobs"][0]["job"]["ranks"]
     again = look(ranks[-1]["pid"])
     by_worker = (again.document.get("jobs") or [{"job": {"ranks": []}}])[0]
     pids = [sorted(rank["pid"] for rank in one) for one in (ranks, by_worker["job"]["ranks"])]
@@ -280,7 +280,7 @@ def judge_by_worker(said: Look) -> str:
         return f"by the server, the ranks are {pids[0]}, and by a worker {pids[1]}"
     same = (
         by_worker["findings"]
-        and by_worker["findings"][0]["code"] == said.document["jobs"][0]["findings"][0]["code"]
+        and by_worker["findings"][0]["code"] == seen.document["jobs"][0]["findings"][0]["code"]
     )
     return "right" if same else f"by a worker: {by_worker['headline']}"
 
@@ -303,17 +303,17 @@ def try_healthy(
             if not wait_for(folder / begun, started):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for _ in range(looks):
-                said = look(started.pid)
-                verdicts = said.document.get("jobs") or [{"findings": [], "headline": said.text[-300:]}]
-                record(f"healthy-{what}-{len(answers)}", said)
+                seen = look(started.pid)
+                verdicts = seen.document.get("jobs") or [{"findings": [], "headline": seen.text[-300:]}]
+                record(f"healthy-{what}-{len(answers)}", seen)
                 found = [one["code"] for one in verdicts[0]["findings"]]
-                # A rank that works while others wait, and ranks that are still to come, are told and not accused.
+                # A rank that works while others wait, and ranks that are still to come, are reported and not accused.
                 allowed = {"polls.py": {"hang.works_alone", "hang.still"}, "threads.py": {"hang.works_alone"}}
-                told = set(found) <= allowed.get(script, set())
+                tolerated = set(found) <= allowed.get(script, set())
                 # An idle server is to be called so.
                 idle = what.endswith("_idle") and not verdicts[0]["headline"].startswith("idle: ")
-                accused = said.status != 0 or (found and not told) or idle
-                answers.append((verdicts[0]["headline"] if accused else "right", said.seconds))
+                accused = seen.status != 0 or (found and not tolerated) or idle
+                answers.append((verdicts[0]["headline"] if accused else "right", seen.seconds))
                 time.sleep(0.7)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -366,26 +366,26 @@ def try_gpu_kind(
             time.sleep(SETTLE_SECONDS)
             answers = []
             for _ in range(looks):
-                said = look(started.pid)
-                answers.append((judge_gpu_kind(kind, ranks, said), said.seconds))
+                seen = look(started.pid)
+                answers.append((judge_gpu_kind(kind, ranks, seen), seen.seconds))
                 if until_right and answers[-1][0] == "right":
                     break
-            record(f"gpus-{kind.mode}-{ranks}", said)
+            record(f"gpus-{kind.mode}-{ranks}", seen)
         return answers
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def judge_gpu_kind(kind: GpuKind, ranks: int, said: Look) -> str:
+def judge_gpu_kind(kind: GpuKind, ranks: int, seen: Look) -> str:
     """`right`, or what was wrong with an answer."""
-    if not said.document.get("jobs"):
-        return f"no answer: {said.text[-300:]}"
-    verdict = said.document["jobs"][0]
+    if not seen.document.get("jobs"):
+        return f"no answer: {seen.text[-300:]}"
+    verdict = seen.document["jobs"][0]
     headline, findings = verdict["headline"], verdict["findings"]
     if kind.mode == "evaluate" and verdict["outcome"] == "pass" and "move" in headline:
         return "right"  # its lines were seen to move, and the others had not waited for long
-    if said.status != kind.status or not findings or findings[0]["code"] not in kind.codes:
-        return f"exit {said.status}, {findings[0]['code'] if findings else 'no finding'}: {headline}"
+    if seen.status != kind.status or not findings or findings[0]["code"] not in kind.codes:
+        return f"exit {seen.status}, {findings[0]['code'] if findings else 'no finding'}: {headline}"
     missing = [words for words in kind.words if words not in headline]
     if missing:
         return f"without {missing}: {headline}"
@@ -406,19 +406,19 @@ def try_healthy_on_gpus(mode: str, looks: int, ranks: int) -> list[tuple[str, fl
             if not wait_for_step(path, 4 if mode in OWN_JOB else 21, started, 400):
                 return [(f"the job did not get there: {(folder / 'log').read_text()[-300:]}", 0.0)]
             for number in range(looks):
-                said = look(started.pid)
-                verdict = (said.document.get("jobs") or [{"outcome": "none", "headline": said.text[-300:]}])[
+                seen = look(started.pid)
+                verdict = (seen.document.get("jobs") or [{"outcome": "none", "headline": seen.text[-300:]}])[
                     0
                 ]
-                record(f"gpus-healthy-{mode}-{number}", said)
+                record(f"gpus-healthy-{mode}-{number}", seen)
                 word = {"pass": "right", "error": "unknown"}.get(verdict["outcome"], verdict["headline"])
                 if (
                     verdict["outcome"] == "warn"
-                    and said.document["jobs"][0]["findings"][0]["code"] == "hang.works_alone"
+                    and seen.document["jobs"][0]["findings"][0]["code"] == "hang.works_alone"
                 ):
-                    word = "right"  # a rank works while others wait: told, and not accused
-                answers.append((word, said.seconds))
-                print(f"    {mode}: {said.status} {'; '.join(said.document.get('notes', ()))}", flush=True)
+                    word = "right"  # a rank works while others wait: reported, and not accused
+                answers.append((word, seen.seconds))
+                print(f"    {mode}: {seen.status} {'; '.join(seen.document.get('notes', ()))}", flush=True)
                 time.sleep(0.5)
             steps = len(path.read_text().splitlines())
             if not wait_for_step(path, steps + 1, started):

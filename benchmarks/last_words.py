@@ -3,9 +3,9 @@
     python -m benchmarks.last_words [--only KIND] [--output terminal|pipe|file] [--keep FOLDER]
 
 Each job of `run_jobs/endings.py` runs with gpudiag's defaults, its output on a terminal, a pipe or a file. A job that stands still is
-looked at by `gpudiag hang` once `run` has told of it, and is then interrupted with SIGINT, as Ctrl-C does. Compared are the rank that is
+looked at by `gpudiag hang` once `run` has reported it, and is then interrupted with SIGINT, as Ctrl-C does. Compared are the rank that is
 named first and a part of the sentence, of `run`'s last words, of `hang` (asked before the end), of `explain` on the job's log and on the
-verdict. Exit status 1 where one differs from what is so. `hang` has nothing to say of a job that fails at once.
+verdict. Exit status 1 where one differs from what is so. `hang` is not asked of a job that fails at once.
 """
 
 import argparse
@@ -26,19 +26,19 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("run_jobs") / "endings.py"
 OUTPUTS = ("terminal", "pipe", "file")
-TOLD_SECONDS, LEFT_SECONDS, END_SECONDS = 130.0, 150.0, 90.0
+STALL_SECONDS, LEFT_SECONDS, END_SECONDS = 130.0, 150.0, 90.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One job: which rank is the cause, and what must be said of it; `ends`: it ends by itself."""
+    """One job: which rank is the cause, and what must be reported; `ends`: it ends by itself."""
 
     kind: str
     rank: int | None  # None: nobody alone
     words: str  # a part of `run`'s last words
     ends: bool = False
-    said_by_hang: str = ""  # a part of its answer; empty: it is not asked, or the same words
+    hang_words: str = ""  # a part of its answer; empty: it is not asked, or the same words
 
 
 CASES = (
@@ -48,7 +48,7 @@ CASES = (
         1,
         "ended with exit status 0",
         ends=True,
-        said_by_hang="rank 1 is not in the all_reduce",
+        hang_words="rank 1 is not in the all_reduce",
     ),
     Case("key_error", 1, "KeyError: 'dog'", ends=True),
     Case("sleep_alike", None, "rank 1 waits in the broadcast"),
@@ -66,15 +66,15 @@ CASES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What each of them said, and how long it took."""
+class Answers:
+    """The answer of each, and how long it took."""
 
     run: str
     hang: str
     explain_log: str
     explain_verdict: str
     first: dict[str, object]
-    told_seconds: float | None
+    stall_seconds: float | None
 
 
 class _Job:
@@ -149,15 +149,15 @@ class _Job:
             self._reader.join(10)
 
 
-def try_job(case: Case, output: str, folder: Path) -> Said:
+def try_job(case: Case, output: str, folder: Path) -> Answers:
     """Run one job to its end, and ask the others."""
     job = _Job(case.kind, output, folder)
     hang = ""
     try:
-        if case.said_by_hang:  # it works on, and ends before it is called a stall
+        if case.hang_words:  # it works on, and ends before it is called a stall
             job.wait(45.0)
             hang = _ask("hang", str(job.process.pid)) if job.process.poll() is None else ""
-        told = job.wait(LEFT_SECONDS if case.ends else TOLD_SECONDS, "STALL")
+        stall_seconds = job.wait(LEFT_SECONDS if case.ends else STALL_SECONDS, "STALL")
         if job.process.poll() is None:
             hang = hang or _ask("hang", str(job.process.pid))
         if case.ends:
@@ -167,7 +167,7 @@ def try_job(case: Case, output: str, folder: Path) -> Said:
     document = json.loads(job.verdict.read_text()) if job.verdict.exists() else {}
     finding = (document.get("findings") or [{}])[0]
     last = _unwrapped(job.text())
-    return Said(
+    return Answers(
         next((line for line in reversed(last) if line.startswith(("FAIL", "WARN", "PASS", "SKIP"))), ""),
         hang,
         _ask("explain", str(job.log)),
@@ -178,7 +178,7 @@ def try_job(case: Case, output: str, folder: Path) -> Said:
             "message": finding.get("message", ""),
             "others": [one["code"] for one in (document.get("findings") or [])[1:]],
         },
-        told,
+        stall_seconds,
     )
 
 
@@ -211,18 +211,18 @@ def _ask(*words: str) -> str:
     return " ".join(paragraph.split())
 
 
-def judge(case: Case, said: Said) -> list[str]:
+def judge(case: Case, answers: Answers) -> list[str]:
     """What does not agree."""
     wrong = []
-    if case.words not in said.run or said.first["rank"] != case.rank or said.first["others"]:
+    if case.words not in answers.run or answers.first["rank"] != case.rank or answers.first["others"]:
         wrong.append("run")
-    if not case.ends and case.words not in said.hang:
+    if not case.ends and case.words not in answers.hang:
         wrong.append("hang")
-    if case.said_by_hang and case.said_by_hang not in said.hang:
+    if case.hang_words and case.hang_words not in answers.hang:
         wrong.append("hang")
     wrong += [
         name
-        for name, text in (("explain log", said.explain_log), ("explain verdict", said.explain_verdict))
+        for name, text in (("explain log", answers.explain_log), ("explain verdict", answers.explain_verdict))
         if case.words not in text or (case.rank is not None and f"ank {case.rank} " not in text)
     ]
     return wrong
@@ -234,18 +234,18 @@ def rows(cases: list[Case], outputs: list[str], keep: Path) -> Iterator[bool]:
         for output in outputs:
             folder = keep / f"{case.kind}-{output}"
             folder.mkdir(parents=True)
-            said = try_job(case, output, folder)
-            wrong = judge(case, said)
-            told = "-" if said.told_seconds is None else f"{said.told_seconds:.0f} s"
+            answers = try_job(case, output, folder)
+            wrong = judge(case, answers)
+            seconds = "-" if answers.stall_seconds is None else f"{answers.stall_seconds:.0f} s"
             cells = (
                 case.kind,
                 output,
                 "agree" if not wrong else f"WRONG: {', '.join(wrong)}",
-                told,
-                said.run,
-                said.hang or "-",
-                said.explain_log[:300],
-                said.explain_verdict[:300],
+                seconds,
+                answers.run,
+                answers.hang or "-",
+                answers.explain_log[:300],
+                answers.explain_verdict[:300],
             )
             print(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |", flush=True)
             yield not wrong

@@ -120,9 +120,9 @@ def main() -> None:
                 status, out, errors = run_limited(limit, COMMANDS[command], there, folder)
                 fault = what_is_wrong(status, errors, (*allowed, usual))
                 wrong += bool(fault)
-                said = (errors.strip() or out.strip()).splitlines() or [""]
+                printed = (errors.strip() or out.strip()).splitlines() or [""]
                 print(
-                    f"{command:14} {limit:16} {status:4}  {fault or 'as it must be':14} {said[0 if 'gpudiag:' in said[0] else -1][:150]}",
+                    f"{command:14} {limit:16} {status:4}  {fault or 'as it must be':14} {printed[0 if 'gpudiag:' in printed[0] else -1][:150]}",
                     flush=True,
                 )
     print(f"{wrong} wrong")

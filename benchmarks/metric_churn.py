@@ -127,7 +127,7 @@ def _watch(one: Machine, series: dict[str, Series], what: str) -> None:
     while time.monotonic() < until:
         for name, seen in series.items():
             answer = httpx.get(f"http://{one.address}/metrics", params={"dialect": name}, timeout=30.0)
-            if answer.is_success:  # else it has nothing to say yet
+            if answer.is_success:  # else it has no metrics yet
                 seen.note(answer.text)
         time.sleep(_SCRAPE_SECONDS)
     changes = (

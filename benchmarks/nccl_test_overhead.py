@@ -3,7 +3,7 @@
 The same gloo ranks run, round by round and in changing order, for each size:
 
     loop        all_reduce on one and the same buffer, as people write it: it stays in the cache
-    loop again  the same once more: how far it is from itself is what this machine cannot tell apart
+    loop again  the same once more: its difference from itself is this machine's noise
     cold loop   all_reduce on one buffer after the other, as gradients come
     gpudiag     nccl-test's own sweep, every timed buffer verified
     no channel  the same, with the side channel to the watchdog switched off
@@ -51,13 +51,15 @@ def measure(ranks: int, rounds: int) -> RankRun:
 
 def collect(run: RankRun) -> Mapping[tuple[int, str], float]:
     """Seconds by size and variant: the lower quartile of all its iterations."""
-    told: dict[tuple[int, str, int], dict[int, list[int]]] = defaultdict(dict)
+    by_burst: dict[tuple[int, str, int], dict[int, list[int]]] = defaultdict(dict)
     for event in run.events:
         data: Any = event.data
         if data.get("kind") == "times":
-            told[data["size_bytes"], data["variant"], data["round"]][event.rank] = data["times_nanoseconds"]
+            by_burst[data["size_bytes"], data["variant"], data["round"]][event.rank] = data[
+                "times_nanoseconds"
+            ]
     found: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for (size, variant, _), by_rank in told.items():
+    for (size, variant, _), by_rank in by_burst.items():
         found[size, variant] += [max(times) for times in zip(*by_rank.values(), strict=True)]
     return {key: statistics.quantiles(times, n=4)[0] / 1e9 for key, times in found.items()}
 

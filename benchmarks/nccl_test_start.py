@@ -1,8 +1,8 @@
 """gpudiag nccl-test against torchrun with a bare all_reduce loop: time to the verdict, and busbw.
 
 Both on two gloo ranks, interleaved round by round, with the same sizes, warm-ups and iterations.
-gpudiag also verifies every timed buffer; the loop looks at nothing. The loop runs twice a round: how
-far its bandwidth is from its own is what this machine cannot tell apart. Of the rounds, the lower
+gpudiag also verifies every timed buffer; the loop looks at nothing. The loop runs twice a round: the
+difference of its bandwidth from its own is this machine's noise. Of the rounds, the lower
 quartile of the times counts for bandwidth: what else runs makes a round slower, never faster.
 
     python benchmarks/nccl_test_start.py [ROUNDS]
@@ -90,9 +90,9 @@ def measure_loop(side: Side) -> None:
     seconds, output = run_timed(loop_command(SIZES))
     side.sweep_seconds.append(seconds)
     for line in output.splitlines():
-        told: Any = json.loads(line)
-        side.p50[told["size_bytes"]].append(told["p50"])
-        side.mean[told["size_bytes"]].append(told["mean"])
+        result: Any = json.loads(line)
+        side.p50[result["size_bytes"]].append(result["p50"])
+        side.mean[result["size_bytes"]].append(result["mean"])
 
 
 def busbw_gb_per_second(size_bytes: int, seconds: float) -> float:
@@ -101,7 +101,7 @@ def busbw_gb_per_second(size_bytes: int, seconds: float) -> float:
 
 
 def print_machine(rounds: int) -> None:
-    """Say where and with what this was measured."""
+    """Print where and with what this was measured."""
     cores = len(os.sched_getaffinity(0))
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     print(f"{platform.machine()}, {cores} cores, Linux {platform.release()}, load before {load}")

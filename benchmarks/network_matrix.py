@@ -149,9 +149,9 @@ def judge(case: Case, ended: dict[int, Ended]) -> Outcome:
         whole = json.dumps([one for end in with_findings for one in end.findings], ensure_ascii=False)
         problems += [f"no {word!r}" for word in case.words if word not in whole]
         hosts = {host for end in with_findings for one in end.findings for host in _hosts_of(one)}
-        told = min((float(one.document["seconds"]) for one in with_findings), default=0.0)
-        late = told > case.within_seconds
-        problems += [f"{told:.1f} s after it started, not {case.within_seconds:.0f} s"] * late
+        reported_seconds = min((float(one.document["seconds"]) for one in with_findings), default=0.0)
+        late = reported_seconds > case.within_seconds
+        problems += [f"{reported_seconds:.1f} s after it started, not {case.within_seconds:.0f} s"] * late
         problems += [f"{host} not named" for host in case.hosts if host not in hosts]
         if case.hosts:
             problems += [f"{host} blamed" for host in sorted(hosts - set(case.hosts))]
@@ -201,7 +201,7 @@ def _command(
     }
     before: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
-    told = rank if start.rank is None else start.rank
+    given_rank = rank if start.rank is None else start.rank
     meets = start.meets or f"machine1:{PORT}"
     name, _, port = meets.rpartition(":")
     if launcher == "torchrun":
@@ -211,17 +211,17 @@ def _command(
     elif launcher == "tcp":
         place = (
             "--rank",
-            str(told),
+            str(given_rank),
             "--world-size",
             str(start.world_size or case.ranks),
             "--init-method",
             f"tcp://{meets}",
         )
-    else:  # srun and mpirun number their processes, and nobody says where rank 0 is in namespaces
+    else:  # srun and mpirun number their processes, and no setting names rank 0's place in namespaces
         variables |= {"MASTER_ADDR": name, "MASTER_PORT": port}
         if launcher == "env":
             variables |= {
-                "RANK": str(told),
+                "RANK": str(given_rank),
                 "WORLD_SIZE": str(start.world_size or case.ranks),
                 "LOCAL_RANK": "0",
             }

@@ -64,7 +64,7 @@ class Run:
     cell: Cell
     load: float
     outcome: str
-    said: str
+    reported: str
 
 
 def plan(runs: int, disturbed: int, loops: list[int]) -> list[Cell]:
@@ -120,7 +120,7 @@ def main() -> None:
             with options.results.open("a") as results:
                 results.write(json.dumps(asdict(run)) + "\n")
             if run.outcome not in ("pass", "warn"):
-                print(f"{run.outcome}: {cell}: {run.said}", file=sys.stderr)
+                print(f"{run.outcome}: {cell}: {run.reported}", file=sys.stderr)
 
     for loops, cells in itertools.groupby(
         sorted(todo, key=lambda cell: cell.loops), key=lambda cell: cell.loops
@@ -157,8 +157,8 @@ def observe(cell: Cell) -> Run:
         report = json.loads(output)
     except ValueError:
         return Run(cell, load, "error", f"exit {process.returncode}: {errors.strip()[-300:]}")
-    said = "; ".join(f"{finding['code']}: {finding['message']}" for finding in report["findings"])
-    return Run(cell, load, report["outcome"], said[:300])
+    reported = "; ".join(f"{finding['code']}: {finding['message']}" for finding in report["findings"])
+    return Run(cell, load, report["outcome"], reported[:300])
 
 
 def _disturb(cell: Cell, program: Program) -> None:
@@ -201,12 +201,12 @@ class _SetLoopback:
 
 def _read(path: Path) -> list[Run]:
     lines = path.read_text().splitlines() if path.exists() else []
-    told = map(json.loads, lines)
-    return [Run(Cell(**one["cell"]), one["load"], one["outcome"], one["said"]) for one in told]
+    rows = map(json.loads, lines)
+    return [Run(Cell(**one["cell"]), one["load"], one["outcome"], one["reported"]) for one in rows]
 
 
 def render(runs: list[Run]) -> str:
-    """A row for each number of loops and each disturbance, and what was said where a run failed."""
+    """A row for each number of loops and each disturbance, and what was reported where a run failed."""
     loads = [run.load for run in runs] or [0.0]
     head = (
         f"`python -m benchmarks.no_fault_matrix`: {machine()}, torch {version('torch')}; load {min(loads):.1f} to "
@@ -229,7 +229,7 @@ def render(runs: list[Run]) -> str:
     lines += ["", f"{len(failed)} of {len(runs)} runs ended in FAIL or ERROR."]
     for run in failed:
         cell = run.cell
-        what = f"{cell.launcher}, {cell.ranks} ranks, {cell.op}, {cell.disturbance or f'{cell.loops} loops'}: {run.said}"
+        what = f"{cell.launcher}, {cell.ranks} ranks, {cell.op}, {cell.disturbance or f'{cell.loops} loops'}: {run.reported}"
         lines += textwrap.wrap(what, _PAGE_WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 

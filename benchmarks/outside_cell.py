@@ -1,4 +1,4 @@
-"""One fault that is planted from outside of gpudiag, and what was said of it."""
+"""One fault that is planted from outside of gpudiag, and what was reported."""
 
 import json
 import os
@@ -48,17 +48,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one run said, held against what was planted."""
+    """What one run reported, held against what was planted."""
 
-    right: bool  # the first finding: a code that fits the fault, the rank, and a word that says how
+    right: bool  # the first finding: a code that fits the fault, the rank, and a word of how it failed
     seconds: float | None  # from the fault to the end of the run
     left: int  # processes
-    said: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What may be said of a fault: codes of the first finding, and a part of its message or evidence."""
+    """What may be reported of a fault: codes of the first finding, and a part of its message or evidence."""
 
     codes: tuple[str, ...]
     words: str = ""
@@ -204,11 +204,11 @@ def _judge(cell: Cell, victim: int, status: int, output: str, errors: str, secon
     first = next(iter(_findings(report)), None)
     if first is None:
         return Seen(False, seconds, left, f"exit {status}, no finding")
-    told = first["message"] + " " + " ".join(str(fact["value"]) for fact in first["evidence"])
+    text = first["message"] + " " + " ".join(str(fact["value"]) for fact in first["evidence"])
     subject = first["subject"]
     shared = cell.fault == "import fails" and cell.launcher == "spawn"
     named = subject.get("kind") == "host" if shared else subject.get("rank") == victim
-    right = first["code"] in expected.codes and named and expected.words in told
+    right = first["code"] in expected.codes and named and expected.words in text
     return Seen(right, seconds, left, f"rank {victim}: {first['code']}: {first['message'][:160]}")
 
 

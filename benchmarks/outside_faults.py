@@ -77,7 +77,9 @@ def main() -> None:
             with options.results.open("a") as results:
                 results.write(json.dumps(asdict(run)) + "\n")
             if not run.seen.right or run.seen.left:
-                print(f"{cell.launcher} {cell.fault}: {run.seen.said}, {run.seen.left} left", file=sys.stderr)
+                print(
+                    f"{cell.launcher} {cell.fault}: {run.seen.answer}, {run.seen.left} left", file=sys.stderr
+                )
 
     with ThreadPoolExecutor(options.jobs) as pool:
         for future in [pool.submit(run_one, *one) for one in missing[: options.at_most]]:
@@ -90,12 +92,12 @@ def main() -> None:
 
 def _read(path: Path) -> list[Run]:
     lines = path.read_text().splitlines() if path.exists() else []
-    told = map(json.loads, lines)
-    return [Run(Cell(**one["cell"]), one["turn"], one["load"], Seen(**one["seen"])) for one in told]
+    rows = map(json.loads, lines)
+    return [Run(Cell(**one["cell"]), one["turn"], one["load"], Seen(**one["seen"])) for one in rows]
 
 
 def render(runs: list[Run]) -> str:
-    """The table, what all runs come to, and what was said where it was wrong."""
+    """The table, what all runs come to, and what was reported where it was wrong."""
     loads = [run.load for run in runs] or [0.0]
     head = (
         f"`python -m benchmarks.outside_faults`: {machine()}, torch {version('torch')}; load {min(loads):.1f} to "
@@ -121,8 +123,8 @@ def render(runs: list[Run]) -> str:
 
 
 def _shorten(run: Run) -> str:
-    said = run.seen.said.replace(os.fspath(Path(__file__).parents[1]), "").replace("|", "/")
-    return f"{run.cell.fault}, {run.cell.launcher}: {said}"
+    answer = run.seen.answer.replace(os.fspath(Path(__file__).parents[1]), "").replace("|", "/")
+    return f"{run.cell.fault}, {run.cell.launcher}: {answer}"
 
 
 def _as_item(words: str) -> list[str]:

@@ -18,7 +18,7 @@ _AREA_BYTES = 64 * 1024**2
 
 
 class Listener:
-    """A side channel that keeps what the sweep tells, and passes the rest on where it is open.
+    """A side channel that keeps what the sweep reports, and passes the rest on where it is open.
 
     Each sweep counts its collectives from 0; the agent is to see them counted over the whole run.
     """
@@ -50,7 +50,7 @@ class Listener:
             self.next_sequence = self._first_sequence + sequence + 1
 
     def note_place(self, file: str, line: int) -> None:
-        """Not asked for: collectives say where they are."""
+        """Not asked for: collectives report their position."""
 
     def before_exchange(self, others: Sequence[int]) -> None:
         """Not called: collectives are of all ranks."""
@@ -84,8 +84,8 @@ def run(context: RankContext) -> Mapping[str, Any]:
             order = list(variants) if number % 2 else list(reversed(variants))
             for name in order:
                 times = variants[name]()
-                told = {"kind": "times", "size_bytes": size, "variant": name, "round": number}
-                context.progress.emit({**told, "times_nanoseconds": times})
+                labels = {"kind": "times", "size_bytes": size, "variant": name, "round": number}
+                context.progress.emit({**labels, "times_nanoseconds": times})
     return {}
 
 

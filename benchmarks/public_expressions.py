@@ -61,7 +61,7 @@ scrape_configs:
 {labels}
 """
     )
-    with socket.socket() as probe:  # Prometheus does not say which port it got
+    with socket.socket() as probe:  # Prometheus does not report which port it got
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [
@@ -126,18 +126,20 @@ def main() -> None:
             prometheus(folder, [urlsplit(service.url).netloc for service in services])
         )
         time.sleep(options.seconds)
-        told = [(expression, source, why, *evaluate(client, expression)) for expression, source, why in rows]
+        answers = [
+            (expression, source, why, *evaluate(client, expression)) for expression, source, why in rows
+        ]
         health = client.get("/api/v1/targets").json()["data"]["activeTargets"]
     for target in health:
         print(f"target {target['scrapeUrl']}: {target['health']} {target['lastError']}".rstrip())
-    print_table(told, markdown=options.markdown)
+    print_table(answers, markdown=options.markdown)
 
 
-def print_table(told: list[tuple[str, str, str, int, str]], *, markdown: bool) -> None:
+def print_table(answers: list[tuple[str, str, str, int, str]], *, markdown: bool) -> None:
     """Print how many have data by where they are from, and each that has none, with the reason."""
     total, seen = (
-        Counter(row[1].partition(":")[0] for row in told),
-        Counter(row[1].partition(":")[0] for row in told if row[3]),
+        Counter(row[1].partition(":")[0] for row in answers),
+        Counter(row[1].partition(":")[0] for row in answers if row[3]),
     )
     if markdown:
         print("| from | expressions | with data |\n| --- | --- | --- |")
@@ -147,8 +149,8 @@ def print_table(told: list[tuple[str, str, str, int, str]], *, markdown: bool) -
             if markdown
             else f"{source:<42} {seen[source]:>3} of {count}"
         )
-    print(f"\n{sum(seen.values())} of {len(told)} have data; the others:\n")
-    for expression, _source, why, count, error in told:
+    print(f"\n{sum(seen.values())} of {len(answers)} have data; the others:\n")
+    for expression, _source, why, count, error in answers:
         if not count:
             print(f"- `{expression}`: {error or why or reason_of(expression)}")
 

@@ -3,7 +3,7 @@
     python -m benchmarks.run_cost [--pairs N] [--ranks N] [--steps N] [--work SECONDS]
 
 A pair is the same job twice, one after the other, in turn with and without first. Steps per second are the job's own figure. The
-processor time of gpudiag is what its verdict says of itself, and what `gpudiag run` of a command that does nothing takes (its start
+processor time of gpudiag is what its verdict reports of itself, and what `gpudiag run` of a command that does nothing takes (its start
 and its end), against that of all the job's processes, its launcher included; it hardly depends on what else the machine does, which
 the throughput does.
 """
@@ -47,7 +47,7 @@ def run_once(options: argparse.Namespace, verdict: Path | None) -> tuple[float, 
     )
     found = _STEP.search(done.stderr)
     if found is None:
-        raise RuntimeError(f"the job told no step time: {done.stderr[-500:]}")
+        raise RuntimeError(f"the job printed no step time: {done.stderr[-500:]}")
     return 1.0 / float(found[1]), _seconds_of_children() - before
 
 

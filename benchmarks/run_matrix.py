@@ -1,10 +1,10 @@
-"""What `gpudiag run` tells of healthy, stalled, slow and failing jobs of gloo ranks. Prints Markdown.
+"""What `gpudiag run` reports of healthy, stalled, slow and failing jobs of gloo ranks. Prints Markdown.
 
     python -m benchmarks.run_matrix [--only KIND] [--repeats N] [--ranks N] [--cuda]
 
-A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is told, with rank and line; a slow
+A healthy job may show no stall and no slow rank; a stalled one is ended by gpudiag once it is reported, with rank and line; a slow
 or failing one must name its rank, a slow one its line too. The step beside the job's own may be a part of it (ranks that meet several
-times in a step) or not known, and never some steps. Exit status 1 where one is not told right.
+times in a step) or not known, and never some steps. Exit status 1 where one is not reported right.
 
 With --cuda the ranks train on the stand-in for CUDA and NCCL (tests/cuda_stand_in): whoever waits for a GPU, and so for the other
 ranks, spins in the driver and takes a whole processor. Two processors or more a rank show it as it is.
@@ -27,12 +27,12 @@ SCRIPT = Path(__file__).with_name("run_jobs") / "train.py"
 POLLS = Path(__file__).with_name("hang_jobs") / "polls.py"
 LIMIT_SECONDS = 900.0
 HEALTHY_SECONDS = 120  # of a job that polls and goes on
-MOST_OF_A_STEP = 1.5  # what is told as a step: two of them are too many
+MOST_OF_A_STEP = 1.5  # of the reported step: two of them are too many
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One job: its kind, what must be told of it, and how long it is."""
+    """One job: its kind, what must be reported, and how long it is."""
 
     kind: str
     code: str  # empty: nothing
@@ -88,8 +88,8 @@ CUDA_CASES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was told of a job."""
+class Answer:
+    """What was reported of a job."""
 
     right: bool
     words: str
@@ -124,20 +124,20 @@ def _command_that_polls(watched: list[str], case: Case, folder: Path) -> list[st
     (folder / "model.lock").touch()
     if not (folder / "fifo").exists():
         os.mkfifo(folder / "fifo")
-    told_soon = [*watched[:4], "--stall-after", "15s", *watched[4:]]
+    soon = [*watched[:4], "--stall-after", "15s", *watched[4:]]
     if case.kind == "missing_node":
-        told_soon = [word for word in told_soon if word != "--standalone"]
-        told_soon[-1:] = [
+        soon = [word for word in soon if word != "--standalone"]
+        soon[-1:] = [
             "--nnodes=2",
             "--rdzv-backend=c10d",
             "--rdzv-endpoint=127.0.0.1:29477",
             "--nproc-per-node=2",
         ]
-    return [*told_soon, str(POLLS), case.kind, str(folder)]
+    return [*soon, str(POLLS), case.kind, str(folder)]
 
 
-def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> Told:
-    """Run one job under gpudiag, and hold what was told against what is so."""
+def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> Answer:
+    """Run one job under gpudiag, and hold the report against what is so."""
     verdict = folder / "verdict.json"
     verdict.unlink(missing_ok=True)
     command = _command(case, ranks, verdict, cuda=cuda)
@@ -159,7 +159,7 @@ def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> 
     printed = re.search(r"^step ([0-9.]+) s$", done.stderr, re.MULTILINE)
     own = float(printed[1]) if printed else None
     right = _is_right(case, findings) and not (steps and own and steps > MOST_OF_A_STEP * own)
-    return Told(right, _words(findings), seconds, steps, own, stood)
+    return Answer(right, _words(findings), seconds, steps, own, stood)
 
 
 def _is_right(case: Case, findings: list[dict[str, Any]]) -> bool:
@@ -178,25 +178,25 @@ def _words(findings: list[dict[str, Any]]) -> str:
 
 
 def rows(cases: list[Case], ranks: int, repeats: int, work: str, *, cuda: bool) -> Iterator[bool]:
-    """Print a row for each run; whether it was told right."""
+    """Print a row for each run; whether it was reported right."""
     with tempfile.TemporaryDirectory() as name:
         for case in cases:
             for _ in range(repeats):
-                told = run_case(case, ranks, work, Path(name), cuda=cuda)
+                answer = run_case(case, ranks, work, Path(name), cuda=cuda)
                 step, own, stood = (
                     "-" if number is None else f"{number:.{digits}f} s"
                     for number, digits in (
-                        (told.step_seconds, 3),
-                        (told.own_step_seconds, 3),
-                        (told.stood_seconds, 0),
+                        (answer.step_seconds, 3),
+                        (answer.own_step_seconds, 3),
+                        (answer.stood_seconds, 0),
                     )
                 )
-                right = "right" if told.right else "WRONG"
+                right = "right" if answer.right else "WRONG"
                 print(
-                    f"| {case.kind} | {right} | {told.seconds:.0f} s | {step} | {own} | {stood} | {told.words} |",
+                    f"| {case.kind} | {right} | {answer.seconds:.0f} s | {step} | {own} | {stood} | {answer.words} |",
                     flush=True,
                 )
-                yield told.right
+                yield answer.right
 
 
 def main() -> int:
@@ -211,7 +211,7 @@ def main() -> int:
     known = CUDA_CASES if options.cuda else CASES
     cases = [case for case in known if not options.only or case.kind.partition(":")[0] in options.only]
     print(
-        "| job | told | it took | step | its own | told after | what was told |\n| --- | --- | --- | --- | --- | --- | --- |"
+        "| job | right | it took | step | its own | reported after | what was reported |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
     ranks = options.ranks or (2 if options.cuda else 4)
     results = list(rows(cases, ranks, options.repeats, options.work, cuda=options.cuda))

@@ -1,4 +1,4 @@
-"""What the measurements of the service share: the load beside it, and what the kernel says of its process."""
+"""What the measurements of the service share: the load beside it, and the kernel's figures of its process."""
 
 import json
 import os

@@ -142,14 +142,14 @@ def measure_saturation(service: Served, seconds: float) -> None:
             each = max(2.0, seconds / _ROUNDS)
             rounds = [(saturate(service, each), saturate(place, each)) for _ in range(_ROUNDS)]
 
-    def told() -> str:
+    def figures() -> str:
         ours, theirs = (sorted(pair[side] for pair in rounds)[_ROUNDS // 2] for side in (0, 1))
         return (
             f"{ours[0]:.0f} a second, bare {theirs[0]:.0f}: {ours[0] / theirs[0]:.2f} of it; by the server's processor "
             f"time {ours[1]:.0f} and {theirs[1]:.0f} a second: {ours[1] / theirs[1]:.2f}"
         )
 
-    row(f"/api/v1/devices, {_CONNECTIONS} connections, saturated", "0.8 of bare uvicorn", told)
+    row(f"/api/v1/devices, {_CONNECTIONS} connections, saturated", "0.8 of bare uvicorn", figures)
 
 
 def saturate(place: Any, seconds: float) -> tuple[float, float]:
@@ -163,7 +163,7 @@ def saturate(place: Any, seconds: float) -> tuple[float, float]:
 
 
 def measure_hostile(service: Served, seconds: float) -> None:
-    """What clients that mean harm cost the others, and how much memory the service takes meanwhile."""
+    """What hostile clients cost the others, and how much memory the service takes for them."""
     for clients in (_HOSTILE, _MANY_HOSTILE):
         for kind in _ATTACKS:
             row(
@@ -182,14 +182,14 @@ def others(service: Served, seconds: float, begin: Callable[[], subprocess.Popen
         most = max(most, resident_bytes(service.process.pid))
         time.sleep(0.05)
     seen = finish_load(asked)
-    told = "" if going_on is None else told_of(finish_load(going_on))
+    other = "" if going_on is None else describe_other(finish_load(going_on))
     return (
         f"others {seen['good']} of {seen['sent']}, p50 {milliseconds(seen['p50'])}, p99 {milliseconds(seen['p99'])}, "
-        f"worst {milliseconds(seen['worst'])}; {most / MIB:.0f} MiB{told}"
+        f"worst {milliseconds(seen['worst'])}; {most / MIB:.0f} MiB{other}"
     )
 
 
-def told_of(seen: dict[str, Any]) -> str:
+def describe_other(seen: dict[str, Any]) -> str:
     """What the other load has done."""
     if "cut" in seen:
         return f"; {seen['sent_bytes'] / MIB:.0f} MiB sent, {seen['cut']} connections cut off"
@@ -207,12 +207,12 @@ def delays(seen: dict[str, Any]) -> str:
 def first_event(service: Served) -> bytes:
     """A tick as the stream has it."""
     with httpx.stream("GET", f"{service.url}/api/v1/stream") as stream:
-        heard = b""
+        received = b""
         for part in stream.iter_raw():
-            heard += part
-            if heard.count(b"\n\n") >= 2:
+            received += part
+            if received.count(b"\n\n") >= 2:
                 break
-    return heard.split(b"\n\n")[1] + b"\n\n"
+    return received.split(b"\n\n")[1] + b"\n\n"
 
 
 class Bare:

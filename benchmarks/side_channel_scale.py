@@ -3,7 +3,7 @@
     python -m benchmarks.side_channel_scale [RANKS ...]
 
 Every other rank is a connection from a second process that reports as an agent does. The leader is the product's own
-code: it receives, makes the views, and tells those that could lead after it. A round that takes longer than
+code: it receives, makes the views, and passes its state to those that could lead after it. A round that takes longer than
 `watchdog.UNHEARD_SECONDS` would make it look dead.
 """
 
@@ -60,7 +60,7 @@ def report(path: str, ranks: int, period_seconds: float) -> None:
 
 
 def lead(ranks: int) -> tuple[float, float, int]:
-    """The leader's processor time a second, its longest round in seconds, and how many ranks it heard of."""
+    """The leader's processor time a second, its longest round in seconds, and how many ranks reached it."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "agent.sock")
         listener = socket.socket(socket.AF_UNIX)
@@ -100,10 +100,10 @@ def main() -> None:
     if sys.argv[1:2] == ["--report"]:
         report(sys.argv[2], int(sys.argv[3]), report_seconds(int(sys.argv[3])))
         return
-    print(f"{'ranks':>6}  {'heard of':>8}  {'processor':>9}  {'longest round':>13}")
+    print(f"{'ranks':>6}  {'reached':>8}  {'processor':>9}  {'longest round':>13}")
     for ranks in map(int, sys.argv[1:] or map(str, RANKS)):
-        share, longest, heard = lead(ranks)
-        print(f"{ranks:6}  {heard:8}  {share:8.0%}  {longest:11.3f} s", flush=True)
+        share, longest, reached = lead(ranks)
+        print(f"{ranks:6}  {reached:8}  {share:8.0%}  {longest:11.3f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.slurm_gate [--healthy N] [--only WORD]
 
 One slurmctld and one slurmd on this machine, whose node is a simulated machine with 8 GPUs in its Gres. For each fault a job
-is submitted; the table says what became of node and job, with the reason that the node was drained with.
+is submitted; the table shows what became of node and job, with the reason that the node was drained with.
 The healthy node runs N jobs with prolog and epilog, and N without; there the machine is started beforehand.
 """
 
@@ -56,7 +56,7 @@ def main() -> None:
             if flags.only not in words:
                 continue
             tried = gated.try_node(words, machine, 3 if machine == "stuck" else SECONDS)
-            # Only a simulated node says so.
+            # Only a simulated node shows it.
             reason = re.sub(r" SIMULATED \S+", "", tried.reason) if tried.drained else "not drained"
             job = "ran" if tried.ran else "kept off"
             print(f"| {words} | {job} | {reason} |", flush=True)

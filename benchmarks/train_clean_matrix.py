@@ -191,8 +191,8 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
             yield f"| {strategy} | {' | '.join((*counts, *largest))} |"
     yield ""
     found = Counter(code for run in ran for code in set(run.codes))
-    told = ", ".join(f"{code} in {count}" for code, count in sorted(found.items())) or "nothing"
-    yield f"{sum(run.outcome in SOUND for run in ran)} of {len(ran)} without a FAIL or ERROR; found: {told}."
+    codes = ", ".join(f"{code} in {count}" for code, count in sorted(found.items())) or "nothing"
+    yield f"{sum(run.outcome in SOUND for run in ran)} of {len(ran)} without a FAIL or ERROR; found: {codes}."
     for run in ran:
         if run.outcome not in SOUND:
             yield f"- not right: {run.cell}, load {run.load}: {run.message}"

@@ -1,7 +1,7 @@
 """Does `gpudiag train` name the cause of a fault that was planted from outside, on two, three and four ranks?
 
 Plants each fault of the folder planted in the ranks' interpreter (a patch of torch or DeepSpeed behind gpudiag's back), and
-holds the first finding against the cause that must be named: its code, its rank, and where it says more, a word.
+holds the first finding against the cause that must be named: its code, its rank, and where it has more, a word.
 Prints Markdown.
 
     python -m benchmarks.train_outside_faults --results FILE [--ranks 2 --ranks 3] [--fault NAME] [--python PATH]
@@ -34,7 +34,7 @@ PLANTED = Path(__file__).with_name("planted")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the first finding must say: one of these codes, the rank where one is faulty, the words, who must act."""
+    """What the first finding must have: one of these codes, the rank where one is faulty, the words, who must act."""
 
     codes: tuple[str, ...]
     rank: int | None = None
@@ -170,7 +170,7 @@ FAULTS: dict[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One line of the results: what was planted, on how many ranks, for the how-many-eth time, and what was said."""
+    """One line of the results: what was planted, on how many ranks, for the how-many-eth time, and what was reported."""
 
     fault: str
     ranks: int
@@ -298,14 +298,14 @@ def _describe(runs: Sequence[Run]) -> Iterator[str]:
         if own:
             cells = [_cell([run for run in own if run.ranks == size]) for size in sizes]
             under = "" if cause.strategy == "ddp" else f" ({cause.strategy})"
-            yield f"| {name.replace('_', ' ')}{under} | {_say(cause)} | {' | '.join(cells)} |"
+            yield f"| {name.replace('_', ' ')}{under} | {_describe_cause(cause)} | {' | '.join(cells)} |"
     yield ""
     for run in runs:
         if not run.right:
             yield f"- not right: {run.fault.replace('_', ' ')}, {run.ranks} ranks: {', '.join(run.codes) or run.outcome}: {run.message}"
 
 
-def _say(cause: Cause) -> str:
+def _describe_cause(cause: Cause) -> str:
     rank = "" if cause.rank is None else f", rank {cause.rank}"
     return f"{' or '.join(cause.codes)}{rank}{f', {cause.owner}' if cause.owner else ''}"
 

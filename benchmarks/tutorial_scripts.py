@@ -1,11 +1,11 @@
-"""What `gpudiag train --script` says of the scripts that people start from, and of ten mistakes in them, beside torchrun.
+"""What `gpudiag train --script` reports on the scripts that people start from, and of ten mistakes in them, beside torchrun.
 
 Runs scripts of the shape of four tutorials (the folder tutorials, in our own words, on random numbers) on two gloo ranks, as
 they should be and with one line changed each, once by `gpudiag train --script` and once by torchrun. Prints Markdown.
 
     python -m benchmarks.tutorial_scripts [--only NAME] [--page docs/tutorials.md]
 
-torchrun is ended after a minute: what hangs under it says nothing by then.
+torchrun is ended after a minute: what hangs under it prints nothing by then.
 """
 
 import argparse
@@ -97,7 +97,7 @@ TRIES = (
 
 
 def main() -> None:
-    """Run each script both ways, and print what was said."""
+    """Run each script both ways, and print the answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=tuple(one.name for one in TRIES))
     parser.add_argument("--page", type=Path, help="a page to write the table into")
@@ -121,8 +121,8 @@ def _describe(tries: Sequence[Try]) -> Iterator[str]:
         for one in tries:
             path = Path(folder) / f"{one.tutorial}.py"
             path.write_text(changed_text(one))
-            said = (_ours(path).replace(folder + "/", ""), _theirs(path).replace(folder + "/", ""))
-            yield f"| {one.tutorial.replace('_', ' ')} | {one.mistake} | {' | '.join(_in_cell(text) for text in said)} |"
+            answers = (_ours(path).replace(folder + "/", ""), _theirs(path).replace(folder + "/", ""))
+            yield f"| {one.tutorial.replace('_', ' ')} | {one.mistake} | {' | '.join(_in_cell(text) for text in answers)} |"
 
 
 def changed_text(one: Try) -> str:

@@ -1,7 +1,7 @@
 """What the watchdog costs: gloo all_reduce with and without the side channel, in one run.
 
 Every rank runs operations by turns, announced to the agent as nccl-test does it, and bare.
-The agent looks at the ranks all the while; its own processor time is told beside.
+The agent looks at the ranks all the while; its own processor time is reported beside.
 
     python benchmarks/watchdog_cost.py [--ranks 2] [--percent 100] [--json]
 """
@@ -45,7 +45,7 @@ def main() -> None:
     )
     after = resource.getrusage(resource.RUSAGE_SELF)
     agent_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    told = {
+    result = {
         "ranks": options.ranks,
         "processors": os.cpu_count(),
         "python": platform.python_version(),
@@ -54,7 +54,7 @@ def main() -> None:
         "calls_seconds": run.results[0]["calls_seconds"],
         "agent_processor_share": agent_seconds / run.seconds,
     }
-    print(json.dumps(told) if options.json else _render(told))
+    print(json.dumps(result) if options.json else _render(result))
 
 
 def measure(context: RankContext) -> dict[str, Any]:
@@ -111,17 +111,17 @@ def _time_calls(context: RankContext, counter: _Counter) -> float:
     return (time.thread_time() - before) / repeats
 
 
-def _render(told: dict[str, Any]) -> str:
+def _render(result: dict[str, Any]) -> str:
     lines = [
-        f"{told['ranks']} gloo ranks on {told['processors']} processors, Python {told['python']}, "
-        f"torch {told['torch']}; median time of an all_reduce, in microseconds",
+        f"{result['ranks']} gloo ranks on {result['processors']} processors, Python {result['python']}, "
+        f"torch {result['torch']}; median time of an all_reduce, in microseconds",
         f"{'size':>8} {'bare':>9} {'announced':>10} {'cost':>7}",
     ]
-    for name, seconds in told["sizes"].items():
+    for name, seconds in result["sizes"].items():
         bare, announced = seconds["bare"] * 1e6, seconds["announced"] * 1e6
         lines.append(f"{name:>8} {bare:9.1f} {announced:10.1f} {announced / bare - 1:7.1%}")
-    lines.append(f"The calls of one iteration alone: {told['calls_seconds'] * 1e6:.1f} microseconds.")
-    lines.append(f"The agent used {told['agent_processor_share']:.2%} of one processor.")
+    lines.append(f"The calls of one iteration alone: {result['calls_seconds'] * 1e6:.1f} microseconds.")
+    lines.append(f"The agent used {result['agent_processor_share']:.2%} of one processor.")
     return "\n".join(lines)
 
 

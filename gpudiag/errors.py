@@ -9,7 +9,7 @@ GpudiagError            something a person must act on; carries code, message an
 ├── LaunchError         exit 3   ranks could not be started
 │   ├── RankStartError           a rank's process did not come up
 │   ├── RendezvousError          the ranks did not meet, and no cause was found
-│   ├── CommandNotFoundError     exit 127: there is no such command, as a shell says
+│   ├── CommandNotFoundError     exit 127: there is no such command, as in a shell
 │   └── CommandRefusedError      exit 126: it cannot be executed
 ├── ShortageError       exit 3   gpudiag itself was refused processes, threads, memory, files or /proc
 ├── RunError            exit 3   a run could not be found, started or followed
@@ -18,7 +18,7 @@ GpudiagError            something a person must act on; carries code, message an
 │   └── RunCancelledError
 └── StoreError          exit 3   the history could not be read or written
 
-Bad hardware, a dead rank or a wrong sum is never an exception: it is a Finding. An exception says
+Bad hardware, a dead rank or a wrong sum is never an exception: it is a Finding. An exception means
 that gpudiag could not look, or that the caller made a mistake.
 """
 
@@ -42,7 +42,7 @@ class ExitStatus(IntEnum):
 
 
 class GpudiagError(Exception):
-    """Something a person must act on: `message` says what and where, `hint` what to do next."""
+    """Something a person must act on: `message`: what and where; `hint`: what to do next."""
 
     code: ClassVar[str] = "gpudiag.error"
     exit_status: ClassVar[ExitStatus] = ExitStatus.ERROR

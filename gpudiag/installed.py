@@ -1,6 +1,6 @@
 """How this gpudiag was installed, and the commands that add what it lacks and run it as root.
 
-Every message that says `pip install` or `sudo gpudiag` has its command from here. pip notes where a package came from, if not from an
+Every message with `pip install` or `sudo gpudiag` has its command from here. pip notes where a package came from, if not from an
 index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the environments that they make.
 """
 
@@ -49,7 +49,7 @@ def install_command(extra: str) -> str:
 
 
 def command_for(installed: Distribution, extra: str) -> str:
-    """What `install_command` says for an installed distribution."""
+    """What `install_command` names for an installed distribution."""
     noted = installed.read_text("direct_url.json")
     if noted is None:  # from an index, where it has its name
         return pip_command(f"{NAME}[{extra}]")
@@ -154,7 +154,7 @@ def _pip() -> str:
 
 
 def _words_of(noted: dict[str, Any], extra: str) -> tuple[str, ...] | None:
-    """What to install, as pip's own note says; None where it came from a place that is gone."""
+    """What to install, from pip's own note; None where it came from a place that is gone."""
     from urllib.parse import unquote, urlsplit, urlunsplit
 
     url = str(noted["url"])

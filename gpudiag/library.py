@@ -40,7 +40,7 @@ _LEVEL_SECONDS = {"instant": 30.0, "quick": 1800.0, "standard": 7200.0, "long": 
 def take_snapshot(*, deadline_seconds: float = 5.0) -> Snapshot:
     """What this machine and its GPUs are now, as `gpudiag list --json` has it.
 
-    A source that fails, or a GPU that hangs, raises nothing: `snapshot.source("nvml")` says what became of it, and each
+    A source that fails, or a GPU that hangs, raises nothing: `snapshot.source("nvml")` has its state, and each
     field is a value or a `Missing` with the reason.
 
     Raises:
@@ -85,8 +85,8 @@ def preflight(
 ) -> Report:
     """The report on this machine, as `gpudiag preflight --json` has it: may it train?
 
-    A faulty machine raises nothing: `report.verdict` is FAIL, and `report.findings()` say why; ERROR is that gpudiag
-    could not tell. Level `instant` only reads, the others start work on GPUs that nobody uses. The parameters are the
+    A faulty machine raises nothing: `report.verdict` is FAIL, and `report.findings()` have the reasons; ERROR: gpudiag
+    reached no verdict. Level `instant` only reads, the others start work on GPUs that nobody uses. The parameters are the
     flags of the command; `timeout_seconds` ends it, by default after what the level takes at most.
 
     Raises:
@@ -127,7 +127,7 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
             raise shortage from error
         raise GpudiagError(f"gpudiag could not be started: {error.strerror or error}") from error
     try:
-        out, said = child.communicate(timeout=limit_seconds)
+        out, errors = child.communicate(timeout=limit_seconds)
     except BaseException as error:  # also Ctrl-C: its ranks must not stay
         _end(child)
         if isinstance(error, subprocess.TimeoutExpired):
@@ -138,7 +138,7 @@ def _run(command: Sequence[str], expected: type[_Document], limit_seconds: float
         document = loads(out)
         if isinstance(document, expected):
             return document
-    raise _error_of(child.returncode, said)
+    raise _error_of(child.returncode, errors)
 
 
 def _end(child: "subprocess.Popen[str]") -> None:
@@ -155,9 +155,9 @@ def _end(child: "subprocess.Popen[str]") -> None:
             child.wait(_REAP_SECONDS)
 
 
-def _error_of(status: int, said: str) -> GpudiagError:
+def _error_of(status: int, errors: str) -> GpudiagError:
     """What the command wrote about its end, as the exception that it was."""
-    lines = said.rstrip().splitlines()
+    lines = errors.rstrip().splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("gpudiag: ")]
     if not starts:
         return GpudiagError(f"gpudiag ended with status {status} and no report", hint="; ".join(lines[-3:]))

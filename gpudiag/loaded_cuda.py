@@ -12,7 +12,7 @@ from typing import Any
 
 # The driver API's answer where cuInit has not been called in this process (CUresult, cuda.h).
 _NOT_INITIALIZED = 3
-# What torch says in a fork of a process that it has marked, and CUDA in one of a process that has started it.
+# The error of torch in a fork of a process that it has marked, and of CUDA in a fork of one that has started it.
 _WORDS_OF_A_FORK = ("in forked subprocess", "CUDA error: initialization error")
 
 
@@ -35,7 +35,7 @@ def refuses_cuda(torch: Any) -> bool:
 
 
 def speaks_of_a_fork(words: str) -> bool:
-    """Whether an error of CUDA comes of asking in a fork, and says nothing about the machine."""
+    """Whether an error of CUDA comes of asking in a fork, and proves nothing about the machine."""
     return any(part in words for part in _WORDS_OF_A_FORK)
 
 
@@ -64,7 +64,7 @@ def loaded_nccl(torch: Any) -> tuple[str, str | None]:
 
 
 def built_nccl(torch: Any) -> str:
-    """The version of NCCL that torch was built with, as `torch.cuda.nccl.version()` tells it."""
+    """The version of NCCL that torch was built with, as `torch.cuda.nccl.version()` returns it."""
     version = torch.cuda.nccl.version()
     return ".".join(str(part) for part in version)
 

@@ -47,7 +47,7 @@ def shortage_of(error: BaseException) -> ShortageError | None:
 
 
 def shortage_in(words: str) -> ShortageError | None:
-    """The shortage that the last words of a program or of the loader tell of; None where they tell of none."""
+    """The shortage that the last lines of a program or of the loader report; None where they report none."""
     kind = find_shortage(words)
     if kind is None:
         return None

@@ -5,7 +5,7 @@
 # Horovod 0.28.1 pins C++14, and the headers of torch 2.4 and later need C++17: a wrapper around the
 # compiler raises the standard, and leaves out what only a debugger reads: without it the wheel has 1 MB
 # instead of 19. The wheel fits the torch that it was built against and no other, so it is kept under that
-# version (and what HOROVOD_GPU_OPERATIONS says): in $GPUDIAG_WHEELS, else in the user's cache. Two minutes of
+# version (and HOROVOD_GPU_OPERATIONS): in $GPUDIAG_WHEELS, else in the user's cache. Two minutes of
 # two processors (AMD EPYC) the first time, a second later on. Needs g++, cmake and make.
 set -eu
 

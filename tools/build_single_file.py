@@ -3,7 +3,7 @@
     python -m tools.build_single_file FILE
 
 The file runs under any Python from 3.10 on: it holds pure Python alone, so no extra. pex unpacks it into a virtual
-environment below ~/.cache/pex (PEX_ROOT says where else) on its first run, from which the later ones start as fast as any installation; so the
+environment below ~/.cache/pex (PEX_ROOT moves it) on its first run, from which the later ones start as fast as any installation; so the
 children that gpudiag starts find it, and the environment of a user's job stays as it is.
 
 The file is then tried on simulated machines: exit status 1 here, and a sentence, where it does not do what it must.
@@ -98,7 +98,7 @@ def build(python: str, wheels: Path, names: Sequence[str], target: Path) -> None
     )  # fmt: skip
 
 
-PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and asks no GPU in vain
+PATIENCE = ("--deadline", "60")  # CI builds at the lowest priority beside its tests, and has no GPU to ask
 
 
 def try_out(target: Path, pex_root: Path) -> list[str]:
@@ -141,10 +141,10 @@ def try_out(target: Path, pex_root: Path) -> list[str]:
     }
     faults = []
     for words, (status, text) in wanted.items():
-        got, said = ask(*words)
-        if got != status or text not in said:
+        got, printed = ask(*words)
+        if got != status or text not in printed:
             faults.append(
-                f"`{' '.join(words)}` exits {got}, and is to exit {status} and say {text!r}: {said[-500:]}"
+                f"`{' '.join(words)}` exits {got}, and is to exit {status} and print {text!r}: {printed[-500:]}"
             )
     return faults
 

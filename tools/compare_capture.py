@@ -1,9 +1,9 @@
-"""Hold a base machine against what real hardware said: `nvidia-smi -q -x` of a machine of that kind.
+"""Hold a base machine against what real hardware reported: `nvidia-smi -q -x` of a machine of that kind.
 
     python tools/compare_capture.py CAPTURE.xml ... [--machine NAME] [--all]
 
 The machine is chosen by the product's name in the capture. Each reading is held against the field of the
-capture that says the same: same, differs (both values), not in the capture, or N/A on one side only.
+capture with the same: same, differs (both values), not in the capture, or N/A on one side only.
 The last is a difference of structure: the base machine claims a reading that the hardware does not
 give, or lacks one that it gives. Identifiers and readings that change from second to second are
 counted apart. Exit status: 0 no difference of structure, 1 some, 2 a usage error.
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def is_structural(self) -> bool:
-        """Whether one side has a value and the other says that there is none."""
+        """Whether one side has a value and the other has none."""
         return self.outcome in ("only_here", "only_in_capture")
 
 

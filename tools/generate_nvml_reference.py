@@ -100,7 +100,7 @@ def read_constants() -> dict[str, int]:
 
 
 def read_return_texts() -> dict[str, str]:
-    """What nvmlErrorString says for each return code, by the code's name."""
+    """The text of nvmlErrorString for each return code, by the code's name."""
     known: dict[int, str] = pynvml.NVMLError._errcode_to_string
     texts = {}
     for name, code in sorted(read_constants().items(), key=lambda item: item[1]):

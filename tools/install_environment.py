@@ -2,7 +2,7 @@
 
 PyTorch is what the calling interpreter already has, if it satisfies gpudiag. Otherwise it is
 installed; on a machine without a trace of a GPU in the CPU build that pip can see, and where pip sees
-only a CUDA build, this says so, says how to point pip at a CPU build, and goes on.
+only a CUDA build, this prints so, with the way to point pip at a CPU build, and continues.
 
 Standard library only: it runs before anything is installed.
 """
@@ -59,7 +59,7 @@ def has_torch(environment: Path) -> bool:
 
 
 def install_torch(environment: Path) -> None:
-    """Install the tested torch, saying so where pip would bring a CUDA build to a machine without a GPU."""
+    """Install the tested torch, with a note where pip would bring a CUDA build to a machine without a GPU."""
     if not traces_of_a_gpu():
         cuda_packages = cuda_packages_of(environment)
         if cuda_packages:
@@ -90,7 +90,7 @@ def cuda_packages_of(environment: Path) -> list[str]:
             environment, "install", "--quiet", "--dry-run", "--report", str(report), TESTED_TORCH, fatal=False
         )
         if asked != 0:
-            return []  # the real install says why
+            return []  # the real install prints why
         wanted = json.loads(report.read_text())["install"]
     names = [package["metadata"]["name"] for package in wanted]
     return [name for name in names if name.startswith(("nvidia-", "cuda-"))]

@@ -2,7 +2,7 @@
 
     python -m tools.install_lowest FOLDER
 
-FOLDER is the virtual environment, made anew with the oldest Python that is here and new enough. torch is left out: its lowest version is a
+FOLDER is the virtual environment, remade with the oldest Python that is here and new enough. torch is left out: its lowest version is a
 download of gigabytes. What a lower bound promises is so known to be true, and not hoped.
 """
 

@@ -24,7 +24,7 @@ _HEAD = f"""{HEADING}
 
 `python -m tools.walk_nvml`: every NVML function that gpudiag calls on a machine (by the simulated library's own counts)
 hangs, answers each return code of nvmlReturn_t, and every call of a GPU is the one from which on it is lost. Right: a
-hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error is told of that GPU and the machine
+hang is `gpu.hung` on that GPU and nothing else, a loss `gpu.lost`, any other error is reported of that GPU and the machine
 does not pass; where no GPU answers a function at all, no check passes that reads it. CI walks a slice, another one on
 each machine.
 
@@ -34,7 +34,7 @@ each machine.
 
 
 def walk(machine: str, part: int, parts: dict[str, int]) -> dict[str, Any]:
-    """What came of the walk of one machine; `parts` says into how many slices each way is cut."""
+    """What came of the walk of one machine; `parts`: into how many slices each way is cut."""
     began = monotonic()
     with walking(machine, AT_ONCE) as walked:
         functions = len(walked.functions())
@@ -45,7 +45,7 @@ def walk(machine: str, part: int, parts: dict[str, int]) -> dict[str, Any]:
         }
         healthy = walked.healthy.verdict.value
     counts = {name: count for name, (count, _) in found.items()}
-    wrong = [words for _, told in found.values() for words in told]
+    wrong = [words for _, faults in found.values() for words in faults]
     return {
         "machine": machine, "healthy": healthy, "functions": functions, **counts, "wrong": wrong,
         "seconds": round(monotonic() - began, 1),

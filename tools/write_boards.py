@@ -75,7 +75,7 @@ _TO_CAUSE = (
     "http://${__data.fields.instance}/#/explain/${__data.fields.code}",
     "What it means, and what to do",
 )
-_UNSAID = ("Time", "__name__", "job", "instance", "Value", "blocks_jobs", "outcome", "bus_id", "uuid")
+_NOT_SHOWN = ("Time", "__name__", "job", "instance", "Value", "blocks_jobs", "outcome", "bus_id", "uuid")
 
 FLEET = (
     stat("Machines", "count(gpudiag_build_info)"),
@@ -88,10 +88,10 @@ FLEET = (
         "Faults that are present",
         "table",
         (Query("gpudiag_finding"),),
-        text="What the checks find, each until it is mended. A click on a host leads to its board, on a code to its page.",
+        text="What the checks find, each until it is repaired. A click on a host leads to its board, on a code to its page.",
         width=24,
         height=9,
-        hidden=tuple(name for name in _UNSAID if name != "instance"),
+        hidden=tuple(name for name in _NOT_SHOWN if name != "instance"),
         links={"host": _TO_MACHINE, "code": _TO_CAUSE},
     ),
     Panel(
@@ -143,7 +143,7 @@ MACHINE = (
         "Faults that are present",
         "table",
         (Query(f"gpudiag_finding{{{_HERE}}}"),),
-        hidden=tuple(name for name in (*_UNSAID, "host") if name != "instance"),
+        hidden=tuple(name for name in (*_NOT_SHOWN, "host") if name != "instance"),
         links={"code": _TO_CAUSE},
     ),
     lines("Utilisation", Query(f"gpudiag_gpu_utilization_ratio{{{_HERE}}}", "GPU {{gpu}}"), unit="percentunit", high=1),
@@ -167,7 +167,7 @@ MACHINE = (
         "Slowed down",
         "state-timeline",
         (Query(f"max by (gpu) (gpudiag_gpu_throttle_active{{{_HERE}}})", "GPU {{gpu}}"),),
-        text="1 while something holds the clocks down; the GPU's board says what.",
+        text="1 while something holds the clocks down; the GPU's board shows what.",
         bad_from=1,
     ),
     Panel(
@@ -175,7 +175,7 @@ MACHINE = (
         "table",
         (Query(f"time() - gpudiag_gpu_xid_last_timestamp_seconds{{{_HERE}}}"),),
         "s",
-        text="Since the service started, and how long ago the last one was. `gpudiag explain xid N` says what it means.",
+        text="Since the service started, and how long ago the last one was. `gpudiag explain xid N` explains it.",
         hidden=("Time", "job", "instance"),
         renamed={"Value": "ago", "gpu": "GPU"},
         links={"gpu": _TO_GPU},

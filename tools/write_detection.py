@@ -124,7 +124,7 @@ class Row:
     wanted: tuple[str, ...]
     verdict: str
     found: tuple[str, ...]
-    keeps_jobs_off: bool = False  # some FAIL says so; the gate is another question than the verdict
+    keeps_jobs_off: bool = False  # some FAIL blocks jobs; the gate is another question than the verdict
 
     @property
     def kept(self) -> bool:
@@ -239,7 +239,7 @@ def _codes(names: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Write the page; say which rows break their promise, and end with status 1 if any does."""
+    """Write the page; print which rows break their promise, and end with status 1 if any does."""
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         rows = (
             pool.map(lambda name: run_instant(name, ()), sorted(base_machines())),

@@ -42,7 +42,7 @@ def line_of(kind: Kind, rows: list[TrialRow]) -> str:
 
 
 def main(word: str = "") -> None:
-    """Try the kinds, say which trials went wrong, write the page; status 1 if any did."""
+    """Try the kinds, print which trials went wrong, write the page; status 1 if any did."""
     kinds = [kind for kind in all_kinds() if word in kind.name]
     lines, wrong = [], []
     for kind in kinds:

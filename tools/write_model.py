@@ -92,8 +92,8 @@ def _noun_text(noun: Any, declared: dict[str, str]) -> str:
     schema = ["  schema: string;\n"] if hasattr(noun, "SCHEMA") else []
     lines = (*schema, *(f"  {name}: {text};\n" for name, text in members.items()))
     extends = " extends WithMissing" if may_miss else ""
-    says = (noun.__doc__ or "").strip().splitlines()[0]
-    return f"// {says}\nexport interface {noun.__name__}{extends} {{\n{''.join(lines)}}}\n"
+    summary = (noun.__doc__ or "").strip().splitlines()[0]
+    return f"// {summary}\nexport interface {noun.__name__}{extends} {{\n{''.join(lines)}}}\n"
 
 
 def _members(noun: Any, declared: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -111,9 +111,9 @@ def _flat_hints(noun: Any) -> dict[str, Any]:
 
 
 def _words_text(words: type[Enum]) -> str:
-    says = (words.__doc__ or "").strip().splitlines()[0]
+    summary = (words.__doc__ or "").strip().splitlines()[0]
     members = " | ".join(f'"{member.value}"' for member in words)
-    return f"// {says}\nexport type {words.__name__} = {members};\n"
+    return f"// {summary}\nexport type {words.__name__} = {members};\n"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Writes what the page and the docs say of readings, copies of the table in `gpudiag/reference/readings` that a test compares."""
+"""Writes what the page and the docs have of readings, copies of the table in `gpudiag/reference/readings` that a test compares."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,7 +105,7 @@ def _groups() -> Iterator[str]:
 
 
 def facts_of(group: str) -> list[Declared]:
-    """The readings of one group of the page, in order: as declared, but for those that say where they stand."""
+    """The readings of one group of the page, in order: as declared, except those that set their place."""
     members = [one for one in READINGS if one.fact is not None and one.fact.group == group]
     ordered = [one for one in members if one.fact and one.fact.first]
     ordered += [one for one in members if one.fact and not one.fact.first and one.fact.after is None]

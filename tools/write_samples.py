@@ -1,11 +1,11 @@
-"""Writes the samples of output in docs/commands.md anew, each from a run of its command: `python -m tools.write_samples`.
+"""Rewrites the samples of output in docs/commands.md, each from a run of its command: `python -m tools.write_samples`.
 
 A sample is a fenced block behind a comment that has the command, and how many of its lines are shown where not all are:
 
     <!-- sample: gpudiag simulate h100x8+lost:5 -- gpudiag list -->
     <!-- sample, 2 lines: gpudiag nccl-test --backend gloo -->
 
-What a simulated machine prints is shown under the command without `gpudiag simulate ... --`, as the page says.
+What a simulated machine prints is shown under the command without `gpudiag simulate ... --`, as on the page.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 SAMPLE = re.compile(r"(<!-- sample(?:, (\d+) lines?)?: (.+?) -->\n)```\n.*?^```\n", re.MULTILINE | re.DOTALL)
 
-BUILD = re.compile(r"\b(\d+\.\d+\.\d+)-[a-z][\w-]*")  # of a kernel: who built it says nothing here
+BUILD = re.compile(r"\b(\d+\.\d+\.\d+)-[a-z][\w-]*")  # of a kernel: who built it does not matter here
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ MAX_TARGET_BYTES = 4096
 BODY_SECONDS = 10.0
 _SHOWN_CHARACTERS = 80
 ROLE = "gpudiag.role"  # where the scope holds the caller's role
-AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose `receive` says disconnected, though it is not
+AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose `receive` reports a disconnect, though the client is there
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = "/api/v1/session"
@@ -208,7 +208,9 @@ class Gate:
         if site not in ("", "same-origin", "none") or (origin and _place_of(origin) != host):
             raise Problem(403, "access.origin", "a page of another site may not change anything")
         if by_cookie and not origin and not site:
-            raise Problem(403, "access.origin", "a request with a cookie must say where it comes from")
+            raise Problem(
+                403, "access.origin", "a request with a cookie must have an Origin or Sec-Fetch-Site header"
+            )
 
     def _check_actions(self, role: str, *, credentials: bool) -> None:
         if not self._settings.allow_actions:
@@ -313,13 +315,13 @@ async def _nothing_follows() -> Message:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    told = False
+    replayed_once = False
 
     async def replayed() -> Message:
-        nonlocal told
-        if told:
+        nonlocal replayed_once
+        if replayed_once:
             return await receive()
-        told = True
+        replayed_once = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed

@@ -133,14 +133,14 @@ class Hub:
         """The document `gpudiag.poll/1`: the events after that id, of ticks only the newest."""
         events, gap = self.since(last_id)
         newest = self.newest_live
-        told = [event for event in events if event.name != LIVE or event is newest]
+        kept = [event for event in events if event.name != LIVE or event is newest]
         return {
             "schema": "gpudiag.poll/1",
             "last_id": f"{self.instance}-{self._number}",
             "gap": gap,
             "events": [
                 {"id": f"{self.instance}-{event.number}", "event": event.name, "data": json.loads(event.data)}
-                for event in told
+                for event in kept
             ],
         }
 

@@ -11,20 +11,20 @@ def wants_openmetrics(accept: str | None) -> bool:
     """Whether OpenMetrics 1.0 is named, and liked no less than plain text; a wildcard means text."""
     wanted, text = 0.0, 0.0
     named_text = False
-    for kind, said in _ranges(accept):
-        quality = _quality(said.get("q", "1"))
-        if kind == _OPENMETRICS and said.get("version", _OPENMETRICS_VERSION) == _OPENMETRICS_VERSION:
+    for kind, parameters in _ranges(accept):
+        quality = _quality(parameters.get("q", "1"))
+        if kind == _OPENMETRICS and parameters.get("version", _OPENMETRICS_VERSION) == _OPENMETRICS_VERSION:
             wanted = max(wanted, quality)
-        elif kind == _TEXT and said.get("version", _TEXT_VERSION) == _TEXT_VERSION:
+        elif kind == _TEXT and parameters.get("version", _TEXT_VERSION) == _TEXT_VERSION:
             text, named_text = max(text, quality) if named_text else quality, True
-        elif kind in _ANY and not named_text:  # a name says more than a wildcard
+        elif kind in _ANY and not named_text:  # a named type wins over a wildcard
             text = max(text, quality)
     return wanted > 0 and wanted >= text
 
 
 def accepts_gzip(accept_encoding: str | None) -> bool:
     """Whether gzip is among the content codings that a client takes: named, or by `*`, and not with a weight of 0."""
-    weights = {kind: _quality(said.get("q", "1")) for kind, said in _ranges(accept_encoding)}
+    weights = {kind: _quality(parameters.get("q", "1")) for kind, parameters in _ranges(accept_encoding)}
     named = [
         weights[name] for name in ("gzip", "x-gzip") if name in weights
     ]  # both are one (RFC 9110, 8.4.1.3)
@@ -35,8 +35,8 @@ def _ranges(header: str | None) -> Iterator[tuple[str, dict[str, str]]]:
     """What a header accepts, in lower case, each with its parameters."""
     for part in (header or "").split(","):
         kind, *parameters = (word.strip().lower() for word in part.split(";"))
-        said = dict(word.partition("=")[::2] for word in parameters)
-        yield kind, {name.strip(): value.strip().strip('"') for name, value in said.items()}
+        values = dict(word.partition("=")[::2] for word in parameters)
+        yield kind, {name.strip(): value.strip().strip('"') for name, value in values.items()}
 
 
 def _quality(text: str) -> float:

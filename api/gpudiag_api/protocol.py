@@ -1,6 +1,6 @@
 """HTTP connections with limits on time and bytes: uvicorn itself waits without limit.
 
-Its parser buffers a head until it is complete, joins a header that comes in pieces anew with each of them,
+Its parser buffers a head until it is complete, joins a header that comes in pieces again with each of them,
 and queues the requests that come before the last one is answered. So bytes, headers and requests are counted
 as they arrive, before the parser sees more of them; and the client must read what is written.
 
@@ -106,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begin_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers, and tell every request that the client has gone; uvicorn tells only the last."""
+        """Cancel the timers, and notify every queued request of the disconnect; uvicorn notifies only the last."""
         self._stop_waiting()
         for timer in (self._end_timer, self._unread_timer):
             if timer is not None:
@@ -264,7 +264,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._dropped_bytes = 0
         self._unset_keepalive_if_required()
         self.transport.write(self._refusal.answer())
-        if self.transport.can_write_eof():  # not under TLS; there the answer's length says where it ends
+        if self.transport.can_write_eof():  # not under TLS; there the answer's Content-Length marks its end
             self.transport.write_eof()
         self.flow.resume_reading()
         self._end_later(LINGER_SECONDS)
@@ -281,7 +281,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def close_after_answer(self) -> None:
-        """Close because the answer says so; a client that is still sending its request must get the answer."""
+        """Close as the answer's `Connection: close` announces; a client that is still sending its request must get the answer."""
         if self._refusal is None and self._arriving is not None and not self.transport.is_closing():
             self._refusal = _NOTHING
             self._send_refusal()
@@ -327,7 +327,7 @@ class _Answered(asyncio.Transport):
 
 
 def _dismiss(cycle: RequestResponseCycle) -> None:
-    """Tell the application that the client of this request has gone."""
+    """Notify the application that the client of this request has disconnected."""
     cycle.disconnected, cycle.waiting_for_100_continue = True, False
     cycle.message_event.set()
 

@@ -75,7 +75,7 @@ class ShortLines(logging.Formatter):
 def start_logging(*, terminal: bool) -> LogWriter:
     """Log to standard error; on a terminal only what is not routine. `flush` what it gives at the end."""
     # Neither format has source line, thread or process: looking them up would cost as much as an answer.
-    logging._srcfile = None  # as the library's guide says, under "Optimization"
+    logging._srcfile = None  # from the library's guide, under "Optimization"
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     writer = LogWriter(sys.stderr.fileno())
     writer.setFormatter(ShortLines() if terminal else JsonLines())
@@ -138,7 +138,7 @@ def _first_free_port() -> int:
 
 
 def describe_addresses(settings: Settings) -> list[str]:
-    """Lines that tell the user how to get there: a URL that works, and how to reach it from elsewhere."""
+    """Lines with a URL that works on this machine, and the way to reach it from another one."""
     fragment = f"#token={settings.tokens.known[0][1]}" if settings.tokens.made else ""
     lines = [f"gpudiag serve: {settings.url()}{fragment}"]
     if settings.on_loopback:

@@ -12,12 +12,12 @@ from gpudiag import __version__
 from gpudiag.compat import UTC
 from gpudiag.model.codec import dump_document, dumps, encode
 from gpudiag.model.reading import NOT_ASKED, Missing
-from gpudiag.model.run import Run, RunTold
-from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth, TimelineEntry
+from gpudiag.model.run import Run, RunUpdate
+from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth
 from gpudiag.service.manager import RunManager
 from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock
-from gpudiag.service.watch import MachineWatch
+from gpudiag.service.watch import MachineWatch, Update
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.seen_gpus import SeenFile
 from gpudiag.store.service_runs import RunRecords
@@ -69,7 +69,7 @@ class Service:
         self.live: Encoded | None = None
         self._state_problem = settings.state_problem
         self._state_fails = False  # whether a part of the memory has met that problem, too
-        self._warned = {settings.state_problem}  # the start has said it
+        self._warned = {settings.state_problem}  # printed at the start
         self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,8 +167,8 @@ class Service:
         if self._state_problem and self._state_fails and not any(stored):
             self._state_problem = ""  # the disk takes it again
         self._state_fails = any(stored)
-        told = [self._state_problem] if self._state_problem else stored
-        return tuple(filter(None, (*told, self.good_state.warning, *self.watch.warnings)))
+        warnings = [self._state_problem] if self._state_problem else stored
+        return tuple(filter(None, (*warnings, self.good_state.warning, *self.watch.warnings)))
 
     def _log_warnings(self) -> None:
         """Log each warning once, as it comes."""
@@ -191,25 +191,25 @@ class Service:
         age_seconds = self.watch.age_seconds
         return age_seconds is not None and age_seconds <= live.sampler.stale_after_seconds
 
-    def _publish(self, told: Live | Findings | TimelineEntry) -> None:
+    def _publish(self, update: Update) -> None:
         self.watch.viewers = len(self.hub.listeners)
-        if isinstance(told, Live):
-            text = dumps(told)
+        if isinstance(update, Live):
+            text = dumps(update)
             self.live = encode_body(text.encode())
             self._first_live.set()
             self.hub.publish(LIVE, text)
             self._log_warnings()
             if self.watch.snapshot is not None:
                 for device in self.watch.snapshot.devices:
-                    self.idle.note(device, told.at)
-        elif isinstance(told, Findings):
-            self.hub.publish("findings", dumps(told))
+                    self.idle.note(device, update.at)
+        elif isinstance(update, Findings):
+            self.hub.publish("findings", dumps(update))
         else:
-            self.hub.publish("event", dump_document(encode(told)))
+            self.hub.publish("event", dump_document(encode(update)))
 
-    def _publish_run(self, told: RunTold) -> None:
-        if isinstance(told, Run):
-            self.hub.publish("run", dumps(told))
+    def _publish_run(self, update: RunUpdate) -> None:
+        if isinstance(update, Run):
+            self.hub.publish("run", dumps(update))
             self.watch.active_runs = self.runs.active()
         else:
-            self.hub.publish(told.name, told.text)
+            self.hub.publish(update.name, update.text)

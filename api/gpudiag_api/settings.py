@@ -188,8 +188,8 @@ def _lock(descriptor: int, address: str, held: _Held) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        said = os.read(descriptor, 200).decode(errors="replace").strip()
-        held.holder = said or "it has just started"
+        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        held.holder = holder or "it has just started"
         os.close(descriptor)
         return
     except OSError:  # a file system without locks

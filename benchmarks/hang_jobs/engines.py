@@ -173,7 +173,7 @@ TRANSPORTS: dict[str, Callable[[], Any]] = {"zmq": Zmq, "ring": Ring, "broadcast
 
 
 def is_wrong(worker: int, request: int) -> bool:
-    """Whether it is this worker's time to go wrong; it says that it is about to."""
+    """Whether it is this worker's time to go wrong; announced before it does."""
     wrong = worker == GUILTY and request == WRONG_AT
     if wrong:
         (FOLDER / "ready").touch()

@@ -28,7 +28,7 @@ class Parallel:
 
 
 def is_wrong(step: int) -> bool:
-    """Whether it is this rank's time to go wrong; it says that it is about to."""
+    """Whether it is this rank's time to go wrong; announced before it does."""
     wrong = dist.get_rank() == GUILTY and step == 7
     if wrong:
         (FOLDER / "ready").touch()

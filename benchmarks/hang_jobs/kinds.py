@@ -154,7 +154,7 @@ def wrong_collective() -> None:
 
 
 def meet_by_store(step: int) -> None:
-    """Meet without a collective, so that the death of one rank is not told to the others by a socket."""
+    """Meet without a collective, so that no socket reports the death of one rank to the others."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"done/{step}/{dist.get_rank()}", "1")
     for rank in range(dist.get_world_size()):

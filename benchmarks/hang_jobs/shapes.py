@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 
 
 def is_guilty() -> bool:
-    """Whether this is the rank that goes wrong; it says that it is about to."""
+    """Whether this is the rank that goes wrong; announced before it does."""
     if dist.get_rank() == GUILTY:
         (FOLDER / "ready").touch()
     return dist.get_rank() == GUILTY

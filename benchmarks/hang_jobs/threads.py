@@ -30,7 +30,7 @@ torch._dynamo.config.automatic_dynamic_shapes = False
 
 
 def is_ready() -> None:
-    """Say that the job is about to go wrong, or goes on."""
+    """Announce that the job is about to go wrong, or continues."""
     (FOLDER / "ready").touch()
     (FOLDER / f"begun.{dist.get_rank()}").touch()
 

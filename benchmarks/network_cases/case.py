@@ -26,8 +26,8 @@ class Start:
     # After all others, so that they replace them; {folder} is one that all machines see.
     flags: Sequence[str] = ()
     meets: str | None = None  # where it is to look for rank 0, HOST:PORT
-    rank: int | None = None  # which it is told to be
-    world_size: int | None = None  # as it is told; None for that of the case
+    rank: int | None = None  # the rank that it is given
+    world_size: int | None = None  # as it is given; None for that of the case
     delay_seconds: float = 0.0
     missing: bool = False  # never started
     wrapper: Sequence[str] = ()  # the command that starts it
@@ -35,7 +35,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Case:
-    """One network, and what must be said of a run on it."""
+    """One network, and what must be reported of a run on it."""
 
     name: str
     arrange: Arrange = as_it_is

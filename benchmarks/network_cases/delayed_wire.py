@@ -39,7 +39,7 @@ def open_tap(namespace: str, name: str) -> int:
 
 
 def carry(one: int, other: int, seconds: float) -> None:
-    """Pass frames between the two for ever, each after that time."""
+    """Pass frames between the two without end, each after that time."""
     waiting: deque[tuple[float, int, bytes]] = deque()
     poll = select.poll()
     poll.register(one, select.POLLIN)

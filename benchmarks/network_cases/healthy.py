@@ -54,7 +54,7 @@ def dead_ipv6(*ranks: int, silent: bool) -> Arrange:
 
 @contextlib.contextmanager
 def _two_interfaces(machines: Sequence[Machine]) -> Iterator[None]:
-    """Each machine has a second network, whose addresses have no names; nobody says which one to take."""
+    """Each machine has a second network, whose addresses have no names; no setting chooses one."""
     switch = f"{machines[0].namespace.removesuffix('m1')}sw"
     subprocess.run(("ip", "-n", switch, "link", "add", "br1", "type", "bridge"), check=True)
     subprocess.run(("ip", "-n", switch, "link", "set", "br1", "up"), check=True)
@@ -80,7 +80,7 @@ def _docker_bridges(machines: Sequence[Machine]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_icmp(machines: Sequence[Machine]) -> Iterator[None]:
-    """No machine answers a ping, or says that a port is closed to UDP."""
+    """No machine answers a ping, or reports that a port is closed to UDP."""
     for machine in machines:
         inside(machine, "nft", "add", "table", "inet", "quiet")
         chain = "{ type filter hook input priority 0; }"
@@ -125,7 +125,7 @@ CASES = (
         for order in itertools.permutations(range(4))
     ),
     Case(
-        "the wait starts anew with each rank",
+        "the wait restarts with each rank",
         starts=_late(rank1=8, rank3=16, rank2=24),
         flags=("--rendezvous-timeout", "14"),
     ),

@@ -55,7 +55,7 @@ def away(seconds: float, rank: int, other: int | None = None, *, times: int = 1)
 
 
 def interface_away(seconds: float, rank: int) -> Act:
-    """The port of that rank's machine at the switch goes down and up: its interface has no carrier meanwhile."""
+    """The port of that rank's machine at the switch goes down and up: its interface has no carrier while it is down."""
 
     def act(machines: Sequence[Machine]) -> None:
         machine = machines[rank]

@@ -1,4 +1,4 @@
-"""Starts in which a part of the ranks went elsewhere, or in which one process is told other things than the others."""
+"""Starts in which a part of the ranks went elsewhere, or in which one process has other settings than the others."""
 
 import contextlib
 import subprocess
@@ -53,7 +53,7 @@ def _filtered(machine: int, *rules: str) -> Arrange:
     return arrange
 
 
-# A server that takes connections, and then: answers by HTTP, says nothing, or resets them.
+# A server that takes connections, and then: answers by HTTP, sends nothing, or resets them.
 _SERVERS = {
     "http": f"import http.server as h; h.ThreadingHTTPServer(('', {PORT}), h.SimpleHTTPRequestHandler).serve_forever()",
     "silent": f"import socket, time\ns = socket.create_server(('', {PORT}))\nk = []\nwhile True: k.append(s.accept())",
@@ -185,7 +185,7 @@ CASES = (
         words=("rank 0 runs on machine1", "198.18.77.77:29500"),
         hosts=("machine1",),
     ),
-    # --- who hears others, and gets no connection to them; who hears nobody of rank 0's
+    # --- machines that receive announcements and get no connection; machines that receive none of rank 0's
     Case(
         "split: machine1 takes no TCP from machine3",
         arrange=_filtered(1, "ip saddr 198.18.77.3 ip protocol tcp drop"),
@@ -210,7 +210,7 @@ CASES = (
         starts={0: _as(0, 2), 1: _as(1, 2), 2: _as(0, 2), 3: _as(1, 2)},
         words=("two jobs", "machine1:29500"),
     ),
-    # --- what one process was told
+    # --- the settings of one process
     Case(
         "split: WORLD_SIZE is larger on machine3",
         starts={2: _as(2, 5)},

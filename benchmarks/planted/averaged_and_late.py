@@ -84,7 +84,7 @@ def one_step_without_averaging() -> None:
 
 @fault
 def one_tensor_not_averaged() -> None:
-    """One tensor that DDP is told to ignore."""
+    """One tensor that DDP is set to ignore."""
     from torch.nn.parallel import DistributedDataParallel
 
     call: Any = DistributedDataParallel.__init__

@@ -153,7 +153,7 @@ def same_shard_twice() -> None:
 
 @fault
 def same_order() -> None:
-    """The loader's sampler never hears of the epoch."""
+    """The loader's sampler never receives the epoch."""
     from torch.utils.data import dataloader
 
     def act(result: Any, self: Any, *args: Any, **named: Any) -> None:

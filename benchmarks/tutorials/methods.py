@@ -1,4 +1,4 @@
-"""From the list of cards to code: what is there by torch, a model by DDP, averages told by all_reduce."""
+"""From the list of cards to code: what is there by torch, a model by DDP, averages by all_reduce."""
 
 import torch
 import torch.distributed as dist

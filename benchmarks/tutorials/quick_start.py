@@ -21,7 +21,7 @@ class Net(nn.Module):
 
 
 def main() -> None:
-    """Train some steps on random numbers, and tell the loss."""
+    """Train some steps on random numbers, and print the loss."""
     dist.init_process_group("gloo", init_method="env://")
     rank = dist.get_rank()
     model = DistributedDataParallel(Net())  # MARK wrap

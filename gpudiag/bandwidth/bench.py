@@ -1,6 +1,6 @@
 """What every active test is given: its device, the other ranks kept in step, a way to emit results, and the clock.
 
-So a rank that hangs in a step can be told from those that wait for it. The process group is gloo's, on
+A rank that hangs in a step is so distinguished from those that wait for it. The process group is gloo's, on
 CPU tensors, whatever the ranks work on: it carries nothing but barriers.
 """
 
@@ -88,7 +88,7 @@ class Timing:
 class Bench:
     """One rank's device, group and clock for the active tests.
 
-    Every rank goes through the same steps in the same order, so that a rank that hangs can be told from
+    Every rank goes through the same steps in the same order, so that a rank that hangs can be distinguished from
     those that wait for it; `step` announces each to the side channel before it starts.
     """
 

@@ -166,7 +166,7 @@ _CHAIN_CPU_SIZE = 256
 _HEADS = 8
 # Attention in float32 without a fused kernel keeps a square of scores for each head, twice.
 _CHAIN_MATRICES = 4 + 2 * _HEADS
-_LEAST_REPEATS = 3  # two that differ do not say which is wrong; three do
+_LEAST_REPEATS = 3  # of two that differ, either may be wrong; of three, the odd one is
 _DIGEST_BYTES = 8
 
 

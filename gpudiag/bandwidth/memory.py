@@ -1,7 +1,7 @@
 """How much free memory each active test needs, and what a rank reports instead of a result where there is less.
 
 A test that gets too little memory shows nothing of the GPU: another process has the rest. It is not tested then, and
-that is no fault. Below a least size a speed says nothing either: the data stay in a cache, or the start of a
+that is no fault. Below a least size a speed proves nothing either: the data stay in a cache, or the start of a
 kernel, which takes the same time at any size, is a large part of what is measured.
 """
 
@@ -24,10 +24,10 @@ _NO_MEMORY = re.compile(r"out of memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECA
 
 
 class TooLittleMemoryError(Exception):
-    """A test needs more memory than is free; the words say which memory, how much, and why so much."""
+    """A test needs more memory than is free; the message names the memory, the amount and the reason."""
 
     def __init__(self, why: str, needed_bytes: int, free_bytes: int) -> None:
-        """`why` says what the memory is for, and follows on the numbers."""
+        """`why`: what the memory is for; it follows the numbers in the message."""
         super().__init__(
             f"{format_size(free_bytes)} of memory are free, and it needs {format_size(needed_bytes)}{why}"
         )

@@ -131,7 +131,7 @@ def _allocate(bench: Bench, memory: _Memory) -> None:
 
 
 def _test(bench: Bench, memory: _Memory, name: str, pattern: Pattern, turn: int, wrong: _Wrong) -> None:
-    """Write the pattern to all blocks, and read it back; where memory runs out meanwhile, none of them is tested."""
+    """Write the pattern to all blocks, and read it back; if memory runs out, none of them is tested."""
     try:
         _write_and_read(bench, memory.blocks, name, pattern, turn, wrong)
     except RuntimeError:

@@ -13,7 +13,7 @@ from gpudiag.checks.registry import Check, FindingKind
 from gpudiag.checks.software.nccl_log import NCCL_LOG_FINDINGS
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS
 
-_TOLD_LIMITS = 3
+_MAX_LIMITS = 3
 # What commands report that judge by checks of their own (checks/on_ranks.py), or without any.
 COMMAND_FINDINGS: Mapping[str, tuple[FindingKind, ...]] = MappingProxyType(
     {
@@ -67,6 +67,6 @@ def name_reporters(kind: FindingKind) -> str:
 def describe_limits(check: Check) -> str:
     """The limits that a check holds readings against, each once; for many, only where to find them."""
     limits = dict.fromkeys(kind.basis.limit.rstrip(".") for kind in check.reports)
-    if len(limits) > _TOLD_LIMITS:
+    if len(limits) > _MAX_LIMITS:
         return "one for each code: `gpudiag explain CODE`"
     return "; ".join(limits)

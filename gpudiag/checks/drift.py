@@ -229,8 +229,8 @@ def _drift(context: Context, whose: tuple[Subject, str], slow: list[_Drifted]) -
         message += f", and {len(others)} more {'is' if len(others) == 1 else 'are'} lower too"
     assert not isinstance(context.history, Missing)  # noqa: S101 - the need saw to it
     evidence = (*(_evidence(*one) for one in slow), Evidence("store", context.history.store))
-    told = (_STATED_BY.get(sample.metric.partition(".")[0]) for sample, _ in slow)
-    stated_by = tuple(dict.fromkeys(code for code in told if code is not None))
+    stated = (_STATED_BY.get(sample.metric.partition(".")[0]) for sample, _ in slow)
+    stated_by = tuple(dict.fromkeys(code for code in stated if code is not None))
     return Restated(DRIFT.finding(subject, f"{name}: {message}", *evidence), stated_by, message)
 
 

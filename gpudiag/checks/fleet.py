@@ -41,10 +41,10 @@ class VersionSkew:
 
 def judge_versions(versions: Mapping[str, Mapping[str, str]]) -> tuple[VersionSkew, ...]:
     """A skew for each thing, such as `driver`, whose version differs between machines, with their names."""
-    things = dict.fromkeys(thing for told in versions.values() for thing in told)
+    things = dict.fromkeys(thing for own in versions.values() for thing in own)
     found = []
     for thing in things:
-        by_machine = {machine: told[thing] for machine, told in versions.items() if thing in told}
+        by_machine = {machine: own[thing] for machine, own in versions.items() if thing in own}
         counts = Counter(by_machine.values()).most_common()
         if len(counts) < 2:
             continue

@@ -1,7 +1,7 @@
 """Every threshold that a check holds a reading against, each with its source.
 
 A limit is derived where it can be: from what the device itself reports (bus width, clocks, links,
-generation and width), then from its peers in the machine, then from its this machine's history, then from a table.
+generation and width), then from its peers in the machine, then from this machine's history, then from a table.
 `ranks/measured_speeds.py` judges measured speeds; here are the other limits.
 Sources named DCGM are its DcgmHealthWatch.cpp and nvvs; "our choice" marks what nobody prescribes.
 """

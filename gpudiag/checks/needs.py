@@ -18,7 +18,7 @@ from gpudiag.reference.reading_names import explain_missing, name_state
 NO_TRACE = "no GPU and no trace of one"
 NO_GPU = f"{NO_TRACE}, so nothing to train on (--expect-gpus 0: there should be none)"
 
-# How the reason begins where NVML gave nothing to look at: another check tells why.
+# How the reason begins where NVML gave nothing to look at: another check reports why.
 NO_GPU_LISTED = "NVML lists no GPU"
 NVML_REASONS = ("NVML does not work", NO_GPU_LISTED)
 

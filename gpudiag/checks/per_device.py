@@ -33,7 +33,7 @@ _FAILED = frozenset(
     )
 )
 # The reason for a skip where GPUs give different ones: first what can be fixed.
-_MENDABLE_FIRST = (
+_REPARABLE_FIRST = (
     MissingReason.NO_PERMISSION,
     MissingReason.FUNCTION_NOT_FOUND,
     MissingReason.NOT_ASKED,
@@ -95,7 +95,7 @@ def conclude(findings: list[Finding], looked: int, gaps: list[Gap]) -> Judgement
         return Judgement(
             Outcome.SKIP, reason="no GPU gives readings", missing_reason=MissingReason.DEVICE_LOST
         )
-    gap = min(gaps, key=lambda gap: _MENDABLE_FIRST.index(gap.missing.reason))
+    gap = min(gaps, key=lambda gap: _REPARABLE_FIRST.index(gap.missing.reason))
     return Judgement(Outcome.SKIP, reason=gap.text(), missing_reason=gap.missing.reason)
 
 
@@ -122,7 +122,7 @@ def alike(snapshot: Snapshot, device: Device) -> tuple[Device, ...]:
     """The other GPUs of the same product and board in this machine, which should be alike.
 
     One product comes on boards of many makers, with other firmware, limits, coolers and even memory: boards
-    are equal where their PCI subsystem is, and where nothing tells it, by the product alone.
+    are equal where their PCI subsystem is, and where it is unknown, by the product alone.
     """
     return tuple(
         other
@@ -154,7 +154,7 @@ def is_loaded(device: Device, percent: int) -> bool:
 
 
 def memory_waits(device: Device) -> tuple[str, bool] | None:
-    """Whether bad memory of the GPU waits for a reset, with the reading's name; None where NVML does not say."""
+    """Whether bad memory of the GPU waits for a reset, with the reading's name; None where NVML does not report it."""
     for name in ("row_remap_pending", "page_retirement_pending"):  # since Ampere, and before it
         pending = getattr(device, name)
         if not isinstance(pending, Missing):
@@ -182,7 +182,7 @@ def _gaps(device: Device, fields: tuple[str, ...]) -> Iterator[Gap]:
         if isinstance(value, Missing):
             yield Gap(device, field, value)
         elif is_without_word(value):
-            words = f"the driver says {value.rpartition('_')[2]}, which gpudiag does not know"
+            words = f"the driver reports {value.rpartition('_')[2]}, which gpudiag does not know"
             yield Gap(device, field, Missing(MissingReason.ERROR, words))
 
 

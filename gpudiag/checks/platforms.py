@@ -1,4 +1,4 @@
-"""What a remedy says on the platform that it is read on: who can cut the power of a GPU, and from where.
+"""The words of a remedy on the platform that it is read on: who can cut the power of a GPU, and from where.
 
 The catalogue's remedies are for bare metal. In a virtual machine, a container or WSL nobody can reseat a card or
 cut its power, and a Jetson board has no GPU to reset: there the same act has another name and another place.
@@ -134,9 +134,9 @@ def _fitted(finding: Finding, platform: Platform) -> Finding:
     return finding if remedy == given else finding.with_remedy(remedy)
 
 
-def _as_begun(said: str, words: str) -> str:
+def _as_begun(original: str, words: str) -> str:
     """The words with a capital where what they replace had one."""
-    return f"{words[0].upper()}{words[1:]}" if said[:1].isupper() else words
+    return f"{words[0].upper()}{words[1:]}" if original[:1].isupper() else words
 
 
 def _lowered(text: str) -> str:

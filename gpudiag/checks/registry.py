@@ -42,10 +42,10 @@ class Basis:
 class FindingKind:
     """One entry of the catalogue of findings: the stable code, what it means, what to do, what it is judged by.
 
-    Everything that is said of a code in general stands here, once. The catalogue is the union of `reports` over
+    Everything that holds for a code in general is here, once. The catalogue is the union of `reports` over
     BUILTIN (`checks/catalogue.py`); docs/findings.md lists it.
 
-    A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` says why not, and
+    A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` has the reason, and
     where a setting of the job itself is the fault (owner JOB, severity CONFIG).
     """
 

@@ -1,7 +1,7 @@
 """Run checks over one Context: every check gives a result, and every fault one finding.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count; jobs stay off where one of them says so; and nothing is
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and nothing is
 reported twice. The check whose finding was joined to another keeps its outcome, and names the code that reports it.
 """
 
@@ -34,7 +34,7 @@ _GRAVEST_FIRST = (
     Severity.NONE,
 )  # fmt: skip
 # The first words of a check's reason where its finding was joined to another.
-TOLD_BY = "reported by"
+REPORTED_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
@@ -54,8 +54,8 @@ def join_restated(
 
 
 def _join(results: tuple[CheckResult, ...], one: Restated) -> tuple[CheckResult, ...]:
-    told, subject = one.finding, one.finding.subject
-    source = _find(results, lambda other: (other.code, other.subject) == (told.code, subject))
+    finding, subject = one.finding, one.finding.subject
+    source = _find(results, lambda other: (other.code, other.subject) == (finding.code, subject))
     if source is None:
         return results
     for code in one.stated_by:
@@ -78,21 +78,21 @@ def _find(results: tuple[CheckResult, ...], is_it: Callable[[Finding], bool]) ->
     return next((finding for result in results for finding in result.findings if is_it(finding)), None)
 
 
-def _merged(stated: Finding, told: Finding, how: Restated) -> Finding:
-    new = tuple(fact for fact in told.evidence if fact not in stated.evidence)
+def _merged(stated: Finding, restated: Finding, how: Restated) -> Finding:
+    new = tuple(fact for fact in restated.evidence if fact not in stated.evidence)
     return replace(
         stated,
-        outcome=min(stated.outcome, told.outcome, key=WORST_FIRST.index),
-        severity=min(stated.severity, told.severity, key=_GRAVEST_FIRST.index),
-        owner=min(stated.owner, told.owner, key=_OWNERS_FIRST.index),
+        outcome=min(stated.outcome, restated.outcome, key=WORST_FIRST.index),
+        severity=min(stated.severity, restated.severity, key=_GRAVEST_FIRST.index),
+        owner=min(stated.owner, restated.owner, key=_OWNERS_FIRST.index),
         message=f"{stated.message}; {how.citation}" if how.citation else stated.message,
         evidence=(*stated.evidence, *new),
-        blocks_jobs=stated.blocks_jobs or told.blocks_jobs,
+        blocks_jobs=stated.blocks_jobs or restated.blocks_jobs,
     ).with_remedy(_advised(stated, how))
 
 
 def _advised(stated: Finding, how: Restated) -> str:
-    """The remedy after the advice, unless it contains that already; a power cycle says that it is what the driver asks for."""
+    """The remedy after the advice, unless it contains that already; a power cycle notes that it is what the driver asks for."""
     request = "" if stated.code in _MACHINE_RESTARTED else how.request
     remedy = stated.remedy_of_any
     if how.request and not request and "power-cycle" in remedy:
@@ -110,20 +110,20 @@ def _with(result: CheckResult, stated: Finding, joined: Finding) -> CheckResult:
     return replace(result, findings=findings, outcome=worst((result.outcome, joined.outcome)))
 
 
-def _without(result: CheckResult, told: Finding, code: str) -> CheckResult:
+def _without(result: CheckResult, restated: Finding, code: str) -> CheckResult:
     """The result without that finding, its reason naming the code that reports it; the outcome stays.
 
-    Where it keeps findings of its own, the reason says of which GPU it is: a fault of one is not reported by another's.
+    Where it keeps findings of its own, the reason names its GPU: a fault of one is not reported by another's.
     """
-    if not any(finding is told for finding in result.findings):
+    if not any(finding is restated for finding in result.findings):
         return result
-    findings = tuple(finding for finding in result.findings if finding is not told)
+    findings = tuple(finding for finding in result.findings if finding is not restated)
     before = (result.reason or "").split("; ") if result.reason else []
     if findings:  # a fault of its own GPUs is not reported by that of another
-        clause = f"{_name(told.subject)}: {TOLD_BY} {code}"
+        clause = f"{_name(restated.subject)}: {REPORTED_BY} {code}"
         return replace(result, findings=findings, reason="; ".join(dict.fromkeys((*before, clause))))
     codes = dict.fromkeys((*_CODE.findall(result.reason or ""), code))
-    return replace(result, findings=findings, reason=f"{TOLD_BY} {', '.join(codes)}")
+    return replace(result, findings=findings, reason=f"{REPORTED_BY} {', '.join(codes)}")
 
 
 _CODE = re.compile(r"\b[a-z]\w*\.[a-z]\w+")
@@ -149,7 +149,7 @@ def run_checks(context: Context, checks: Iterable[Check]) -> tuple[CheckResult, 
     Never raises: a check that raises is ERROR, with the exception's text.
     """
     ran = [_run(context, check) for check in checks]
-    restated = tuple(one for _, told in ran for one in told)
+    restated = tuple(one for _, own in ran for one in own)
     results = join_restated(tuple(result for result, _ in ran), restated)
     return fit_results(results, platform_of(context.snapshot))
 

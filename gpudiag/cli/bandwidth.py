@@ -9,12 +9,12 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
+from gpudiag.cli.launch_status import await_status, share_report
 from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
 from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
-from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus
 from gpudiag.model.plan import BandwidthPlan, PreflightPlan
 
@@ -68,7 +68,7 @@ def _test(
         BandwidthRun(
             plan,
             store,
-            progress.say,
+            progress.announce,
             progress.warn,
             join_listeners(events.write, progress.show),
             python=options["python"],
@@ -76,13 +76,13 @@ def _test(
     ):
         with progress:
             report = run.run()
-        status = _tell(report, exit_status(report, PreflightPlan()), wanted, launch)
+        status = _share(report, exit_status(report, PreflightPlan()), wanted, launch)
         warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
     return status
 
 
-def _tell(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
+def _share(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
     from gpudiag.render.report_formats import render_json
 
     def document() -> str:

@@ -15,7 +15,7 @@ from gpudiag.errors import ExitStatus, UsageError
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _EPILOG = """\b
-Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell, 70 our bug,
+Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict, 70 our bug,
 130 interrupted, 141 the reader of the output went away, 143 terminated.
 Completion: eval "$(_GPUDIAG_COMPLETE=bash_source gpudiag)"  (or zsh_source)
 NO_COLOR and FORCE_COLOR are obeyed."""
@@ -54,13 +54,13 @@ COMMANDS = {
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Join the reports of many machines."),
     "history": LazyCommand("gpudiag.cli.history", "history", "Show stored runs, baselines and drift."),
     "explain": LazyCommand(
-        "gpudiag.cli.explain", "explain", "Say what a finding, an Xid or logs mean, and what to do."
+        "gpudiag.cli.explain", "explain", "Explain a finding, an Xid or logs, and what to do."
     ),
     "judge": LazyCommand(
         "gpudiag.cli.judge", "judge", "Say whether speeds that other programs measured are right."
     ),
     "lint": LazyCommand("gpudiag.cli.lint", "lint", "Find mistakes in training scripts before they run."),
-    "hang": LazyCommand("gpudiag.cli.hang", "hang", "Say why a running job hangs: which rank, which line."),
+    "hang": LazyCommand("gpudiag.cli.hang", "hang", "Find why a running job hangs: which rank, which line."),
     "serve": LazyCommand(
         "gpudiag.cli.serve", "serve", "Serve the GPUs live: a dashboard, an API, metrics, tests."
     ),

@@ -64,8 +64,8 @@ class Failure:
         """The lines, with sentences wrapped for a terminal; a word longer than a line stays whole."""
         from gpudiag.render.style import wrapped  # late, as traceback below: most commands never fail
 
-        told = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
-        return (*told, *self.trace)
+        lines = (line for text in self.sentences for line in wrapped(text, indent=_INDENT))
+        return (*lines, *self.trace)
 
 
 def describe_failure(error: BaseException) -> Failure:

@@ -42,7 +42,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
 
     Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
     nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where only its C functions
-    tell. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
+    show it. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
@@ -63,7 +63,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
                 watch_seconds=plan.watch,
                 deadline_seconds=plan.deadline_seconds,
             )
-            _tell(report, events)
+            _write_events(report, events)
         return print_hang(report, wanted)
     if pid is not None or plan.job_of is not None:
         raise UsageError(
@@ -73,7 +73,7 @@ def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitS
     return _hang_together(environment, plan, native=native, wanted=wanted)
 
 
-def _tell(report: HangReport, events: EventFile) -> None:
+def _write_events(report: HangReport, events: EventFile) -> None:
     """Write an event for each finding, and the outcome."""
     from gpudiag.model.run import EventKind, RunEvent
 
@@ -103,7 +103,7 @@ def _hang_together(
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.cli.launch import announce_place
-    from gpudiag.cli.together import await_status
+    from gpudiag.cli.launch_status import await_status
     from gpudiag.model.codec import to_document
     from gpudiag.runs.hang import look_here
     from gpudiag.runs.hang_merge import join_hang_sources
@@ -123,7 +123,7 @@ def _hang_together(
             deadline_seconds=plan.deadline_seconds,
         )
         own = EXIT_STATUSES[report.outcome]
-        if launch.tells:
+        if launch.is_reporter:
             collected = launch.collect(to_document(report), own)
             joined = join_hang_sources(collected.sources, limits, is_whole=collected.is_whole)
             status = print_hang(joined, wanted)

@@ -52,7 +52,7 @@ def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _C
 def keep_report(
     report: "CollectiveReport | TrainingReport", place: RankEnvironment | None, *, reporter: bool
 ) -> None:
-    """Write this machine's copy of a report over several machines; say where it is if it may differ from the others.
+    """Write this machine's copy of a report over several machines; print where it is if it may differ from the others.
 
     It does where hosts did not reach each other, and where rank 0, which usually reports, was lost.
     """

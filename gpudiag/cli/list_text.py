@@ -37,8 +37,8 @@ def render_list(
     if request.sources is None or len(request.sources) == 1:
         return render(snapshot, findings, candidates, style)
     # The part about the sources shows where they differ.
-    told_above = tuple(finding for finding in findings if finding.code != DISAGREEMENT.code)
-    return f"{render(snapshot, told_above, candidates, style)}\n{render_sources(snapshot, style)}"
+    above = tuple(finding for finding in findings if finding.code != DISAGREEMENT.code)
+    return f"{render(snapshot, above, candidates, style)}\n{render_sources(snapshot, style)}"
 
 
 def judge_free(snapshot: Snapshot) -> tuple[Finding, ...]:

@@ -111,7 +111,7 @@ def _print_free(snapshot: Snapshot, wanted: int, options: ListOptions) -> ExitSt
     status = snapshot.source("nvml")
     if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
         words = status.reason or status.state.value
-        raise SourceFailedError(f"NVML cannot say which GPUs are free: {words}", hint="see `gpudiag`")
+        raise SourceFailedError(f"which GPUs are free is unknown without NVML: {words}", hint="see `gpudiag`")
     findings = judge_free(snapshot)
     candidates = judge_availability(snapshot, findings)
     if options.as_json:

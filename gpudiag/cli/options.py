@@ -80,7 +80,7 @@ def deadline_option(
 ) -> Callable[[_Command], _Command]:
     """`--deadline SECONDS`: the longest wait for an answer; `more` is what the command adds to that.
 
-    `default` says in words what holds where there is no number.
+    `default`: in words, what applies where there is no number.
     """
     from gpudiag.model.option import (
         MAX_DEADLINE_SECONDS,

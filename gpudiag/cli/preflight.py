@@ -16,7 +16,7 @@ from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
 from gpudiag.cli.options import deadline_option, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.preflight_output import render_one, sayer, warn_strict, write_reports
+from gpudiag.cli.preflight_output import announcer, render_one, warn_strict, write_reports
 from gpudiag.cli.printing import print_result, warn, warn_unremembered
 from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import EventFile, events_option
@@ -37,7 +37,7 @@ Examples:
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
-Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 could not tell."""
+Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict."""
 
 
 def _reports(
@@ -102,7 +102,7 @@ def _reports(
 def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) -> ExitStatus:
     """May this machine train? If not: which part is to blame, who must act, and what to do.
 
-    Never PASS without having looked. GPUs that others use are left alone, and said so.
+    Never PASS without having looked. GPUs that others use are left alone, and listed as such.
     """
     wanted, reports = _destinations(wanted, options["reports"], reason=options["reason"])
     plan = plan_from(PreflightPlan, options)
@@ -128,7 +128,7 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
 
     with (
         EventFile(options["events"]) as events,
-        Preflight(plan, surroundings, sayer(plan), warn, events.write) as run,
+        Preflight(plan, surroundings, announcer(plan), warn, events.write) as run,
     ):
         report = run.run(started)
         # The verdict is printed, whatever happens to files and history.

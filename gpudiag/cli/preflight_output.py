@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpudiag.cli.launch_status import await_status, share_report
 from gpudiag.cli.printing import warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile
-from gpudiag.cli.together import await_status, share_report
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report
@@ -61,7 +61,7 @@ def warn_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> None
         warn(words)
 
 
-def sayer(plan: PreflightPlan) -> Callable[[str], None]:
+def announcer(plan: PreflightPlan) -> Callable[[str], None]:
     """A function that announces each step and its cost: on a terminal, or where steps take minutes."""
     loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
     return warn if loud else lambda _: None
@@ -102,7 +102,9 @@ def _look(
 ) -> ExitStatus:
     with (
         EventFile(options["events"]) as events,
-        Preflight(plan, surroundings, sayer(plan) if launch.tells else _hush, warn, events.write) as run,
+        Preflight(
+            plan, surroundings, announcer(plan) if launch.is_reporter else _hush, warn, events.write
+        ) as run,
     ):
         report = run.run(started)
         own = exit_status(report, plan)

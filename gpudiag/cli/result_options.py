@@ -91,7 +91,8 @@ def read_wanted(options: dict[str, Any]) -> Wanted:
     if len({name for _, name in asked}) > 1:
         flags = " and ".join(flag for flag, _ in asked)
         raise UsageError(
-            f"{flags} contradict each other: both say what to print", hint="--output FILE keeps the document"
+            f"{flags} contradict each other: both choose what to print",
+            hint="--output FILE keeps the document",
         )
     chosen = asked[0][1] if asked else TEXT
     if verbose and chosen != TEXT:

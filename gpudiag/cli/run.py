@@ -18,7 +18,7 @@ Examples:
   srun gpudiag run --verdict run-%h.json -- torchrun ... train.py
   gpudiag run --stall-after 90s --on-stall kill -- python train.py
 The job's output is its own; gpudiag's messages go to standard error, with
-`gpudiag:` before it. docs/run.md says what is watched, and how."""
+`gpudiag:` before it. docs/run.md describes what is watched, and how."""
 
 
 class _CommandBehindSeparator(click.Command):
@@ -59,7 +59,7 @@ class _CommandBehindSeparator(click.Command):
     is_flag=True,
     help="Let torch end a rank that puts NaN into a collective of NCCL: TORCH_NCCL_NAN_CHECK, which costs a kernel for each.",
 )
-@click.option("--quiet", is_flag=True, help="Say nothing about a job that ends well, or has no ranks.")
+@click.option("--quiet", is_flag=True, help="Print nothing about a job that ends well, or has no ranks.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGUMENTS]...")
 @click.pass_context
 def run(
@@ -71,12 +71,12 @@ def run(
     quiet: bool,
     words: tuple[str, ...],
 ) -> int:
-    """Run a job as it is, and say why it hung, crawled or died.
+    """Run a job as it is, and report why it hung, crawled or died.
 
     COMMAND is whatever starts the job: torchrun, srun, mpirun, accelerate launch, deepspeed, python. It keeps its
     output, its input, its terminal and its signals, and its exit status is the one of this command; torch's flight
-    recorder and its ranks' exceptions are switched on for it. An agent beside it sees its steps from outside, tells a stall
-    with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job continues.
+    recorder and its ranks' exceptions are switched on for it. An agent beside it sees its steps from outside, reports a
+    stall with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job continues.
     """
     from gpudiag.checks.job.stall_rule import parse_stall_rule
     from gpudiag.runs.job_run.process import exit_as
@@ -90,7 +90,7 @@ def run(
         kill_on_stall=on_stall == "kill",
         nan_check=nan_check,
     )
-    return exit_as(run_job(plan, _Teller(quiet=quiet, kills=plan.kill_on_stall)).wait_status)
+    return exit_as(run_job(plan, _Printer(quiet=quiet, kills=plan.kill_on_stall)).wait_status)
 
 
 def _command(context: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _path(name: str | None) -> Path | None:
     return Path(name.replace("%h", os.uname().nodename.partition(".")[0]))
 
 
-class _Teller:
+class _Printer:
     """Prints verdicts on standard error."""
 
     def __init__(self, *, quiet: bool, kills: bool) -> None:

@@ -108,7 +108,7 @@ class ProgressLine:
             name, outcome = event.strategy.strategy, event.strategy.outcome.value
             self._write(f"{event.done} of {event.planned}: {name} {outcome}")
 
-    def say(self, sentence: str) -> None:
+    def announce(self, sentence: str) -> None:
         """Print what comes next, in a line that stays, on a terminal only: scripts need none."""
         if self._stream is not None:
             self.warn(sentence)
@@ -154,8 +154,8 @@ def events_option(command: _Command) -> _Command:
 def join_listeners(*listeners: Callable[[RunEvent], None]) -> Callable[[RunEvent], None]:
     """One listener that passes each event to all of them in turn."""
 
-    def tell(event: RunEvent) -> None:
+    def pass_on(event: RunEvent) -> None:
         for listener in listeners:
             listener(event)
 
-    return tell
+    return pass_on

@@ -73,7 +73,7 @@ Ctrl-C) it ends its runs and exits 0."""
 @click.option(
     "--kubelet-socket",
     metavar="PATH",
-    help="Where the kubelet tells which pods use the GPUs; off: do not ask.",
+    help="The kubelet's socket, which lists the pods that use the GPUs; off: do not ask.",
 )
 def serve(**options: Any) -> ExitStatus:
     """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.

@@ -24,7 +24,7 @@ _AGAIN_SECONDS = 0.02
 _PATIENCE_SECONDS = 5.0  # an import from a disk that hangs may never end
 _IMPORTING = "<frozen importlib"
 
-_tell_of_dropped = sys.unraisablehook
+_report_dropped = sys.unraisablehook
 _since: dict[int, float] = {}  # when a signal came first that waits for an import
 
 
@@ -89,7 +89,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 def _send_dropped_again(dropped: UnraisableHookArgs) -> None:
     if dropped.exc_type not in _SIGNALS:
-        _tell_of_dropped(dropped)
+        _report_dropped(dropped)
         return
     _since.setdefault(_SIGNALS[dropped.exc_type], time.monotonic())
     _send_soon()

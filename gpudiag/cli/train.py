@@ -50,7 +50,7 @@ FRAMEWORKS = ("torch", "deepspeed", "horovod", "accelerate", "tensorflow")
     metavar="PATH",
     help="Run the ranks in your job's interpreter; tensorflow=PATH for one framework alone.",
 )
-@click.option("--advise", is_flag=True, help="Say which strategy suits this machine; run nothing.")
+@click.option("--advise", is_flag=True, help="Name the strategy that suits this machine; run nothing.")
 @click.option("--parameters", metavar="N", help="With --advise: size of your model, such as 350M or 7B.")
 @click.option(
     "--no-master-weights", is_flag=True, help="With --advise: bfloat16 alone, without float32 weights."

@@ -1,4 +1,4 @@
-"""Verifies each timed buffer after the operation, counts wrong elements, and says what must have happened to them.
+"""Verifies each timed buffer after the operation, counts wrong elements, and diagnoses what must have happened to them.
 
 Every contribution is known exactly, so each fault of the catalogue predicts what would be found: a
 result without one rank's data, or with one rank's data from another place. The first prediction that
@@ -17,11 +17,11 @@ from gpudiag.collectives.results import Diagnosis, RankCase, WrongBuffer, WrongE
 from gpudiag.model.codec import encode
 from gpudiag.model.operation import OPERATIONS, Block
 
-# --- what wrong data tells
+# --- what wrong data shows
 
 # Enough wrong elements to be sure: the data repeats by chance once in hundreds of elements.
 _SAMPLE_ELEMENTS = 24
-# Fewer wrong elements in a row do not tell one displacement from another.
+# Fewer wrong elements in a row fit several displacements.
 _FEWEST_FOR_DISPLACEMENT = 4
 _FEWEST_FOR_SUMS = 2
 # How far from its place displaced data is looked for: a few rounds, any block, any small shift.
@@ -379,7 +379,7 @@ class Inspector:
         if self._tally.described_buffers > _DESCRIBED_BUFFERS:
             return
         start = part * buffers.part_elements
-        told = WrongBuffer(
+        described = WrongBuffer(
             rank=self._group.rank,
             case=self._index,
             iteration=round_number,
@@ -395,4 +395,4 @@ class Inspector:
             ),
             diagnosis=diagnose(self._pattern, self._case.reduce, block, round_number, found, offsets),
         )
-        self._group.progress.emit({"kind": "wrong_buffer", **encode(told)})
+        self._group.progress.emit({"kind": "wrong_buffer", **encode(described)})

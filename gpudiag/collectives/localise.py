@@ -101,7 +101,7 @@ NODES_AT_LEAST = 4  # of three, two that are slow with each other leave no usual
 # flagged below 0.9); gloo's exchanges vary with the load of the processors that it runs on.
 SLOW_SHARE = {"nccl": 0.9, "gloo": 0.6}
 # Robust standard deviations below the usual speed: 1.4826 times the median deviation is one of them where values are
-# normally distributed, and five of them leave one healthy exchange in three millions. Few nodes say little about that:
+# normally distributed, and five of them leave one healthy exchange in three millions. Of few nodes the deviation is uncertain:
 # below the last share an exchange is slow however much the others differ.
 _DEVIATIONS = 5 * 1.4826
 _ANYHOW_SHARE = 0.75
@@ -168,7 +168,7 @@ class Usual:
 
 
 class Localiser:
-    """Chooses who exchanges data with whom, round by round, and says in the end what stands out."""
+    """Plans the exchange rounds and names the suspects."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The entry point of a rank of a localisation: exchange data with the ranks that rank 0 names, round by round.
 
-All that the ranks say to each other goes through the store of their rendezvous: a group of all ranks would break with
+All messages between the ranks go through the store of their rendezvous: a group of all ranks would break with
 the first bad link.
 """
 
@@ -64,7 +64,7 @@ class LineResult:
 
 
 def failed_line(words: str) -> LineResult:
-    """The result of exchanges that did not come to an end; `words` say what happened."""
+    """The result of exchanges that did not finish; `words`: what happened."""
     reason = Missing(MissingReason.TIMED_OUT, words)
     return LineResult(reason, reason, reason)
 
@@ -284,8 +284,8 @@ class _Exchanger:
 
 # --- the rank
 
-# Of so many exchanges all are told; of more, those of the suspects.
-_TOLD_EXCHANGES = 1000
+# Of so many exchanges all are in the result; of more, those of the suspects.
+_MAX_EXCHANGES = 1000
 _LOOPBACK = "127.0.0.1"
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's own file and line
 _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
@@ -329,17 +329,17 @@ def _open_store(meeting: Store, nodes: Sequence[Node], rank: int) -> Store:
 
 
 class _Board:
-    """What ranks tell each other, by topic and number, in the store of their rendezvous."""
+    """The messages between ranks, by topic and number, in the store of their rendezvous."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def put(self, topic: str, number: int, value: Any) -> None:
-        """Tell a JSON value, once."""
+        """Write a JSON value, once."""
         self.store.set(f"localise/{topic}/{number}", json.dumps(value))
 
     def get(self, topic: str, number: int) -> Any:
-        """The value, after waiting until a rank has told it."""
+        """The value, after waiting until a rank has written it."""
         return json.loads(self.store.get(f"localise/{topic}/{number}"))
 
 
@@ -362,13 +362,13 @@ class _Member:
     def follow(self) -> None:
         """Take part in all rounds that rank 0 names."""
         number = 1
-        while (told := self._board.get("round", number)) is not None:
-            self.take_part(decode(Round, told["round"]), told["in_turn"], told["seconds"])
+        while (message := self._board.get("round", number)) is not None:
+            self.take_part(decode(Round, message["round"]), message["in_turn"], message["seconds"])
             number += 1
         self._board.put("left", self._rank, True)
 
     def take_part(self, current: Round, in_turn: bool, seconds: float) -> None:
-        """Exchange data with this rank's partners in that round, about so long with each, and tell the results."""
+        """Exchange data with this rank's partners in that round, about `seconds` with each, and write the results."""
         self._progress.enter_stage(MEASURE)  # again: a round is progress, and idle ranks wait for theirs
         own = [
             (place, pair)
@@ -384,8 +384,8 @@ class _Member:
             if self._node == pair[0]:
                 self._board.put(_topic(current, pair), self._rail, encode(result))
 
-    def tell_round(self, number: int) -> None:
-        """Report to the agent that this round is over."""
+    def report_round(self, number: int) -> None:
+        """Report to the agent that this round has ended."""
         self._progress.emit({"kind": "round", "round": number})
 
     def _measure(self, current: Round, pairs: Sequence[Pair], seconds: float) -> list[LineResult]:
@@ -440,11 +440,11 @@ class _Leader:
         rounds = 0
         while (current := self._localiser.next_round()) is not None:
             rounds = current.number
-            told = {"round": encode(current), "in_turn": self._in_turn, "seconds": self._line_seconds}
-            self._board.put("round", rounds, told)
+            message = {"round": encode(current), "in_turn": self._in_turn, "seconds": self._line_seconds}
+            self._board.put("round", rounds, message)
             self._member.take_part(current, self._in_turn, self._line_seconds)
             self._localiser.add(self._collect(current))
-            self._member.tell_round(rounds)
+            self._member.report_round(rounds)
         self._board.put("round", rounds + 1, None)
         for rank in range(1, self._world_size):  # else the store could be gone before they have read that
             self._board.get("left", rank)
@@ -453,25 +453,25 @@ class _Leader:
     def _collect(self, current: Round) -> Iterator[Exchange]:
         for pair in current.pairs:
             for rail in range(rails_of(pair, self._nodes)):
-                told = decode(LineResult, self._board.get(_topic(current, pair), rail))
+                line = decode(LineResult, self._board.get(_topic(current, pair), rail))
                 yield Exchange(
                     round_number=current.number,
                     phase=current.phase,
                     nodes=pair,
                     rail=rail,
-                    bytes_per_second=told.bytes_per_second,
-                    typical_seconds=told.typical_seconds,
-                    tail_seconds=told.tail_seconds,
-                    sent_again=told.sent_again,
+                    bytes_per_second=line.bytes_per_second,
+                    typical_seconds=line.typical_seconds,
+                    tail_seconds=line.tail_seconds,
+                    sent_again=line.sent_again,
                 )
 
     def _conclude(self, rounds: int, seconds: float) -> Localisation:
         suspects = self._localiser.conclude()
         exchanges, usual = self._localiser.exchanges, self._localiser.usual
         suspected = {node for suspect in suspects for node in suspect.nodes}
-        told = exchanges
-        if len(exchanges) > _TOLD_EXCHANGES:
-            told = tuple(one for one in exchanges if suspected & set(one.nodes))[:_TOLD_EXCHANGES]
+        kept = exchanges
+        if len(exchanges) > _MAX_EXCHANGES:
+            kept = tuple(one for one in exchanges if suspected & set(one.nodes))[:_MAX_EXCHANGES]
         return Localisation(
             nodes=self._nodes,
             rounds=rounds,
@@ -480,7 +480,7 @@ class _Leader:
             usual_bytes_per_second=_NOT_USUAL if usual is None else usual.bytes_per_second,
             usual_tail_seconds=_NOT_USUAL if usual is None else usual.tail_seconds,
             suspects=suspects,
-            exchanges=told,
+            exchanges=kept,
         )
 
 

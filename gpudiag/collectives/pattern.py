@@ -10,7 +10,7 @@ of 32 and 64 bits stay in range; 8-bit ones wrap around modulo 256, which is exa
 Where the dtype has room, no entry of T is zero and no two are alike: then a contribution that is
 dropped, counted twice or taken from another rank changes every single element of a sum. Narrow
 dtypes with very many ranks have no such room (bfloat16 counts to 256); there it changes a part of
-the elements. Data that is only moved may have any bits, so that it tells which rank it is from.
+the elements. Data that is only moved may have any bits, so that it identifies the rank it is from.
 
 A rank's data is one long sequence: the table entry at h(position) + rank. Block b of round k starts
 a little later in it than block 0 of round 0, so that a new round costs a copy and nothing is
@@ -101,7 +101,7 @@ def _is_prime(number: int) -> bool:
 class Table:
     """T and E for one dtype, reduction and world size; both have the same prime length.
 
-    `distinct` says that no entry of T is zero and no two are alike.
+    `distinct`: no entry of T is zero, and no two are alike.
     """
 
     values: tuple[int, ...]

@@ -69,7 +69,7 @@ class ProcessGroup:
     """The process group of all ranks, seen from one of them.
 
     Every collective goes through `run`, so that the side channel knows what the rank is about to
-    enter before it does: a rank that hangs can no longer say so.
+    enter before it does: a rank that hangs can no longer report it.
     """
 
     def __init__(self, rank: int, world_size: int, device: torch.device, progress: Progress) -> None:

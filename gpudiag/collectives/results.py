@@ -38,7 +38,7 @@ class Diagnosis:
     """What must have happened to give just this wrong data.
 
     `kind`: flipped, dropped, duplicated, replaced, stale, misplaced, shifted, summed or unknown. `source` is
-    the rank whose data is concerned, None where the wrong data does not tell; `distance` is in
+    the rank whose data is concerned, None if the wrong data does not show it; `distance` is in
     rounds (stale, negative: older), blocks (misplaced) or elements (shifted).
     """
 
@@ -98,21 +98,21 @@ class EarlyExit:
 
 
 def merge_ranks(
-    case: Case, told: Sequence[RankCase], world_size: int, *, one_clock: bool = True
+    case: Case, ranks: Sequence[RankCase], world_size: int, *, one_clock: bool = True
 ) -> CollectiveResult:
     """The result of a case, from every rank's RankCase.
 
     The time of an iteration is that of its slowest rank: only then is the operation done.
     `one_clock`: all ranks ran on one machine.
     """
-    slowest = [max(times) for times in zip(*(rank.times_nanoseconds for rank in told), strict=True)]
-    everything = [time for rank in told for time in rank.times_nanoseconds]
+    slowest = [max(times) for times in zip(*(rank.times_nanoseconds for rank in ranks), strict=True)]
+    everything = [time for rank in ranks for time in rank.times_nanoseconds]
     p50 = statistics.median(slowest) * _SECONDS_PER_NANOSECOND
     algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50)
-    isolated = [max(times) for times in zip(*(rank.isolated_nanoseconds for rank in told), strict=True)]
-    measured = sum(rank.measure_seconds for rank in told)
-    verifying = sum(rank.verify_seconds for rank in told)
-    verified, verified_iterations, wrong_elements = _verification(case, told, one_clock=one_clock)
+    isolated = [max(times) for times in zip(*(rank.isolated_nanoseconds for rank in ranks), strict=True)]
+    measured = sum(rank.measure_seconds for rank in ranks)
+    verifying = sum(rank.verify_seconds for rank in ranks)
+    verified, verified_iterations, wrong_elements = _verification(case, ranks, one_clock=one_clock)
     return CollectiveResult(
         op=case.op,
         reduce=_MOVES_DATA if case.reduce is None else case.reduce,
@@ -121,7 +121,7 @@ def merge_ranks(
         elements=case.elements,
         in_place=case.in_place,
         unaligned=case.unaligned,
-        iterations=told[0].operations,
+        iterations=ranks[0].operations,
         time_p50_seconds=p50,
         time_p99_seconds=nearest_rank(slowest, 0.99) * _SECONDS_PER_NANOSECOND,
         time_average_seconds=statistics.fmean(everything) * _SECONDS_PER_NANOSECOND,
@@ -137,33 +137,33 @@ def merge_ranks(
 
 
 def _verification(
-    case: Case, told: Sequence[RankCase], *, one_clock: bool
+    case: Case, ranks: Sequence[RankCase], *, one_clock: bool
 ) -> tuple[Reading[bool], int, Reading[int]]:
     """Whether the data was right, the number of verified iterations, and the number of wrong elements."""
-    iterations = min(rank.verified_iterations for rank in told)
+    iterations = min(rank.verified_iterations for rank in ranks)
     if not iterations:
         return NOT_ASKED, 0, NOT_ASKED
     if case.op == BARRIER:
-        passed = find_early_exit(told) is not None
+        passed = find_early_exit(ranks) is not None
         return (not passed, iterations, 0) if one_clock else (_MANY_CLOCKS, 0, _MANY_CLOCKS)
-    wrong = sum(rank.wrong_elements for rank in told)
+    wrong = sum(rank.wrong_elements for rank in ranks)
     return wrong == 0, iterations, wrong
 
 
-def find_early_exit(told: Sequence[RankCase]) -> EarlyExit | None:
+def find_early_exit(ranks: Sequence[RankCase]) -> EarlyExit | None:
     """The first time that a rank left a barrier before every rank had entered; None if none did.
 
     Both times are readings of one clock right around the call. A rank that is preempted on either side
     of it seems to enter earlier or to leave later than it did, never the other way round.
     """
-    entered = zip(*(rank.entered_nanoseconds for rank in told), strict=True)
-    left = zip(*(_left(rank) for rank in told), strict=True)
+    entered = zip(*(rank.entered_nanoseconds for rank in ranks), strict=True)
+    left = zip(*(_left(rank) for rank in ranks), strict=True)
     for iteration, (ins, outs) in enumerate(zip(entered, left, strict=True)):
         last_in, first_out = max(ins), min(outs)
         if first_out < last_in:
             return EarlyExit(
-                told[outs.index(first_out)].rank,
-                told[ins.index(last_in)].rank,
+                ranks[outs.index(first_out)].rank,
+                ranks[ins.index(last_in)].rank,
                 iteration,
                 (last_in - first_out) * _SECONDS_PER_NANOSECOND,
             )

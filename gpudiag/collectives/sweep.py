@@ -251,8 +251,8 @@ class SweepRunner:
             self._iteration += len(buffers)
         if self._group.device.type == "cuda" and case.op != BARRIER:
             self._measure_isolated(case, predicted_seconds)
-        told = self._tally.freeze(self._group.rank, index)
-        self._group.progress.emit({"kind": "rank_case", **encode(told)})
+        result = self._tally.freeze(self._group.rank, index)
+        self._group.progress.emit({"kind": "rank_case", **encode(result)})
 
     def _prepare_pattern(self, case: Case) -> None:
         """Build the pattern of this operation and dtype, for its largest case, unless it is there already."""
@@ -299,8 +299,8 @@ class SweepRunner:
             [chosen.warmup, chosen.iterations, left_out]
         )
         if self._left_out and self._group.rank == 0:
-            told = {"cases": self._left_out, "size_bytes": case.size_bytes, "seconds": operation_seconds}
-            self._group.progress.emit({"kind": "left_out", "op": case.op, **told})
+            report = {"cases": self._left_out, "size_bytes": case.size_bytes, "seconds": operation_seconds}
+            self._group.progress.emit({"kind": "left_out", "op": case.op, **report})
         return Repeats(warmup, iterations)
 
     def _count_left_out(self, case: Case, operation_seconds: float) -> int:

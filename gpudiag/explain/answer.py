@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import BinaryIO
 
+from gpudiag.explain.classifier import Classifier
 from gpudiag.explain.files import LogLines, LogRefused, open_lines
 from gpudiag.explain.log import Found, LogFacts, Raised, is_cut, read_facts
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.nccl.reader import NcclReader
 from gpudiag.explain.nccl.report import report_nccl
 from gpudiag.explain.no_failure import NOTHING_WRONG
-from gpudiag.explain.run_words import RunWords, is_run_verdict, with_run_words
-from gpudiag.explain.shapes import Classifier
+from gpudiag.explain.run_reports import RunReports, is_run_verdict, with_run_reports
 from gpudiag.explain.verdict import judge
 from gpudiag.model.explanation import (
     LogExplanation,
@@ -50,7 +50,7 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
     """What is recognised in logs; hardware comes before other causes, causes before symptoms, then the earliest."""
     logs: list[LogRead] = []
     facts: list[tuple[str, LogFacts]] = []
-    nccl, words, classifier = NcclReader(), RunWords(), Classifier()
+    nccl, words, classifier = NcclReader(), RunReports(), Classifier()
     for name, lines in sources:
         read, shown = _read(name, lines, nccl, words, classifier)
         logs.append(read)
@@ -69,12 +69,12 @@ def explain_logs(sources: Iterable[tuple[str, Source]]) -> LogExplanation:
 
 
 def _verdict(
-    logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None, words: RunWords
+    logs: list[LogRead], facts: list[tuple[str, LogFacts]], nccl: NcclLog | None, words: RunReports
 ) -> Verdict | None:
     """Who failed first; None where there was not a line to judge by."""
     if not any(log.lines_read for log in logs):
         return None
-    verdict, refused = with_run_words(judge(facts), words), sum(log.refused is not None for log in logs)
+    verdict, refused = with_run_reports(judge(facts), words), sum(log.refused is not None for log in logs)
     findings = nccl.findings if nccl is not None else ()
     if verdict.kind is VerdictKind.ONLY_ECHOES and (
         apart := [one for one in findings if one.code in _KEEPS_APART]
@@ -92,9 +92,9 @@ def _verdict(
     elif findings:
         first, more = findings[0], len(findings) - 1
         others = f", and {more} more" if more else ""
-        said = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
+        sentence = f"No failure found, but NCCL's lines show {len(findings)} thing{'s' * (more > 0)} to fix: {first.message[:330]} ({first.code}){others}."
         rest = verdict.sentence.removeprefix(NOTHING_WRONG).strip()
-        verdict = replace(verdict, sentence=f"{said} {rest}".strip())
+        verdict = replace(verdict, sentence=f"{sentence} {rest}".strip())
     elif any(shown.is_cut for _, shown in facts) and not any(shown.done_at for _, shown in facts):
         cut = next(name for name, shown in facts if shown.is_cut)
         verdict = replace(
@@ -131,7 +131,7 @@ def _of_nccl(verdict: Verdict, finding: NcclFinding) -> Verdict:
 
 
 def _read(
-    name: str, lines: Source, nccl: NcclReader, words: RunWords, classifier: Classifier
+    name: str, lines: Source, nccl: NcclReader, words: RunReports, classifier: Classifier
 ) -> tuple[LogRead, LogFacts | None]:
     if isinstance(lines, LogRefused):
         return LogRead(name, 0, refused=str(lines)), None
@@ -223,7 +223,7 @@ def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list
         for sighting in sightings
         if sighting.role is not Role.SYMPTOM and ANY_CAUSE not in follows[sighting.explanation.topic]
     ]
-    told: list[Sighting] = []
+    ordered: list[Sighting] = []
     for sighting in sightings:
         topic = sighting.explanation.topic
         origin = next((other for other in follows[topic] if other in topics), None)
@@ -231,8 +231,8 @@ def _echoes_last(sightings: list[Sighting], unknown: list[UnknownError]) -> list
             origin = next((root for root in roots if root != topic), None)
             if origin is None and unknown and unknown[0].where:
                 origin = "the unknown error"
-        told.append(sighting if origin is None else replace(sighting, role=Role.SYMPTOM, follows=origin))
-    return sorted(told, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
+        ordered.append(sighting if origin is None else replace(sighting, role=Role.SYMPTOM, follows=origin))
+    return sorted(ordered, key=lambda sighting: (_ORDER.index(sighting.role), sighting.follows is not None))
 
 
 def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[UnknownError]:
@@ -245,15 +245,15 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
                 continue
             last[name, raised.stream] = raised
             counts[_shape(raised.text)] = counts.get(_shape(raised.text), 0) + 1
-    told: dict[str, UnknownError] = {}
+    errors: dict[str, UnknownError] = {}
     for (name, stream), raised in last.items():
         error = UnknownError(
             text=shorten_text(mask_text(raised.text), 500), log=name, line=raised.number, count=counts[_shape(raised.text)], where=shorten_text(mask_text(raised.where), 300),
             rank=stream, meaning=meaning_of(raised.text),
         )  # fmt: skip
-        told.setdefault(_shape(raised.text), error)
-    if told or has_cause:
-        return sorted(told.values(), key=lambda error: error.line)
+        errors.setdefault(_shape(raised.text), error)
+    if errors or has_cause:
+        return sorted(errors.values(), key=lambda error: error.line)
     for name, shown in facts:
         line = shown.last_error
         if line is not None and not shown.found and not shown.went_on(line.number):

@@ -28,7 +28,7 @@ _ENDED_LINES = 5  # from the end of a log, within which an error may be why it e
 _JUST_BEFORE = 20  # lines before a launcher's first report, within which an error may be what it reports
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _SIGNALS = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -9: "SIGKILL", -11: "SIGSEGV"}
-# Exceptions that only say that another process has gone, or was waited for in vain.
+# Exceptions that only report that another process has gone, or that a wait for it timed out.
 _ECHO = re.compile(
     r"[Cc]onnection (?:was )?(?:closed|reset|aborted|refused)|Broken pipe|remote process exited|communicator was aborted|"
     r"Timed out waiting|ChildFailedError|SignalException|got signal: |Rendezvous\w*Error|Failed to recv, got 0 bytes|DistNetworkError|"
@@ -45,7 +45,7 @@ _ECHO = re.compile(
 _ANYWHERE = re.compile(
     r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|\w*[Tt]imeout)\b"
 )
-# Of what NCCL and the launchers report, that which says that another process has gone.
+# Reports of NCCL and the launchers that another process has gone.
 _OF_OTHERS = re.compile(
     r"RemoteError|remote (?:process|peer)|[Cc]onnection (?:closed|reset|refused)|aborted|[Ww]atchdog|[Tt]imed? ?out|Broken pipe|timeout"
 )
@@ -67,7 +67,7 @@ _FOREIGN = re.compile(
 )
 
 
-# An error whose own words say that the program does without, or tries again.
+# An error whose own text reports that the program does without, or tries again.
 _GOES_ON = re.compile(
     r"\b(?:[Cc]ontinuing|[Rr]etrying|[Ww]ill (?:be )?retr(?:y|ied)|[Ff]alling back|[Nn]on-fatal|[Nn]ot fatal|[Hh]armless|[Ii]gnoring)\b"
 )
@@ -88,7 +88,7 @@ class Standing(IntEnum):
 
     MACHINE = 0
     CAUSE = 1
-    ENDED = 2  # a rank was ended, and nothing says why
+    ENDED = 2  # a rank was ended, and no line gives the reason
     LINK = 3
     OUTSIDE = 4  # a scheduler or a person
     UNKNOWN = (
@@ -117,7 +117,7 @@ class Event:
     attempt: int
     where: str = ""
     count: int = 1
-    quality: int = 0  # 0 says what is wrong; 1 less so; 2 only that something is
+    quality: int = 0  # 0 names what is wrong; 1 less clearly; 2 only that something is wrong
     is_driver: bool = False  # an Xid or SXid
     code: int | None = None  # of an exit
     quote: str = ""  # the words of the log, where the text is not them
@@ -148,7 +148,7 @@ def events_of(job: Identities) -> list[Event]:
         found += _last_error(job, log, number)
     exits = _exits(job, found)
     tables = {log.name for log in job.logs if log.facts.of_ranks.exits}
-    found = [  # a line that only says that some rank was ended says less than the launcher's table
+    found = [  # the launcher's table has more than a line that only reports that some rank was ended
         event
         for event in found
         if event.standing is not Standing.ENDED
@@ -204,7 +204,7 @@ def _quality_of(topic: str, found: Found) -> int:
     if found.failure is None:
         return 0 if found.role is Role.HARDWARE else 1
     if topic == "launch.interrupted":
-        return 3  # what a scheduler reports of the same moment says more
+        return 3  # a scheduler's report of the same moment has more
     if topic in ("launch.ended_from_outside", "slurm.cancelled"):
         return 2
     return 1 if found.failure.generic or found.failure.weak or ANY_CAUSE in found.failure.follows else 0
@@ -216,8 +216,8 @@ def _standing(
     failure = found.failure
     if failure is not None and failure.harmless:
         return Standing.OUTLIVED
-    is_told_late = failure is not None and failure.at_info and not failure.weak
-    if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_told_late):
+    is_reported_late = failure is not None and failure.at_info and not failure.weak
+    if facts.done_at > last or (facts.went_on(last, at, speaker) and not is_reported_late):
         return Standing.OUTLIVED
     if topic in _UNKNOWN_TOPICS:
         return Standing.ECHO if _OF_OTHERS.search(found.excerpt) else Standing.UNKNOWN
@@ -269,8 +269,8 @@ def _standing_of_raised(raised: Raised) -> Standing:
 
 def _origins(facts: LogFacts) -> list[Raised]:
     """The exceptions that only an echo was raised from, such as that of a process group that is taken down."""
-    told = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
-    return [raised for raised in facts.inner if raised.text not in told and not _ECHO.search(raised.text)]
+    reported = {raised.inner_text for raised in facts.raised if not _ECHO.search(raised.text)}
+    return [raised for raised in facts.inner if raised.text not in reported and not _ECHO.search(raised.text)]
 
 
 def _of_raised(
@@ -324,7 +324,7 @@ def is_foreign(line: LogLine) -> bool:
 
 
 def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
-    """The last line that calls itself an error, where the log ends with it or a launcher says that a rank failed."""
+    """The last line that calls itself an error, where the log ends with it or a launcher reports that a rank failed."""
     line = log.facts.last_error
     if line is None or log.facts.raised or log.facts.went_on(line.number):
         return []
@@ -351,30 +351,30 @@ def _last_error(job: Identities, log: LogOfJob, number: int) -> list[Event]:
 
 
 def _exits(job: Identities, found: list[Event]) -> list[Event]:
-    """Ranks whose end a launcher tells, and that say nothing themselves."""
-    telling = {
+    """Ranks whose end a launcher reports, and that print no error themselves."""
+    with_error = {
         event.rank
         for event in found
         if event.rank is not None and event.standing <= Standing.ECHO and not event.is_driver
     }
-    told: dict[int | tuple[str, int | None], Event] = {}
+    exits: dict[int | tuple[str, int | None], Event] = {}
     for number, log in enumerate(job.logs):
         shown = log.facts.of_ranks
         for gone in shown.exits:
             if gone.code in (None, 0, -15, 143, -2) or (gone.pid in shown.stopped_pids and gone.code == -9):
                 continue
             rank = _rank_of_exit(job, log, gone)
-            if rank in telling or (gone.code is not None and gone.code > 0 and rank is None):
+            if rank in with_error or (gone.code is not None and gone.code > 0 and rank is None):
                 continue
             key = (
                 rank
                 if rank is not None
                 else (gone.host or log.host, gone.local_rank if gone.local_rank is not None else gone.task)
             )
-            told.setdefault(key, _exit(job, log, number, gone, rank))
+            exits.setdefault(key, _exit(job, log, number, gone, rank))
             if gone.is_first and gone.rank is not None:
-                told[key] = _exit(job, log, number, gone, rank)
-    return list(told.values())
+                exits[key] = _exit(job, log, number, gone, rank)
+    return list(exits.values())
 
 
 def _exit(job: Identities, log: LogOfJob, number: int, gone: Exit, rank: int | None) -> Event:
@@ -425,7 +425,7 @@ def on_calendar(at: datetime, whole: datetime | None, dated: datetime | None) ->
 
 
 def _after_waiting(found: list[Event]) -> list[Event]:
-    """The events, with those set aside that a rank shows after it had waited for another rank in vain.
+    """The events, with those set aside that a rank shows after its wait for another rank timed out.
 
     What a rank meets while it is taken down after a timeout is no reason for that timeout.
     """
@@ -541,7 +541,7 @@ def _follows(event: Event, topics: set[str]) -> bool:
 
 
 def _span(job: Identities) -> tuple[datetime | None, datetime | None]:
-    """When the job's own logs begin, and when the last step was told."""
+    """When the job's own logs begin, and when the last step was logged."""
     own = [(log, step) for log in job.logs if (step := log.facts.last_step) is not None]
     dated = [
         at for log in job.logs for at in (log.facts.first_at, log.facts.last_at) if at and at.year > ANY_YEAR

@@ -221,7 +221,7 @@ def _is_log_by_head(path: Path, is_dump: Callable[[bytes], bool]) -> bool:
 def log_files(folder: Path, is_dump: Callable[[bytes], bool]) -> tuple[list[Path], int]:
     """The files of a folder that may be logs, by name, and how many others there are; hidden ones are skipped.
 
-    A folder in it that cannot be read stands among the files: opened, it says why.
+    A folder in it that cannot be read is among the files: opening it gives the reason.
     """
     found: list[Path] = []
     others = 0

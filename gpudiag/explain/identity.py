@@ -1,4 +1,4 @@
-"""Which rank and host a line of a log belongs to, from all that the logs of a job say about names."""
+"""Which rank and host a line of a log belongs to, from all the names in the logs of a job."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpudiag.explain.lines import NOBODY, Speaker
 from gpudiag.explain.log import LogFacts
-from gpudiag.explain.places import LogPlace, read_place, without_previous
+from gpudiag.explain.log_paths import LogPath, parse_log_path, without_previous
 from gpudiag.explain.rank_facts import RankFacts, short_host
 
 
@@ -16,7 +16,7 @@ class LogOfJob:
 
     name: str
     facts: LogFacts
-    place: LogPlace
+    place: LogPath
     host: str = ""
     rank: int | None = None  # where all of it is one rank's
     ranks_of_local: dict[int, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def identify(facts: list[tuple[str, LogFacts]]) -> Identities:
     """The names that all logs of a job give together."""
     below = _common_lengths([name for name, _ in facts])
     job = Identities(
-        [LogOfJob(name, shown, read_place(name, below[os.path.isabs(name)])) for name, shown in facts]
+        [LogOfJob(name, shown, parse_log_path(name, below[os.path.isabs(name)])) for name, shown in facts]
     )
     _number_attempts(job)
     for log in job.logs:
@@ -129,7 +129,7 @@ def _name_hosts(job: Identities) -> None:
     ordered = sorted(job.known_hosts, key=len, reverse=True)
     of_nodes: dict[int, str] = {}
     for log in job.logs:
-        log.host = _told_host(job, log, ordered, spoken[log.name])
+        log.host = _host_of_log(job, log, ordered, spoken[log.name])
         if log.host and log.place.node is not None:
             of_nodes.setdefault(log.place.node, log.host)
     for log in job.logs:
@@ -142,7 +142,7 @@ def _name_hosts(job: Identities) -> None:
         log.host = log.host or by_folder.get(log.place.folder, "")
 
 
-def _told_host(job: Identities, log: LogOfJob, known: list[str], spoken: set[str]) -> str:
+def _host_of_log(job: Identities, log: LogOfJob, known: list[str], spoken: set[str]) -> str:
     """The host that a log is of: named in its path, by its launcher's table, or by all of its lines."""
     parts = [part for part in log.name.split("/") if part]
     named = next((host for part in reversed(parts[-6:]) for host in known if _is_in(host, part)), "")
@@ -200,21 +200,21 @@ def _count_ranks(job: Identities) -> None:
         for log in job.logs
         if log.host and (log.facts.of_ranks.exits or log.place.attempt is not None)
     }
-    told = {rank for log in job.logs for rank in log.ranks_of_local.values()}
+    known = {rank for log in job.logs for rank in log.ranks_of_local.values()}
     size = _local_world_size(job)
-    if size > 0 and len(hosts) * size > max(told, default=-1):
+    if size > 0 and len(hosts) * size > max(known, default=-1):
         job.world_size = max(job.world_size, len(hosts) * size)
 
 
 def _local_world_size(job: Identities) -> int:
     """Ranks per host, as far as local ranks show it."""
     local = [log.place.local_rank for log in job.logs if log.place.local_rank is not None]
-    told = [key[1] for log in job.logs for key in log.facts.of_ranks.ranks_of_local]
-    return max([*local, *told], default=-1) + 1
+    logged = [key[1] for log in job.logs for key in log.facts.of_ranks.ranks_of_local]
+    return max([*local, *logged], default=-1) + 1
 
 
 def _node_of(job: Identities, log: LogOfJob) -> int | None:
-    """The node's number: told by the launcher, by the path, or 0 where there is only one folder of logs."""
+    """The node's number: from the launcher, from the path, or 0 where there is only one folder of logs."""
     if log.facts.of_ranks.node_rank is not None or log.place.node is not None:
         return log.facts.of_ranks.node_rank if log.facts.of_ranks.node_rank is not None else log.place.node
     folders = {other.place.folder for other in job.logs if other.place.local_rank is not None}
@@ -234,7 +234,7 @@ def _number_tasks(job: Identities) -> None:
 
 
 def _place_ranks(job: Identities) -> None:
-    """The hosts of ranks that only the logs tell in which they speak, or srun where tasks are ranks."""
+    """The hosts of ranks known only by the logs that the ranks print in, or by srun where tasks are ranks."""
     if job.tasks_are_ranks:
         for gone in [gone for log in job.logs for gone in log.facts.of_ranks.exits]:
             if gone.task is not None and gone.host:

@@ -65,7 +65,7 @@ def read_launcher_line(facts: RankFacts, line: LogLine) -> None:
 
 @_reads("exits with return code", pattern=r"exits with return code = (-\d+)\b")
 def _deepspeed_returned(facts: RankFacts, line: LogLine, match: Match) -> None:
-    # DeepSpeed's launcher does not say of which rank.
+    # DeepSpeed's launcher does not name the rank.
     facts.exits.append(_exit(line, code=int(match[1]), host=line.speaker.host))
 
 

@@ -128,7 +128,7 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who printed a line, as far as the line itself says."""
+    """Who printed a line, as far as the line itself shows."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -214,44 +214,44 @@ def _read_second(text: str, form: str) -> datetime:
 
 def _parse_line(number: int, text: str) -> LogLine:
     text = _CONTROLS.sub(" ", text)
-    body, streams, said = text, [], dict[str, str]()
+    body, streams, prefixes = text, [], dict[str, str]()
     for _ in range(8):
         match = _RANK_PREFIX.match(body)
         if match:
             named = {name: value for name, value in match.groupdict().items() if value}
             streams.append(next(iter(named.values())))
-            said = {**named, **said}
+            prefixes = {**named, **prefixes}
         else:
             match = _OTHER_PREFIX.match(body)
         if match is None or not match.end():
             break
         body = body[match.end() :]
-    return LogLine(number, "/".join(streams), body, text, _speaker(text, said))
+    return LogLine(number, "/".join(streams), body, text, _speaker(text, prefixes))
 
 
-def _speaker(text: str, said: dict[str, str]) -> Speaker:
-    """Who printed a line: what its prefixes said, or the words of torch, NCCL, syslog or a container's name."""
+def _speaker(text: str, prefixes: dict[str, str]) -> Speaker:
+    """Who printed a line: by its prefixes, or the words of torch, NCCL, syslog or a container's name."""
     start = text[: _TIME_WITHIN + 80]
-    rank = said.get("rank") or said.get("named") or said.get("task") or said.get("worker")
-    host, pid = said.get("host", ""), said.get("pid")
+    rank = prefixes.get("rank") or prefixes.get("named") or prefixes.get("task") or prefixes.get("worker")
+    host, pid = prefixes.get("host", ""), prefixes.get("pid")
     if (nccl := _NCCL_SPEAKER.search(start)) is not None:
         host, pid = nccl["host"], nccl["pid"]
     elif rank is None and (torch := _TORCH_SPEAKER.search(start)) is not None:
         rank = torch[1] or torch[2]
     elif rank is None and (named := _NAMED_SPEAKER.search(start)) is not None:
         rank = named[1] or named[2]
-    if not (said or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
-        said = {"pod": of_pod[1]}
+    if not (prefixes or rank or host) and (of_pod := _POD_SPEAKER.search(text)) is not None:
+        prefixes = {"pod": of_pod[1]}
     if not host and (syslog := _SYSLOG_SPEAKER.match(text)) is not None:
         host = syslog["host"]
-    if not (rank or said or host):
+    if not (rank or prefixes or host):
         return NOBODY
     return Speaker(
         rank=int(rank) if rank else None,
-        local_rank=int(said["local"]) if "local" in said else None,
-        task=next((int(said[name]) for name in ("label", "node") if name in said), None),
-        pod=said.get("pod") or said.get("stern") or said.get("service") or "",
-        host=host or said.get("ip") or said.get("address") or "",
+        local_rank=int(prefixes["local"]) if "local" in prefixes else None,
+        task=next((int(prefixes[name]) for name in ("label", "node") if name in prefixes), None),
+        pod=prefixes.get("pod") or prefixes.get("stern") or prefixes.get("service") or "",
+        host=host or prefixes.get("ip") or prefixes.get("address") or "",
         pid=int(pid) if pid else None,
     )
 
@@ -284,8 +284,8 @@ def _of_json(text: str) -> str:
         ),
         "",
     )
-    said = f"{level.upper()} {message}".strip()
-    return "\n".join([_named(fields, said), *(_named(fields, line) for line in raised.splitlines())])
+    first = f"{level.upper()} {message}".strip()
+    return "\n".join([_named(fields, first), *(_named(fields, line) for line in raised.splitlines())])
 
 
 def _of_error_file(message: dict[str, Any]) -> str:

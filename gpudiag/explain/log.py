@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpudiag.checks.gpu.xid_faults import outcome_of
+from gpudiag.explain.classifier import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.launcher_lines import LAUNCHER_MARK, read_launcher_line
 from gpudiag.explain.lines import (
     HEADER,
@@ -22,7 +23,6 @@ from gpudiag.explain.lines import (
     read_time,
 )
 from gpudiag.explain.rank_facts import RankFacts
-from gpudiag.explain.shapes import Candidates, Classifier, LineKind, remember, shape_of
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
@@ -54,9 +54,9 @@ _TALK = re.compile(
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
-# Of these lines, those that say something: a launcher's command, that a shell repeats, and what nccl-tests found.
-_SAYS_SOMETHING = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
-# A warning whose own text says that it was handled.
+# Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
+_TALK_WITH_CONTENT = re.compile(r"^\s*\+ .*\bn(?:nodes|um[-_]machines)\b|^\s*# Out of bounds")
+# A warning whose own text reports that it was handled.
 _HANDLED = re.compile(
     r"\b(?:[Rr]etry(?:ing)?|will be retried|[Ff]all(?:ing)?[ -]?back|[Ii]gnor(?:ed|ing)|[Ss]kip(?:ped|ping)?|[Rr]ecovered|"
     r"caught|reduc(?:ed|ing) (?:the )?batch|[Rr]econnect(?:ed|ing)|trying again|succeeded|resum(?:ed|ing))\b"
@@ -82,7 +82,7 @@ _LAUNCHERS = (
     "launch.",
     "rank.",
     "slurm.",
-)  # what they say of a rank explains no exception of its own
+)  # their report on a rank explains no exception of its own
 # Frames of what speaks to other processes, or waits for them.
 _PEERS = re.compile(
     r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
@@ -210,7 +210,7 @@ class LogFacts:
     inner: list[Raised] = field(default_factory=list)  # exceptions from which others were raised
     last_error: LogLine | None = None
     lately: tuple[tuple[int, bytes], ...] = ()  # the last lines that may show progress
-    done_at: int = 0  # the last line that says that the run is complete
+    done_at: int = 0  # the last line that reports the run as complete
     of_ranks: RankFacts = field(default_factory=RankFacts)
     last_lines: list[LogLine] = field(default_factory=list)  # of progress, the last of each rank; by place
     first_at: datetime | None = None
@@ -278,7 +278,7 @@ def step_of(body: str) -> int | None:
 
 
 def _is_later(line: LogLine, at: datetime | None) -> bool:
-    """Whether a line that stands later was printed later too: logs of ranks may stand one after the other."""
+    """Whether a later line was also printed later: rank logs may be concatenated."""
     return at is None or line.at is None or line.at >= at
 
 
@@ -347,7 +347,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
 
 
 def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
-    """What an INFO line of NCCL may show: something about ranks, or what Libfabric's plugin says of itself."""
+    """What an INFO line of NCCL may show: something about ranks, or something about Libfabric's plugin."""
     candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
     return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False)
 
@@ -398,7 +398,7 @@ class _Reader:
                 Speaker(rank=self.facts.of_ranks.row_rank),
                 True,
             )
-        if is_frame or (_TALK.search(line.body) and not _SAYS_SOMETHING.search(line.body)):
+        if is_frame or (_TALK.search(line.body) and not _TALK_WITH_CONTENT.search(line.body)):
             return
         if self._crashed is not None and (frame := _CRASH_FRAME.match(line.body)) is not None:
             self._crashed.where = self._crashed.where or f"{frame[1]}:{frame[2]} in {frame[3]}"

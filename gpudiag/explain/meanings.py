@@ -18,5 +18,5 @@ _KINDS = (
 
 
 def meaning_of(text: str) -> str:
-    """What an error of this kind means; empty where its words tell nothing."""
+    """What an error of this kind means; empty if its text shows nothing."""
     return next((meaning for kind, meaning in _KINDS if re.search(kind, text)), "")

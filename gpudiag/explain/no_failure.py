@@ -2,7 +2,7 @@
 
 from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
-from gpudiag.explain.first import order_of
+from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
 from gpudiag.explain.log import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
@@ -33,7 +33,7 @@ def _harmless(events: list[Event]) -> tuple[str, ...]:
         event.topic for event in events if event.topic in failures() and failures()[event.topic].harmless
     )
     return tuple(
-        f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].mend}" for topic in topics
+        f"{failures()[topic].title}. {failures()[topic].cause} {failures()[topic].remedy}" for topic in topics
     )
 
 
@@ -51,7 +51,7 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     """The verdict that nothing is wrong, with what was worth a note."""
     last = max((log.facts.done_at for log in job.logs), default=0)
     done = next((log for log in job.logs if log.facts.done_at == last and last), None)
-    ended = f" The job says that it is complete ({done.name}:{last})." if done else ""
+    ended = f" The job reports that it is complete ({done.name}:{last})." if done else ""
     outlived = sorted(
         {
             event.shape[:80]
@@ -87,8 +87,8 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     if unknown:
         evidence += _first_unknown(job)
     count = f"{count_of(unknown, 'line')}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
-    said = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
+    summary = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
-        VerdictKind.NOTHING, f"{said}{ended}", evidence=(*evidence, *steps[:1]),
+        VerdictKind.NOTHING, f"{summary}{ended}", evidence=(*evidence, *steps[:1]),
         driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
     )  # fmt: skip

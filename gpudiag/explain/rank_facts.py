@@ -39,7 +39,7 @@ class Absence:
     speaker: Speaker
     at: datetime | None
     text: str
-    ranks: tuple[int, ...] = ()  # that are missing, where the line says which
+    ranks: tuple[int, ...] = ()  # that are missing, if the line names them
     joined: tuple[int, int] | None = None  # how many came, of how many
     at_start: bool = False  # they did not come when the ranks met
     by_rank_0: bool = False  # of rank 0, which knows who is missing; the others know only that rank 0 waits
@@ -47,7 +47,7 @@ class Absence:
 
 @dataclass(slots=True)
 class Watchdog:
-    """What torch's watchdog of one rank says of one process group."""
+    """What torch's watchdog of one rank reports on one process group."""
 
     rank: int
     group: str
@@ -98,7 +98,7 @@ class RankFacts:
     _row_line: int = 0
     _row_words: str = ""
     _is_first: bool = False
-    pod: str = ""  # that `kubectl describe` is telling of
+    pod: str = ""  # that the lines of `kubectl describe` are about
     world_size: int = 0
     row_rank: int | None = None  # of the row whose traceback is being printed
 
@@ -111,10 +111,12 @@ class RankFacts:
         at_start: bool = False,
         by_rank_0: bool = False,
     ) -> None:
-        """Note that somebody waited for these ranks; `text` is what the line says of it, else the whole line."""
-        said = shorten_text((text or line.body).strip(), 300)
+        """Note that a process waited for these ranks; `text` is the line's own account, else the whole line."""
+        account = shorten_text((text or line.body).strip(), 300)
         self.absences.append(
-            Absence(line.number, line.speaker, line.at, said, ranks, at_start=at_start, by_rank_0=by_rank_0)
+            Absence(
+                line.number, line.speaker, line.at, account, ranks, at_start=at_start, by_rank_0=by_rank_0
+            )
         )
 
     def watchdog(self, rank: int, group: str, line: LogLine) -> Watchdog:
@@ -150,10 +152,10 @@ class RankFacts:
         if rank is None or code is None:
             return
         host = short_host(row.get("host", ""))
-        said = "" if how.startswith(("To enable", "Traceback")) else how
+        message = "" if how.startswith(("To enable", "Traceback")) else how
         exited = Exit(
-            number if said else self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]),
-            read_time(row.get("time", "")), self._is_first, said, self._row_words,
+            number if message else self._row_line, int(rank[1]), int(rank[2]), None, host, int(code[2]), int(code[1]),
+            read_time(row.get("time", "")), self._is_first, message, self._row_words,
         )  # fmt: skip
         self._is_first = False
         self.exits.append(exited)

@@ -47,9 +47,9 @@ def explain(words: tuple[str, ...]) -> Explanation | LogExplanation:
         return _NUMBERED[(numbered["kind"] or "xid").lower()](int(numbered["number"]))
     if words[0].lower() in _NUMBERED:
         kind = _WORDS[words[0].lower()]
-        said = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"say which {kind}"
+        problem = f"{' '.join(words[1:])!r} is no {kind} number" if words[1:] else f"name the {kind}"
         raise UsageError(
-            said, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
+            problem, hint=f"such as: gpudiag explain {words[0].lower()} {_EXAMPLES[words[0].lower()]}"
         )
     if len(words) == 1 and words[0] != "-":
         topic = explain_topic(words[0])
@@ -99,7 +99,7 @@ def _is_text(words: tuple[str, ...]) -> bool:
 
 
 def _exists(word: str) -> bool:
-    """Whether a file or folder has this name, or is said to be where this user may not look."""
+    """Whether a file or folder has this name, or may lie where this user may not read."""
     try:
         os.stat(word)
     except OSError as error:  # a text may be longer than a file name can be

@@ -31,7 +31,7 @@ _CLASSES = {
 }
 
 
-_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode says where to look
+_NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to look at
 
 
 @cache
@@ -137,7 +137,7 @@ def explain_failure(failure: Failure) -> Explanation:
         title=failure.title,
         meaning=failure.cause,
         facts=(f"who must act: {failure.owner.value}", f"written by {failure.program}"),
-        remedy=failure.mend,
+        remedy=failure.remedy,
         proof=failure.proof,
         source=failure.source,
     )
@@ -145,7 +145,7 @@ def explain_failure(failure: Failure) -> Explanation:
 
 def _explain_code(kind: FindingKind) -> Explanation:
     failure = failures().get(kind.code)
-    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.mend}",)
+    in_logs = () if failure is None else (f"in a job's log: {failure.cause} {failure.remedy}",)
     return Explanation(
         topic=kind.code,
         title=f"{kind.outcome.value.upper()}, owner {kind.owner.value}, severity {kind.severity.value}",

@@ -14,7 +14,7 @@ from gpudiag.explain.absence import (
     last_steps,
 )
 from gpudiag.explain.events import ANY_YEAR, SKEW, Event, Standing, events_of
-from gpudiag.explain.first import (
+from gpudiag.explain.first_failure import (
     ABORT,
     REPORTS,
     Group,
@@ -30,9 +30,9 @@ from gpudiag.explain.first import (
 from gpudiag.explain.identity import Identities, identify
 from gpudiag.explain.lines import Level, read_level
 from gpudiag.explain.log import LogFacts
+from gpudiag.explain.log_paths import parse_log_path
 from gpudiag.explain.meanings import meaning_of
 from gpudiag.explain.no_failure import judge_no_failure
-from gpudiag.explain.places import read_place
 from gpudiag.explain.rank_facts import short_host
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
 from gpudiag.model.explanation import Echo, Explanation, Verdict, VerdictKind
@@ -372,7 +372,7 @@ def _whom(ranks: tuple[int, ...], hosts: tuple[str, ...], event: Event) -> str:
         return f"{name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]}{on}"
     if event.pod:
         return f"Pod {event.pod.split('/')[0]}{f' on {hosts[0]}' if hosts else ''}"
-    if (local := read_place(event.log).local_rank) is not None:
+    if (local := parse_log_path(event.log).local_rank) is not None:
         return f"Local rank {local}{on}"
     return f"{'A process' if len(hosts) == 1 else 'Processes'}{on}" if hosts else ""
 
@@ -389,7 +389,7 @@ def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
 
 def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, hosts: tuple[str, ...]) -> str:
     if explanation is not None and _is_of_plugin(event) and _is_of_application(event.topic):
-        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].mend}"
+        return f"The GPU is right. {explanation.remedy} {failures()[_WITHDRAWN].remedy}"
     if explanation is not None:
         failure = failures().get(event.topic)
         return explanation.remedy if failure is None else failure.remedy_for(event.text)

@@ -35,7 +35,7 @@ def list_addresses() -> list[InterfaceAddress]:
 
 
 def _parse_address(body: bytes) -> InterfaceAddress:
-    """What one RTM_NEWADDR says."""
+    """The content of one RTM_NEWADDR."""
     family, prefix, _, _, index = _ADDRESS_HEADER.unpack_from(body)
     attributes = parse_attributes(body[_ADDRESS_HEADER.size :])
     text = inet_ntop(family, attributes.get(_LOCAL) or attributes[_ADDRESS])

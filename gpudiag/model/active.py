@@ -34,7 +34,7 @@ COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
 @noun
 class ActivePlan:
-    """What every rank is told: the tests, on which kind of device, and how much of it."""
+    """What every rank receives: the tests, the kind of device, and the sizes."""
 
     tests: tuple[str, ...]
     device_kind: str  # cpu or cuda
@@ -145,7 +145,7 @@ class SustainedResult:
 
 @noun
 class TelemetryPoint:
-    """What one GPU's sensors said while a test ran, `at_seconds` after the ranks were started."""
+    """The readings of one GPU's sensors while a test ran, `at_seconds` after the ranks were started."""
 
     at_seconds: float
     device_uuid: str

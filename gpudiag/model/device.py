@@ -1,4 +1,4 @@
-"""What a machine's GPUs look like at one moment: devices, their readings, and who said so.
+"""What a machine's GPUs look like at one moment: devices, their readings, and the source of each.
 
 Units are in the field names: bytes, watts, MHz, degrees Celsius, per cent (0 to 100), seconds.
 """
@@ -45,8 +45,8 @@ class SourceStatus:
 class DeviceId:
     """Who a GPU is: the UUID is its identity, the indices are for people.
 
-    `bus_id` is `dddddddd:bb:dd.f` in lower case; `nvml_index` and `cuda_ordinal` differ where
-    CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER say so.
+    `bus_id` is `dddddddd:bb:dd.f` in lower case; `nvml_index` and `cuda_ordinal` differ if
+    CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER is set so.
     """
 
     uuid: Reading[str]
@@ -328,7 +328,7 @@ class TorchFacts:
 
 @noun
 class Disagreement:
-    """One fact on which the sources differ: what each says, and the likely reason.
+    """One fact on which the sources differ: the value of each, and the likely reason.
 
     `expected` is True where the reason is a setting that does just this (CUDA_VISIBLE_DEVICES, a
     CPU build of torch); False where nothing explains it.
@@ -403,7 +403,7 @@ class PcieErrorCounts:
 
 @noun
 class FabricState:
-    """How far a GPU's registration with the NVLink fabric is, and how the fabric says it is.
+    """How far a GPU's registration with the NVLink fabric is, and the health that the fabric reports.
 
     `state` is not_started, in_progress or completed; `status` is `success` or NVML's error. `health` is
     healthy, unhealthy or limited_capacity; `faults` are the words of the health mask that are true.

@@ -12,7 +12,7 @@ from gpudiag.model.reading import Reading
 
 @noun
 class TorchBuild:
-    """A build of torch as its files tell it, without importing it."""
+    """A build of torch as its files describe it, without importing it."""
 
     version: str
     cuda: Reading[str]  # the CUDA that it was built for; NOT_SUPPORTED for a build without
@@ -68,11 +68,11 @@ class PartState(StrEnum):
 
 @noun
 class DoctorPart:
-    """One part: what was seen of it, and the command that mends or adds it."""
+    """One part: what was seen of it, and the command that repairs or installs it."""
 
     name: str
     state: PartState
-    says: str
+    seen: str
     remedy: str = ""
 
 
@@ -87,13 +87,13 @@ class CommandState:
 
 @noun
 class DoctorReport:
-    """`gpudiag.doctor/1`: what of gpudiag works on one machine.
+    """`gpudiag.doctor/2`: what of gpudiag works on one machine.
 
     The outcome is ERROR where a part that should work here does not, else WARN where one is limited, else PASS. What
     is optional and absent, and what this machine does not have, are neither.
     """
 
-    SCHEMA: ClassVar[str] = "gpudiag.doctor/1"
+    SCHEMA: ClassVar[str] = "gpudiag.doctor/2"
 
     host: str
     version: str  # of gpudiag

@@ -7,7 +7,7 @@ from gpudiag.model.codec import noun
 from gpudiag.model.finding import Owner
 from gpudiag.model.nccl_log import NcclLog
 
-MAX_LINE_NUMBERS = 20  # of one failure; `count` says how many there are
+MAX_LINE_NUMBERS = 20  # of one failure; `count` is the total
 
 
 class Role(StrEnum):
@@ -65,12 +65,12 @@ class Sighting:
 class UnknownError:
     """An error that no known failure explains: the words of the log, and the user's own line."""
 
-    text: str  # the exception, or the last line that says error
+    text: str  # the exception, or the last line with an error
     log: str
     line: int
     count: int  # of equal ones, in all logs
     where: str = ""  # `train.py:42 in main: loss.backward()`
-    rank: str = ""  # the stream that printed it, where its prefix says so
+    rank: str = ""  # the stream that printed it, where its prefix names it
     meaning: str = ""  # the general meaning of an error of this kind
 
 
@@ -127,7 +127,7 @@ class Verdict:
     at: str = ""  # by the log's own clock
     cause: str = ""
     remedy: str = ""
-    evidence: tuple[str, ...] = ()  # what else says so
+    evidence: tuple[str, ...] = ()  # what else shows it
     driver_errors: tuple[str, ...] = ()  # Xids of these hosts at that time
     echoes: tuple[Echo, ...] = ()  # the most frequent first
 

@@ -65,8 +65,8 @@ class Owner(StrEnum):
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
-    `owner` says who must act. `blocks_jobs` says whether a job may start on this machine meanwhile: that is
-    another question. Only a FAIL blocks; a document from before the field existed is taken to say so.
+    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another question. Only a
+    FAIL blocks; a document from before the field existed counts as one that blocks.
     """
 
     code: str
@@ -105,7 +105,7 @@ _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
 @noun
 class CheckResult:
-    """What one check concluded; `reason` says why it was skipped or could not look.
+    """What one check concluded; `reason`: why it was skipped or could not look.
 
     `missing_reason` is the reason of the reading that was not there, where that is why: a SKIP without it, or
     with `not_supported`, does not apply to this machine; any other SKIP is a gap in what was looked at.
@@ -124,7 +124,7 @@ class CheckResult:
         return self.outcome is Outcome.SKIP and self.missing_reason not in _NO_GAP
 
 
-# Worst first. SKIP is not in it: a skipped check says nothing about the machine.
+# Worst first. SKIP is not in it: a skipped check shows nothing about the machine.
 WORST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.WARN, Outcome.PASS)
 
 

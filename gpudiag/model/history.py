@@ -56,7 +56,7 @@ class KnownGpu:
 class KnownGpus:
     """The GPUs that this machine had in its last good run, and which share of the machine was looked at.
 
-    `share` is how many GPUs an allocation gave, None where nothing said so.
+    `share` is how many GPUs an allocation gave, None where no allocation was found.
     """
 
     host: str

@@ -39,7 +39,7 @@ class ProcessorLayout:
     allowed: Reading[str]  # a kernel list
     numa_nodes: Reading[tuple[NumaNode, ...]]
     governors: Reading[tuple[str, ...]]  # each that is in use, once
-    virtual_machine: bool  # the processor says that a hypervisor runs it
+    virtual_machine: bool  # the processor reports a hypervisor
 
 
 @noun

@@ -3,7 +3,7 @@
 Who uses what:
 
 - `gpudiag.probe.job.find.find_jobs` finds jobs on this machine, `gpudiag.probe.job.look.look_at` adds a `ProcessLook` to
-  every rank; both only read. What another source tells of a rank (NCCL RAS, a flight recorder) is `CollectiveCount`.
+  every rank; both only read. What another source reports on a rank (NCCL RAS, a flight recorder) is `CollectiveCount`.
 - `gpudiag.checks.job.verdict.judge_job` turns a `Job` of at least two looks into findings, and is pure.
 - `gpudiag.runs.hang.watch_job` is both in one, for whoever has a job's pid: `gpudiag hang`, `gpudiag run`.
 
@@ -25,12 +25,12 @@ REMOVABLE = "its owner is gone"  # in the detail of a lock file that nobody hold
 
 
 class KnownBy(StrEnum):
-    """What told which rank a process is."""
+    """How it is known which rank a process is."""
 
     ENVIRONMENT = "environment"  # RANK, as torchrun and many others set it
     LAUNCHER = "launcher"  # OMPI_*, PMI_*, SLURM_*, and the like
     STACK = "stack"  # a variable or the process group in its stack, as torch.multiprocessing.spawn leaves it
-    NOTHING = "nothing"  # it belongs to the job, and nothing says which rank it is
+    NOTHING = "nothing"  # it belongs to the job, and nothing shows which rank it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class GroupSeen:
     rank: int  # of this process in the group
     name: str = ""  # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
     ranks: tuple[int, ...] = ()  # of the job, that belong to it; empty where they could not be read
-    calls: int | None = None  # that this process has begun in it, of gloo; None where it could not be told
+    calls: int | None = None  # that this process has begun in it, of gloo; None where it is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Frame:
     """One Python frame; `file` is the whole path as the interpreter knows it."""
 
     file: str
-    function: str  # with its class, where py-spy tells it
+    function: str  # with its class, where py-spy shows it
     line: int
     text: str = ""  # of the source's line, without what surrounds it
     inside: tuple[str, ...] = ()  # statements around the line that may explain it: `if rank == 0: (line 10)`
-    variables: tuple[tuple[str, str], ...] = ()  # numbers, words and names only: what tells ranks apart
+    variables: tuple[tuple[str, str], ...] = ()  # numbers, words and names only: what distinguishes ranks
     tensors: tuple[tuple[str, TensorSeen], ...] = ()  # by variable
     group: GroupSeen | None = None  # of a call of torch.distributed
     polls: str = ""  # the loop around the line that does nothing but ask and wait: `while True (line 32)`
@@ -212,7 +212,7 @@ class RankSeen:
 class Job:
     """The ranks of one job that are on this machine.
 
-    `expected` are the ranks that should be here by what the launcher told those that are; None where nobody says.
+    `expected`: the ranks that should be here, from the launcher's variables of those that are; None where unknown.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.job/1"
@@ -227,7 +227,7 @@ class Job:
     master: str = ""  # `127.0.0.1:29500`
     run: str = ""  # what all ranks of the run have alike
     slurm_job: str = ""
-    state: JobState | None = None  # what it says of itself: NCCL RAS, flight recorder, debug server
+    state: JobState | None = None  # what it reports about itself: NCCL RAS, flight recorder, debug server
     machines: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several, which ranks should be on which
     agent: AgentSeen | None = None  # torchrun, where it has no rank
     servers: tuple[
@@ -283,7 +283,7 @@ class JobVerdict:
 
 @dataclass(frozen=True, slots=True)
 class HangMachine:
-    """One machine whose look was put together with others; `reason` says why there is none, or no job in it."""
+    """One machine whose look was put together with others; `reason`: why there is none, or no job in it."""
 
     name: str
     place: str  # the file, or `rank 8`

@@ -16,7 +16,7 @@ class AgentSeen:
     run_id: str
     least_nodes: int  # that it waits for
     most_nodes: int
-    node_rank: int | None  # where its command line says it
+    node_rank: int | None  # where its command line has it
     started_seconds_ago: float
     waits_at: str = ""  # the function of torch's rendezvous that it is in; empty where it is in none
     since_seconds: Reading[float] = NOT_ASKED  # when it entered the rendezvous

@@ -11,12 +11,12 @@ from gpudiag.model.job import JobVerdict
 from gpudiag.model.kernel_log import KernelEvent
 from gpudiag.model.reading import Reading
 
-OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints amid the job's own
+OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints among the job's own
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What the kernel says of one rank's main thread at one moment, cheaply; times count from the same start.
+    """What the kernel shows of one rank's main thread at one moment, cheaply; times count from the same start.
 
     The sums grow: time on a processor, time ready and without one, how often it was given one, how often it went to
     sleep of its own accord.
@@ -69,7 +69,7 @@ class Stall:
     """A time in which some rank stood still for longer than the job's own rhythm explains."""
 
     began: datetime
-    stood_seconds: float  # when it was told, or when it went on
+    stood_seconds: float  # until it was reported, or until the job continued
     limit_seconds: float
     told: bool  # as a fault: not explained by work that was seen to move
     ended: bool  # the job went on by itself
@@ -86,7 +86,7 @@ class RankEnd(StrEnum):
     FINISHED = "finished"  # exit status 0
     FAILED = "failed"  # any other
     KILLED = "killed"  # by a signal
-    ENDED = "ended"  # the kernel did not say how
+    ENDED = "ended"  # the kernel did not report how
     RUNS = "runs"  # it outlives the command
 
 

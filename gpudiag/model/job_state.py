@@ -1,4 +1,4 @@
-"""The nouns of what a job says of itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
+"""The nouns of what a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
 
 They are what the readers of `gpudiag.probe.job` return and what `gpudiag.checks.job` judges; nothing in them was
 decided. A sequence number counts the collectives that one rank has launched in one process group.
@@ -39,7 +39,7 @@ class RecordedCall:
     record_id: int
     group: str  # torch's name of the process group, the same on all of its ranks
     group_description: str  # `default_pg`, `dp`; empty where nobody gave one
-    backend: str  # nccl, gloo; empty where the entry does not say
+    backend: str  # nccl, gloo; empty where the entry has none
     operation: str  # all_reduce, as torch's profiler names it
     sequence: int  # of collectives, or of sends and receives, in the group; -1 where the dump has none
     is_point_to_point: bool
@@ -59,7 +59,7 @@ class RecordedCall:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the call has not come to its end: gloo only says so by letting go of it."""
+        """Whether the call has not come to its end: gloo shows it only by releasing it."""
         if self.state is CallState.COMPLETED:
             return False
         return not self.retired if self.backend == "gloo" else True
@@ -71,7 +71,7 @@ class RecordedGroup:
 
     name: str
     description: str = ""
-    ranks: tuple[int, ...] = ()  # of the job; empty where the dump does not say
+    ranks: tuple[int, ...] = ()  # of the job; empty where the dump has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class FlightRecord:
 
     rank: Reading[int]
     version: str  # of the dump's format: 2.4
-    library_version: str  # of NCCL; empty where the dump does not say
+    library_version: str  # of NCCL; empty where the dump has none
     groups: tuple[RecordedGroup, ...]
     progress: tuple[GroupProgress, ...]
     calls: tuple[RecordedCall, ...]
@@ -175,7 +175,7 @@ class RasLook:
 
     at_seconds: float  # since the first look began
     nccl_version: str
-    is_complete: bool  # JSON tells every rank; the text only what stands out
+    is_complete: bool  # JSON lists every rank; the text only those that stand out
     communicators: tuple[RasCommunicator, ...]
     communicator_count: int
     processes: tuple[RasProcess, ...] = ()  # those that did not answer
@@ -193,7 +193,7 @@ class RasLooks:
 
 @dataclass(frozen=True, slots=True)
 class DebugAnswers:
-    """What torch's debug server said of the ranks: stacks, flight records, counters of waiting, by rank."""
+    """What torch's debug server reported on the ranks: stacks, flight records, counters of waiting, by rank."""
 
     address: str
     records: tuple[FlightRecord, ...]
@@ -204,7 +204,7 @@ class DebugAnswers:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What a job said of itself on one machine, or on several whose looks were put together."""
+    """What a job reported about itself on one machine, or on several whose looks were merged."""
 
     ras: tuple[RasLooks, ...] = ()
     records: tuple[FlightRecord, ...] = ()  # without the calls that lie far back

@@ -1,4 +1,4 @@
-"""What the kernel said about the GPUs and the machine: one line of its log, taken apart."""
+"""The kernel's messages about the GPUs and the machine: one line of its log, parsed."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,7 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.reading import Missing, Reading
 
-# The kernel counts from boot, a syslog daemon writes with a delay, and the clock may be set meanwhile.
+# The kernel counts from boot, a syslog daemon writes with a delay, and the clock may be set between the two.
 SAME_EVENT_SECONDS = 2.0
 # A burst ends when the log is silent for this long: NVIDIA Fleet Intelligence, "Xid bursts", 2026.
 BURST_SILENCE = timedelta(minutes=3)
@@ -43,13 +43,13 @@ class KernelEvent:
     kernel (Xid 13). `boot_id` is the kernel's own
     name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
     changes `at` of an old line, and never these. `more` is how many lines like this one, but for their numbers, followed
-    it until `until` and are not kept. `restarted_by` is the first later line of the same log which says that the GPU or
+    it until `until` and are not kept. `restarted_by` is the first later line of the same log which reports that the GPU or
     the NVSwitch of this one was restarted (the driver was loaded, the device was reset), and `restarted_at` its time.
     """
 
     kind: KernelEventKind
     at: Reading[datetime]
-    text: str  # without the log's own prefix, cut to 1,000 characters; empty: no line, NVML's events told it
+    text: str  # without the log's own prefix, cut to 1,000 characters; empty: no line, it came from NVML's events
     bus_id: str | None = None  # dddddddd:bb:dd.f
     gpu_uuid: str | None = None
     xid_code: int | None = None

@@ -1,4 +1,4 @@
-"""What NCCL says of itself in a job's logs (NCCL_DEBUG=INFO): ranks, networks, transports, and what is wrong with them."""
+"""What NCCL reports about itself in a job's logs (NCCL_DEBUG=INFO): ranks, networks, transports, and what is wrong with them."""
 
 from gpudiag.model.codec import noun
 from gpudiag.model.finding import Outcome, Owner
@@ -43,7 +43,7 @@ class NcclProcess:
     interfaces: tuple[NcclInterface, ...]  # of NET/Socket, in NCCL's order
     nics: tuple[NcclNic, ...]  # of NET/IB, in NCCL's order
     plugins: tuple[str, ...]  # that were loaded: `NET: libnccl-net.so`
-    settings: dict[str, str]  # variables that NCCL says it was given
+    settings: dict[str, str]  # variables that NCCL reports as set
 
 
 @noun
@@ -55,7 +55,7 @@ class NcclRank:
     pid: int
     cuda_ordinal: int
     bus_id: Reading[str]  # as gpudiag writes bus ids
-    completed: bool  # its log says that the communicator was made
+    completed: bool  # its log shows that the communicator was made
 
 
 @noun

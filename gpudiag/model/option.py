@@ -28,7 +28,7 @@ class Option:
     high: float | None = None
     is_size: bool = False  # bytes, which people write as 64M
     is_repeated: bool = False  # one flag for each name, not a list with commas
-    default: str = ""  # the default in words, where the value does not say it
+    default: str = ""  # the default in words, where the value does not show it
 
 
 def option(

@@ -25,7 +25,7 @@ class MissingReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The absence of a value: the reason, and what the source said in its own words."""
+    """The absence of a value: the reason, and the source's own message."""
 
     reason: MissingReason
     detail: str = ""

@@ -43,7 +43,7 @@ class Report:
 class CollectiveReport:
     """`gpudiag.collective/1`: the outcome of an nccl-test run, its results, ranks and findings.
 
-    Findings come worst and most certain first: the first is the cause as far as gpudiag can tell.
+    Findings come worst and most certain first: the first is the cause as far as gpudiag knows.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.collective/1"
@@ -107,6 +107,6 @@ class MergedReport:
     machines: tuple[MachineVerdict, ...]
     groups: tuple[FindingGroup, ...]
     repeated: tuple[str, ...] = ()  # files with a report that another one holds too; it counts once
-    # Of a launch: the machines that a job should do without, as the launcher names them; how it is told so.
+    # Of a launch: the machines that a job should do without, as the launcher names them; the option that leaves them out.
     unfit: tuple[str, ...] = ()
     leave_out: str | None = None

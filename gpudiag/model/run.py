@@ -9,7 +9,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveResult
 from gpudiag.model.training import StrategyResult
 
-# --- what a run tells while it goes on
+# --- what a run reports while it continues
 
 
 class EventKind(StrEnum):
@@ -67,7 +67,7 @@ class Run:
     """`gpudiag.run/1`: one run.
 
     `gpus` are the UUIDs that it may use, empty for all or none; `lock` is what no other run may hold
-    meanwhile: UUIDs, or `host` for a run without GPUs.
+    during the run: UUIDs, or `host` for a run without GPUs.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.run/1"
@@ -118,7 +118,7 @@ class NumberedEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """`gpudiag.run_events/1`: what a run has told."""
+    """`gpudiag.run_events/1`: what a run has reported."""
 
     SCHEMA: ClassVar[str] = "gpudiag.run_events/1"
 
@@ -134,4 +134,4 @@ class RunNews:
     text: str
 
 
-RunTold = Union[Run, RunNews]  # noqa: UP007 - used at run time
+RunUpdate = Union[Run, RunNews]  # noqa: UP007 - used at run time

@@ -30,8 +30,8 @@ class ScriptPlace:
     """One rank whose Python stack has not moved for `--hang-after`, or whose code works on while others wait.
 
     `place` is the user's own line, `call` what it calls as it stands there, `stack` the frames from the innermost
-    out. `awaited` is whom the rank waits for (`ranks`, `gpu`, `loader`, `lock` ...), None where nobody can tell.
-    `work` says what still moves: then the rank works, and is not hung. `batches` is how many it has had,
+    out. `awaited` is whom the rank waits for (`ranks`, `gpu`, `loader`, `lock` ...), None where unknown.
+    `work`: what still moves; then the rank works, and is not hung. `batches` is how many it has had,
     `steps` how many training steps it has begun, by their forward where that can be seen, or their backward.
     """
 
@@ -78,5 +78,5 @@ class ScriptFacts:
 
 
 def explanation(line: str) -> Evidence:
-    """A line of the ranks' output in which a library says what went wrong, as evidence."""
+    """A line of the ranks' output in which a library reports what went wrong, as evidence."""
     return Evidence(EXPLANATION, line, source="what the ranks printed")

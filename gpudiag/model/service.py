@@ -1,4 +1,4 @@
-"""What the service shows of a machine: one tick, what happened in order, and what it answers beside them."""
+"""Documents of the HTTP API: the live tick, the timeline, and the other responses."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

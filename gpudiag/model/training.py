@@ -300,7 +300,7 @@ class RankSpeed:
 
 @noun
 class StrategyMeasurement:
-    """One strategy on its ranks: all that they told, and what happened to them."""
+    """One strategy on its ranks: all that they reported, and what happened to them."""
 
     strategy: str
     workload: str

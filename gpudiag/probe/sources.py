@@ -52,8 +52,8 @@ def complete_identities(
     devices: tuple[Device, ...], machine: Machine, uuid_of_bus_id: Mapping[str, str | None]
 ) -> tuple[Device, ...]:
     """The devices with the UUIDs, bus ids, NUMA nodes and slot limits that NVML did not give."""
-    told = list(uuid_of_bus_id.values())
-    uuid_of_bus_id = {bus_id: uuid for bus_id, uuid in uuid_of_bus_id.items() if told.count(uuid) == 1}
+    uuids = list(uuid_of_bus_id.values())
+    uuid_of_bus_id = {bus_id: uuid for bus_id, uuid in uuid_of_bus_id.items() if uuids.count(uuid) == 1}
     by_order = _bus_ids_by_order(devices, pci_gpus(machine))
     bus_id_of_uuid = {uuid: bus_id for bus_id, uuid in uuid_of_bus_id.items() if uuid}
     completed = []
@@ -226,7 +226,7 @@ def name_silent(devices: tuple[Device, ...]) -> str:
 
 @noun
 class Gathered:
-    """What all sources said: `devices` is NVML's list, `views` the other sources'."""
+    """The answers of all sources: `devices` is NVML's list, `views` the other sources'."""
 
     machine: Machine
     statuses: Mapping[str, SourceStatus]
@@ -334,7 +334,7 @@ def _driver_version(gathered: Gathered) -> Iterator[Disagreement]:
 
 
 def _by_device(gathered: Gathered) -> Iterator[Disagreement]:
-    """What the sources say about one GPU: its name, its memory."""
+    """The sources' values for one GPU: its name, its memory."""
     views = {view.uuid: view for view in gathered.views_of("gputil") if not isinstance(view.uuid, Missing)}
     torch_views = {
         view.uuid: view for view in gathered.views_of("torch") if not isinstance(view.uuid, Missing)

@@ -43,7 +43,7 @@ PACKAGES = (
 )
 JOB_PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "horovod", "tensorflow")
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-# Where `gpudiag serve` listens, and torch's ranks meet, unless told otherwise.
+# Where `gpudiag serve` listens, and torch's ranks meet, by default.
 PORTS = (8765, 29500)
 KUBELET_SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 _INTERPRETER_SECONDS = 10.0

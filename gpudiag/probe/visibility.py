@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs this process was given, and the variables that say so."""
+"""Which of the machine's GPUs this process was given, and the variables that show it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def was_given_any(machine: Machine) -> bool:
 
 
 def _given_by_slurm(machine: Machine) -> tuple[str, int] | None:
-    """The variable that says how many GPUs Slurm gave on this node, and the count; None where none is set."""
+    """The variable with the number of GPUs that Slurm gave on this node, and the count; None where none is set."""
     for name in _SLURM_LISTS:
         if name in machine.allocation:
             return name, len(_tokens(machine.allocation[name]))

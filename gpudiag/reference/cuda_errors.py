@@ -35,7 +35,7 @@ def expressions_of(numbers: tuple[int, ...], *, in_nccl: bool = True) -> tuple[s
     """Regular expressions for the lines that report one of these errors: by name, number or text.
 
     A text alone proves nothing ("invalid argument"), so it counts behind the words of torch and NCCL; without
-    `in_nccl` behind those of torch alone, since which call of NCCL's failed says more than a general error.
+    `in_nccl` behind those of torch alone, since the failed call of NCCL explains more than a general error.
 
     Raises:
         KeyError: CUDA has no error of that number.

@@ -206,8 +206,8 @@ class Declared:
     """One reading of a GPU, declared once: everything about it is made from this.
 
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `called`
-    is what a sentence calls the reading, where the words of the field's name would not tell a person what it
-    is. `tier` says how often the service asks: once, on every tick (fast: what moves from second to second),
+    is what a sentence calls the reading, where the words of the field's name would not be clear to a
+    reader. `tier`: how often the service asks: once, on every tick (fast: what moves from second to second),
     every five seconds (slow), or every minute (fixed: what changes only where a user changes it); without a
     question it does not come from NVML. `history` is how several samples become one that is remembered.
     """

@@ -19,8 +19,8 @@ Keys of an entry there:
     harmless      no failure: named as a note where nothing else is wrong, and what follows from it is none either
     generic       counts only on lines that no other failure explains
     origin        where the reason lies, if not in a rank or its machine: outside (a scheduler or a person ended the
-                  job), absence (somebody was waited for in vain), link (between two hosts), end (a rank was
-                  ended, and nothing says why)
+                  job), absence (a wait for a rank timed out), link (between two hosts), end (a rank was
+                  ended, and no line gives the reason)
     follows       the failure is a consequence where one of these is in the same text; `*` is any other cause
     proof         the command that shows it, or rules it out
     source        where the text comes from: measured (torch 2.13.0, gloo, in November 2026), a public issue or
@@ -90,28 +90,28 @@ class Failure:
     origin: Origin | None
     follows: tuple[str, ...]  # a consequence where one of these is in the same text
     cause: str
-    mend: str
+    remedy: str
     proof: str
     source: str
     cuda_errors: tuple[int, ...] = ()
     details: tuple[str, ...] = ()
 
-    def said_in(self, line: str) -> dict[str, str]:
+    def values_in(self, line: str) -> dict[str, str]:
         """The named groups of the pattern that the line matches: a node, a version, a count."""
         matches = (pattern.search(line) for pattern in self.patterns if "(?P<" in pattern.expression)
         groups = next((match.groupdict() for match in matches if match), {})
         return {name: value for name, value in groups.items() if value}
 
     def detail_of(self, line: str) -> str:
-        """What the line says in numbers or names, as a sentence; empty where it says nothing of the kind."""
-        said = self.said_in(line) if self.details else {}
-        fits = (detail for detail in self.details if set(re.findall(r"\{(\w+)\}", detail)) <= set(said))
-        return next(fits, "").format_map(said)
+        """The numbers or names in the line, as a sentence; empty where it has none."""
+        values = self.values_in(line) if self.details else {}
+        fits = (detail for detail in self.details if set(re.findall(r"\{(\w+)\}", detail)) <= set(values))
+        return next(fits, "").format_map(values)
 
     def remedy_for(self, line: str) -> str:
-        """How to fix it, with the names that the line says in place of NODE, POD and the like."""
-        named = {name.upper(): value for name, value in self.said_in(line).items()}
-        return re.sub(r"\b[A-Z]{3,}\b", lambda match: named.get(match[0], match[0]), self.mend)
+        """How to fix it, with the names in the line in place of NODE, POD and the like."""
+        named = {name.upper(): value for name, value in self.values_in(line).items()}
+        return re.sub(r"\b[A-Z]{3,}\b", lambda match: named.get(match[0], match[0]), self.remedy)
 
 
 @cache
@@ -142,7 +142,7 @@ def failures() -> dict[str, Failure]:
             origin=Origin(entry["origin"]) if "origin" in entry else None,
             follows=tuple(entry.get("follows", ())),
             cause=entry["cause"],
-            mend=entry["mend"],
+            remedy=entry["remedy"],
             proof=entry["proof"],
             source=entry["source"],
             cuda_errors=tuple(entry.get("cuda_errors", ())),

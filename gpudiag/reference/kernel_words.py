@@ -44,7 +44,7 @@ def kernel_words() -> tuple[KernelWords, ...]:
             title=entry["title"],
             owner=entry["owner"],
             cause=entry["cause"],
-            remedy=entry["mend"],
+            remedy=entry["remedy"],
             source=entry["source"],
             patterns=tuple(map(re.compile, entry["patterns"])),
             parts=tuple(map(longest_part, entry["patterns"])),

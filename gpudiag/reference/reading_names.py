@@ -73,7 +73,7 @@ def describe_missing(missing: Missing) -> str:
 
 
 def explain_missing(missing: Missing) -> str:
-    """Why a value is not there: the source's own words, or ours where it said nothing."""
+    """Why a value is not there: the source's own words, or ours where it gave none."""
     return missing.detail or WHY_MISSING[missing.reason]
 
 

@@ -1,8 +1,8 @@
 """The words for what NVML answers in numbers: one table per enumeration, for all code that names its values.
 
 The probe, the kernel log's parser, the checks, the metrics and the simulator take the words from here; the
-page has a copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table says
-otherwise. Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
+page has a copy that `python tools/write_vocabulary.py` makes. nvml.h as of driver 595, unless a table names
+another. Plain tuples: `gpudiag list` loads this file in the child that asks NVML.
 """
 
 # nvmlDeviceGpuRecoveryAction_t, number by number; field 230 and Xid 154 count alike. Those marked unfit make
@@ -109,7 +109,7 @@ BRANDS = (
     "npu",
 )
 
-# nvmlGpuFabricState_t, its summary of health, and what its health mask may say
+# nvmlGpuFabricState_t, its summary of health, and the values of its health mask
 FABRIC_STATES = (None, "not_started", "in_progress", "completed")
 FABRIC_HEALTH = (None, "healthy", "unhealthy", "limited_capacity")
 FABRIC_FAULTS = {

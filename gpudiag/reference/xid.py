@@ -48,7 +48,7 @@ class Xid:
     meaning: str
     kind: XidKind
     outcome: Outcome
-    nonfatal_outcome: Outcome  # where the line itself says "Nonfatal"
+    nonfatal_outcome: Outcome  # where the line itself has "Nonfatal"
     immediate: str
     then: str
     note: str
@@ -102,7 +102,7 @@ def escalated(action: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NvLink5Decode:
-    """What some subcodes of one NVLink 5 unit say about where to look."""
+    """Where to look, by some subcodes of one NVLink 5 unit."""
 
     unit: str  # how the unit's name begins
     subcodes: tuple[int, ...]
@@ -116,7 +116,7 @@ def nvlink5_decodes() -> tuple[NvLink5Decode, ...]:
 
 
 def nvlink5_advice(unit: str, subcode: int) -> str | None:
-    """Where to look for the cause of an NVLink 5 error; None where its subcode does not say."""
+    """Where to look for the cause of an NVLink 5 error; None where its subcode does not show it."""
     for rule in nvlink5_decodes():
         if unit.upper().startswith(rule.unit) and subcode in rule.subcodes:
             return rule.advice
@@ -124,7 +124,7 @@ def nvlink5_advice(unit: str, subcode: int) -> str | None:
 
 
 def nvlink5_bucket(unit: str, subcode: int, error: int | None) -> str | None:
-    """`reset`, `look_elsewhere` or `watch`, overriding the line's own word; None where that word decides."""
+    """`reset`, `look_elsewhere` or `watch`: overrides the severity in the log line; None: keep it."""
     for rule in read_table("nvlink5.toml")["resolution"]:
         known = error in rule["errors"] if "errors" in rule else subcode in rule["subcodes"]
         if unit.upper().startswith(rule["unit"]) and known:

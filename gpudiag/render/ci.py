@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from gpudiag.checks.runner import TOLD_BY
+from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.compat import UTC
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
@@ -139,8 +139,8 @@ def _checks_fold(report: Report) -> str:
     rows = ["| outcome | check | reason |", "| --- | --- | --- |"]
     for result in report.results:
         codes = ", ".join(dict.fromkeys(one_line(finding.code) for finding in result.findings))
-        told = [part for part in (codes, describe_reason(result) if result.reason else "") if part]
-        reason = escape_markdown("; ".join(told))
+        words = [part for part in (codes, describe_reason(result) if result.reason else "") if part]
+        reason = escape_markdown("; ".join(words))
         rows.append(f"| {result.outcome.value.upper()} | {escape_markdown(result.check)} | {reason} |")
     table = "\n".join(rows)
     return f"<details><summary>All {len(report.results)} checks</summary>\n\n{table}\n\n</details>"
@@ -209,8 +209,8 @@ def _properties(report: Report) -> dict[str, str]:
 
 def _shown_as(result: CheckResult) -> Outcome:
     """The outcome of a test case: SKIP where another case is the failure."""
-    is_told = not result.findings and (result.reason or "").startswith(TOLD_BY)
-    return Outcome.SKIP if is_told else result.outcome
+    is_reported = not result.findings and (result.reason or "").startswith(REPORTED_BY)
+    return Outcome.SKIP if is_reported else result.outcome
 
 
 def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:

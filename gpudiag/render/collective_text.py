@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpudiag.checks.ranks.collective import COLLECTIVE_SPEED
-from gpudiag.checks.ranks.movements import describe_movement
+from gpudiag.checks.ranks.rising_counters import describe_movement
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
 from gpudiag.model.operation import BARRIER, OPERATIONS
@@ -124,7 +124,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
     lines = [*_verdict_lines(report, style)]
     most = style.most(SHOWN_FINDINGS)
     for place, finding in enumerate(report.findings[:most]):
-        lines += ["", *_finding_lines(finding, told=place == 0)]
+        lines += ["", *_finding_lines(finding, has_message=place == 0)]
     if len(report.findings) > most:
         lines += ["", *_more_findings(report.findings[most:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes or style.verbose, style=style)]
@@ -181,10 +181,10 @@ def _exactness(measurement: CollectiveMeasurement) -> str:
     return f"{count} {what} {'right within 2 units in the last place' if rounded else 'exact'}"
 
 
-def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
-    """The lines of one finding; `told`: the verdict already has its message."""
+def _finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
+    """The lines of one finding; `has_message`: the verdict above already shows its message."""
     lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
-    if not told:
+    if not has_message:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 
@@ -231,8 +231,8 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
         by_subject.setdefault(describe_subject_and_host(movement.subject), []).append(
             describe_movement(movement)
         )
-    told = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
-    return wrapped(f"Counters that rose during the run: {told}.", indent="  ")
+    counts = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
+    return wrapped(f"Counters that rose during the run: {counts}.", indent="  ")
 
 
 def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:

@@ -191,7 +191,7 @@ def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[
     users = processes if isinstance(processes, Missing) else describe_processes(processes, snapshot.taken_at)
     if device.mig_mode == "enabled" and device.mig_instances:
         users = "MIG"
-    said: tuple[Reading[str], ...] = (
+    cells: tuple[Reading[str], ...] = (
         describe_name(device),
         describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes),
         describe_suffixed(device.utilization_percent, "%"),
@@ -199,7 +199,7 @@ def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[
         describe_power_watts(device),
         users,
     )
-    return list(zip(_COLUMNS[1:_STATE], said, strict=True))
+    return list(zip(_COLUMNS[1:_STATE], cells, strict=True))
 
 
 def _mig_rows(snapshot: Snapshot, device: Device) -> list[Sequence[str]]:

@@ -49,9 +49,9 @@ def _verdict(report: DoctorReport, style: Style) -> list[str]:
     limited = sum(one.state is PartState.LIMITED for one in report.commands)
     in_part = f", {limited} in part" if limited else ""
     broken = sum(part.state is PartState.BROKEN for part in report.parts)
-    told = f"; {count_of(broken, 'part')} broken" if broken else ""
+    brokenness = f"; {count_of(broken, 'part')} broken" if broken else ""
     text = (
-        f"{word} {one_line(report.host, 100)}: {works} of {len(report.commands)} commands work{in_part}{told}"
+        f"{word} {one_line(report.host, 100)}: {works} of {len(report.commands)} commands work{in_part}{brokenness}"
         f" ({report.seconds:.1f} s)"
     )
     lines = wrapped(text, indent="  ")
@@ -72,9 +72,9 @@ def _commands(commands: tuple[CommandState, ...], style: Style) -> list[str]:
     for (state, lacks), names in alike.items():
         because = f"  (see {', '.join(lacks)})" if lacks else ""
         word = _HERE[state]
-        told = wrapped(f"{', '.join(names)}{because}", first=f"  {word:15}", indent=" " * 17)
-        told[0] = told[0].replace(word, style.paint(word, _COLOURS.get(state, "")), 1)
-        lines += told
+        entry = wrapped(f"{', '.join(names)}{because}", first=f"  {word:15}", indent=" " * 17)
+        entry[0] = entry[0].replace(word, style.paint(word, _COLOURS.get(state, "")), 1)
+        lines += entry
     return lines
 
 
@@ -82,10 +82,10 @@ def _parts(parts: list[DoctorPart]) -> list[str]:
     """The parts with what was seen and what to do; those of which both are alike together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for part in parts:
-        alike.setdefault((part.says, part.remedy), []).append(part.name)
+        alike.setdefault((part.seen, part.remedy), []).append(part.name)
     lines = []
-    for (says, remedy), names in alike.items():
-        lines += wrapped(f"{', '.join(names)}: {one_line(says)}", first="  ", indent="    ")
+    for (state, remedy), names in alike.items():
+        lines += wrapped(f"{', '.join(names)}: {one_line(state)}", first="  ", indent="    ")
         if remedy:
             lines += wrapped(one_line(remedy), first="    Do: ", indent="        ")
     return lines

@@ -88,9 +88,9 @@ def _render_job(log: LogExplanation, verdict: Verdict, style: Style) -> str:
     refused = [one for one in log.logs if one.refused]
     for one in refused[: style.most(_MOST_REFUSED)]:
         lines += wrapped(f"{one_line(one.name)}: not read: {one.refused}.")
-    untold = len(refused) - style.most(_MOST_REFUSED)
-    if untold > 0:
-        lines.append(f"and {untold} more files were not read: --verbose names them")
+    unnamed = len(refused) - style.most(_MOST_REFUSED)
+    if unnamed > 0:
+        lines.append(f"and {unnamed} more files were not read: --verbose names them")
     return "\n".join(lines) + "\n"
 
 

@@ -54,7 +54,7 @@ def _slurm(arguments: Sequence[str], shape: JobShape) -> str:
 #SBATCH --ntasks-per-node={shape.ranks_per_node}
 {gpus}#SBATCH --time={_MINUTES}
 #SBATCH --output=gpudiag-%j.txt
-# A rank that ends badly must not end the others: they say why it did.
+# A rank that fails must not end the others: their output shows why it failed.
 exec srun --kill-on-bad-exit=0 gpudiag {shlex.join(arguments)}
 """
 

@@ -1,4 +1,4 @@
-"""The verdict of `gpudiag run` as lines for standard error, amid the job's own: each begins with `gpudiag:`."""
+"""The verdict of `gpudiag run` as lines for standard error, among the job's own: each begins with `gpudiag:`."""
 
 from gpudiag.model.explanation import Role
 from gpudiag.model.finding import Finding, Outcome
@@ -38,7 +38,7 @@ def render_job_run(run: JobRun, path: str, style: Style = PLAIN) -> str:
 
 
 def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = False) -> str:
-    """That the job stands still, told while it does."""
+    """The lines printed while the job makes no progress."""
     finding = next((one for one in run.findings if one.outcome is Outcome.FAIL), None)
     lines = _paragraph(f"STALL {run.headline}")
     if finding is not None:
@@ -50,9 +50,12 @@ def render_stall(run: JobRun, path: str, style: Style = PLAIN, *, kills: bool = 
 
 def _details(finding: Finding) -> list[str]:
     facts = {evidence.name: str(evidence.value) for evidence in finding.evidence}
-    told = [("then ranks: ", "after_it"), ("kernel log: ", "kernel_log")]
+    labels = [("then ranks: ", "after_it"), ("kernel log: ", "kernel_log")]
     lines = [
-        line for words, name in told if name in facts for line in _paragraph(f"{words}{facts[name]}", _INDENT)
+        line
+        for words, name in labels
+        if name in facts
+        for line in _paragraph(f"{words}{facts[name]}", _INDENT)
     ]
     return [*lines, *_paragraph(f"do: {finding.remedy} [{finding.code}]", _INDENT)]
 

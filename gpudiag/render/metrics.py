@@ -28,7 +28,7 @@ _NVLINK_ERRORS = {
     "crc_flit": "flow-control CRC errors", "crc_data": "data CRC errors", "replay": "retries",
     "recovery": "recovery errors",
 }  # fmt: skip
-_CAUSES_TOLD = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
+_CAUSE_NAMES = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
 # One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG instance
 # has of its own is a metric of readings that it has under the same names.
@@ -52,7 +52,7 @@ class Sampled:
         return f"{self.prefix}{self.family.name}{'_total' if self.family.kind == COUNTER else ''}"
 
 
-_ACTIONS_TOLD = ", ".join(
+_ACTION_NAMES = ", ".join(
     f"{number} {action.replace('_', ' ').replace('p2p', 'P2P').replace('gpu', 'GPU').replace('imex', 'IMEX')}"
     for number, action in enumerate(("nothing", *RECOVERY_ACTIONS[1:]))
 )
@@ -141,7 +141,7 @@ def _responding(device: Device) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def _violation(reason: str) -> Dcgm:
-    words = f"Throttling duration due to {_CAUSES_TOLD.get(reason, reason)} constraints (in ns)."
+    words = f"Throttling duration due to {_CAUSE_NAMES.get(reason, reason)} constraints (in ns)."
     return Dcgm(f"{reason.upper()}_VIOLATION", words, _NANOSECONDS_PER_SECOND, COUNTER)
 
 
@@ -182,7 +182,7 @@ _MADE: dict[str, tuple[Sampled, ...]] = {
         ),
     ),
     "recovery_action": (
-        Sampled(Family("recovery_action", f"What NVML asks for: {_ACTIONS_TOLD}."), _recovery),
+        Sampled(Family("recovery_action", f"What NVML asks for: {_ACTION_NAMES}."), _recovery),
     ),
     "memory_total_bytes": (
         Sampled(
@@ -271,7 +271,7 @@ _ONLY_DCGM = (
     Sampled(_NOT_OURS, _vgpu_license_status, ((Dcgm("VGPU_LICENSE_STATUS", "vGPU License status"), {}),)),
     Sampled(
         _NOT_OURS,
-        _sampler([("power_draw_watts", {}, 1.0)]),  # what NVML says is of now wherever it says so
+        _sampler([("power_draw_watts", {}, 1.0)]),  # the present draw on every GPU whose NVML names it so
         ((Dcgm("POWER_USAGE_INSTANT", "Instantaneous power draw (in W)."), {}),),
     ),
     Sampled(

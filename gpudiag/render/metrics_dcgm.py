@@ -23,11 +23,11 @@ from gpudiag.render.metrics import DCGM_METRICS, MIG_METRICS, Sampled
 from gpudiag.render.metrics_mig import gpu_instances, profile_of
 from gpudiag.render.metrics_owners import dcgm_owner_labels, owners_of
 
-# dcgm-exporter 4.8.2 and before say `Hostname`, its main branch `hostname` since 2026-05-12 (#655).
+# dcgm-exporter 4.8.2 and before write `Hostname`, its main branch `hostname` since 2026-05-12 (#655).
 HostLabel = Literal["Hostname", "hostname", "both"]
 
 _OFF_THE_BUS = 79  # the Xid with which a GPU is lost
-_ACTION_CHANGED = 154  # says what to do about the Xid before it, and must not hide that
+_ACTION_CHANGED = 154  # reports the action for the Xid before it, and must not hide that Xid
 _XID_WINDOW = timedelta(minutes=5)  # dcgm-exporter's --xid-count-window-size
 _OF_INSTANCES = {name.full_name: metric for metric in MIG_METRICS for name, _ in metric.dcgm}
 
@@ -96,9 +96,9 @@ def _add_xids(
     page: Page, snapshot: Snapshot, events: Sequence[TimelineEntry], labels: Sequence[list[Labels]]
 ) -> None:
     """Add each GPU's last Xid, and how many there were lately; as in dcgm-exporter the latter only where there were."""
-    told = [entry for entry in events if entry.kind is TimelineKind.XID]
+    xids = [entry for entry in events if entry.kind is TimelineKind.XID]
     last: dict[str | None, int] = {}
-    for entry in told:
+    for entry in xids:
         if entry.xid_code != _ACTION_CHANGED or entry.uuid not in last:
             last[entry.uuid] = entry.xid_code or 0
     codes, counted = [], []
@@ -107,7 +107,7 @@ def _add_xids(
         code = _last_xid(device, snapshot, last.get(uuid, 0))
         codes += [({**one, **_error_labels(code)}, float(code)) for one in several if code is not None]
         lately: dict[int, int] = {}
-        for entry in told:
+        for entry in xids:
             if entry.uuid == uuid and snapshot.taken_at - entry.at <= _XID_WINDOW:
                 lately[entry.xid_code or 0] = lately.get(entry.xid_code or 0, 0) + 1
         window = str(int(_XID_WINDOW.total_seconds() * 1000))
@@ -133,10 +133,10 @@ def _error_labels(code: int) -> Labels:
 
 
 def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
-    """The GPU's last Xid, 0 if it has had none; None for one that is silent and is not said to be lost.
+    """The GPU's last Xid, 0 if it has had none; None for one that does not answer and is not reported as lost.
 
-    NVML's events tell it, of a lost GPU the kernel's log too. One that is lost without any is off the bus: that is
-    what NVML means by the word, and what the rules of others wait for.
+    The code comes from NVML's events, and for a lost GPU from the kernel's log too. A lost GPU without a code counts as off
+    the bus: that is what NVML means by "lost", and what other monitors' rules expect.
     """
     if device.responding is True or last not in (0, _ACTION_CHANGED):
         return last

@@ -24,7 +24,7 @@ from gpudiag.render.metrics_owners import add_owners
 _UP = "gpudiag_gpu_up"  # what an alert on a lost GPU starts from
 _XID_EVENTS = (
     "gpudiag_gpu_xid_events_total",
-    "How often NVML reported that Xid, as far as the timeline tells.",
+    "How often NVML reported that Xid, as far as the timeline shows.",
 )
 _XID_LAST = ("gpudiag_gpu_xid_last_timestamp_seconds", "Time of the last report of that Xid.")
 
@@ -124,8 +124,8 @@ def _add_checks(page: Page, results: tuple[CheckResult, ...], host: Labels, *, f
     counts = Counter(result.outcome for result in results)
     counted = [({**host, "outcome": outcome.value}, float(counts[outcome])) for outcome in Outcome if results]
     page.add("gpudiag_checks", "gauge", "Checks by outcome; skip did not apply.", counted)
-    told = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
-    statuses = [({**host, "check": result.check, "outcome": result.outcome.value}, 1.0) for result in told]
+    shown = [result for result in results if full or result.outcome not in (Outcome.PASS, Outcome.SKIP)]
+    statuses = [({**host, "check": result.check, "outcome": result.outcome.value}, 1.0) for result in shown]
     page.add("gpudiag_check_status", "gauge", "1 for the outcome of a check.", statuses)
 
 
@@ -196,7 +196,7 @@ def _device_labels(device: Device, last_indices: Mapping[str, int] | None = None
 
 
 def _short_labels(device: Device, elsewhere: frozenset[str]) -> Labels:
-    """The index alone, which says who it is as long as no other GPU has had that index."""
+    """The index alone, which identifies the GPU as long as no other GPU has had that index."""
     labels = _device_labels(device)
     return labels if labels["uuid"] in elsewhere else {"gpu": labels["gpu"]}
 

@@ -9,7 +9,7 @@ from gpudiag.model.reading import Missing
 from gpudiag.render.style import PLAIN, Style, one_line, wrapped
 from gpudiag.units import format_size
 
-_MAX_TOLD = 4  # names in one line
+_MAX_NAMES = 4  # names in one line
 _MAX_CHOICES = 8
 _MAX_PATHS = 6
 _MAX_EVIDENCE = 2
@@ -62,8 +62,8 @@ def _facts(log: NcclLog) -> list[str]:
         lines += _communicator(communicator)
     if len(log.communicators) > 1:
         sizes = Counter(one.size for one in log.communicators[1:])
-        told = [f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True)[:_MAX_TOLD]]
-        lines += _labelled("smaller ones", f"{', '.join(told)} ranks")
+        counts = [f"{count} of {size}" for size, count in sorted(sizes.items(), reverse=True)[:_MAX_NAMES]]
+        lines += _labelled("smaller ones", f"{', '.join(counts)} ranks")
     lines += _labelled("chosen", _choices(log))
     return [*lines, *_labelled("variables", _settings(log.processes))]
 
@@ -121,12 +121,12 @@ def _meeting(process: NcclProcess) -> str:
 
 def _choices(log: NcclLog) -> str:
     """What was chosen for each operation; sizes as NCCL counts them."""
-    told = [
+    choices = [
         f"{choice.operation} {choice.algorithm}/{choice.protocol} {choice.count:,} times"
         f" ({format_size(choice.smallest_bytes)} to {format_size(choice.largest_bytes)})"
         for choice in sorted(log.choices, key=lambda choice: -choice.count)[:_MAX_CHOICES]
     ]
-    return "; ".join(told)
+    return "; ".join(choices)
 
 
 def _settings(processes: Iterable[NcclProcess]) -> str:
@@ -136,9 +136,9 @@ def _settings(processes: Iterable[NcclProcess]) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
-    told = sorted(names) if isinstance(names, set) else [*names]
-    more = f" and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
-    return one_line(", ".join(told[:_MAX_TOLD]) + more, 300)
+    ordered = sorted(names) if isinstance(names, set) else [*names]
+    more = f" and {len(ordered) - _MAX_NAMES} more" if len(ordered) > _MAX_NAMES else ""
+    return one_line(", ".join(ordered[:_MAX_NAMES]) + more, 300)
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -28,7 +28,7 @@ _MAX_CHECKS_NAMED = 4  # of checks that could not look for the same reason
 # What `gpudiag preflight` judges beside `checks.on_machine`: with tests, a second look, and the job's Python.
 _NOT_TESTED = "speed, data, network, torch, history"
 _WITHOUT_GPU = ("gpudiag nccl-test --backend gloo", "gpudiag simulate h100x8 -- gpudiag")
-_WITHOUT_TORCH = "doctor"  # says which commands need torch, and how to get it
+_WITHOUT_TORCH = "doctor"  # lists the commands that need torch, and how to install it
 
 
 def render_overview(

@@ -66,9 +66,9 @@ def _cause(report: Report, plan: PreflightPlan) -> _Cause:
     # Where no FAIL fails this gate, an ERROR keeps it shut.
     spared = report.verdict is Outcome.FAIL and plan.fail_on != "any"
     outcome = Outcome.ERROR if spared and unclear else report.verdict
-    told = [finding for finding in faults if finding.outcome is outcome]
-    if told:
-        return _of_findings(told)
+    alike = [finding for finding in faults if finding.outcome is outcome]
+    if alike:
+        return _of_findings(alike)
     if unclear and outcome is Outcome.ERROR:
         return _Cause(outcome, unclear[0].check, 0, describe_reason(unclear[0]))
     gaps = [result for result in report.results if result.is_gap] if plan.strict else []
@@ -99,10 +99,10 @@ def _fitted(cause: _Cause, room: int) -> str:
         return _plain(what, room)
     remedy = _shortened(cause.remedy, room - len(_DO) - min(len(what), _MIN_FAULT_CHARACTERS))
     kept = room - len(_DO) - len(remedy)
-    told = _plain(what, kept)
-    if subject not in told:
-        told = _plain(f"{subject}: {what}", kept)
-    return f"{told}{_DO.removeprefix('.') if told.endswith('.') else _DO}{remedy}"
+    fault = _plain(what, kept)
+    if subject not in fault:
+        fault = _plain(f"{subject}: {what}", kept)
+    return f"{fault}{_DO.removeprefix('.') if fault.endswith('.') else _DO}{remedy}"
 
 
 def _shortened(remedy: str, room: int) -> str:

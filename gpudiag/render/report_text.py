@@ -28,7 +28,7 @@ from gpudiag.render.told_once import Told, tell_once
 MAX_FINDINGS = 20  # shown whole; `--verbose` has all
 _OF_TESTS = {"active", "collective", "training"}  # what checks need that judge a test, and not readings
 _ACTIVE = frozenset(check.name for check in BUILTIN if _OF_TESTS & set(check.needs))
-_COVERAGE = "active.coverage"  # the check that says it of all tests
+_COVERAGE = "active.coverage"  # the check that reports it for all tests
 _MAX_ERRORS_NAMED = 6  # where more share one reason, their number is enough; `--verbose` names them all
 
 
@@ -75,7 +75,7 @@ def _active(report: Report) -> list[CheckResult]:
 
 
 def _is_tested(report: Report) -> bool:
-    """Whether a test ran: a PASS by readings alone says less."""
+    """Whether a test ran: a PASS by readings alone proves less."""
     return any(result.outcome not in (Outcome.SKIP, Outcome.ERROR) for result in _active(report))
 
 
@@ -139,7 +139,7 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
                 )
         return lines
     errors = dict(covered.errors)
-    if report.verdict is Outcome.FAIL:  # what follows from the fault is told by the fault
+    if report.verdict is Outcome.FAIL:  # the fault covers what follows from it
         errors = {reason: checks for reason, checks in errors.items() if not reason.startswith(NVML_REASONS)}
     lines = _reasons("without a result", errors, most_named=_MAX_ERRORS_NAMED)
     left_out = sum(len(checks) for checks in covered.errors.values()) - sum(map(len, errors.values()))
@@ -152,7 +152,7 @@ def _coverage(report: Report, covered: Coverage, *, verbose: bool) -> list[str]:
     skipped = sum(len(checks) for checks in covered.skipped.values())
     if skipped:
         was = "was" if skipped == 1 else "were"
-        lines += wrapped(f"{count_of(skipped, 'check')} {was} skipped: --verbose says why.", indent="  ")
+        lines += wrapped(f"{count_of(skipped, 'check')} {was} skipped: --verbose shows why.", indent="  ")
     return lines
 
 

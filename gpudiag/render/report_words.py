@@ -94,14 +94,14 @@ def evidence_lines(evidence: Sequence[Evidence]) -> list[str]:
 
 def describe_after_source(fact: Evidence) -> str:
     """The fact as it stands after its source; of a long text, such as a stack, the most useful line."""
-    value = _telling_line(fact.value) if isinstance(fact.value, str) else fact.value
+    value = _useful_line(fact.value) if isinstance(fact.value, str) else fact.value
     name, limit = describe_name(fact), describe_limit(fact)
     named = fact.source.endswith(_OTHER_NAMES.get(name, name))
     words = describe_amount(value, fact.unit) if named else f"{name} {describe_amount(value, fact.unit)}"
     return f"{words} ({limit})" if limit else words
 
 
-def _telling_line(text: str) -> str:
+def _useful_line(text: str) -> str:
     """The most useful line: a crash's own words, else the last line that is no quoted code."""
     lines = text.rstrip().split("\n")
     for line in lines:
@@ -109,8 +109,8 @@ def _telling_line(text: str) -> str:
             return line
         if line.lstrip().startswith(_THROWN):
             return line.partition(_THROWN)[2].strip()
-    told = (line for line in reversed(lines) if line[:1].strip() and not line.startswith(_FRAME))
-    return next(told, lines[-1].strip())
+    candidates = (line for line in reversed(lines) if line[:1].strip() and not line.startswith(_FRAME))
+    return next(candidates, lines[-1].strip())
 
 
 def _number(value: float) -> str:

@@ -22,7 +22,7 @@ _GOOD_STATES = (SourceState.OK, SourceState.NO_DEVICES, SourceState.NOT_ASKED)
 def render_sources(snapshot: Snapshot, style: Style = PLAIN) -> str:
     """How every source answered, what each shows of each GPU, and each disagreement with its reason."""
     widest = max(len(status.name) for status in snapshot.sources)
-    heading = f"{'SOURCE':{widest}} STATE         GPUS     TIME  WHAT IT SAYS"
+    heading = f"{'SOURCE':{widest}} STATE         GPUS     TIME  WHAT IT REPORTS"
     lines = [style.paint(heading, "bold")]
     for status in snapshot.sources:
         lines += _source_lines(snapshot, status, widest, style)
@@ -149,12 +149,12 @@ def _disagreement_lines(snapshot: Snapshot, style: Style) -> list[str]:
 
 
 def _one_disagreement(item: Disagreement, style: Style) -> list[str]:
-    said = ", ".join(
+    values = ", ".join(
         f"{source} {NO_VALUE if value is None else value}" for source, value in item.values.items()
     )
     about = f" of {item.uuid}" if item.uuid else ""
     kind = "explained" if item.expected else "DIFFERS"
-    lines = wrapped(f"{kind}: {name_reading(item.field)}{about}: {said}: {item.reason}", indent="  ")
+    lines = wrapped(f"{kind}: {name_reading(item.field)}{about}: {values}: {item.reason}", indent="  ")
     return lines if item.expected else [style.paint(line, "yellow") for line in lines]
 
 

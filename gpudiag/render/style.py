@@ -27,8 +27,8 @@ _FEWEST_COLUMNS, _MOST_COLUMNS = 40, 500
 def columns() -> int:
     """The width of what is printed: COLUMNS (POSIX, Environment Variables), else the terminal's, else 80."""
     text = os.environ.get("COLUMNS", "")
-    said = int(text) if text.isdecimal() else 0
-    width = said or _terminal_columns() or _COLUMNS
+    columns = int(text) if text.isdecimal() else 0
+    width = columns or _terminal_columns() or _COLUMNS
     return max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, width))
 
 
@@ -38,10 +38,10 @@ def prose_columns() -> int:
 
 
 def _terminal_columns() -> int:
-    """The width of the terminal that standard output is; 0 where it is none, or does not tell."""
+    """The width of the terminal on standard output; 0 if it is no terminal or has no known width."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else 0
-    except (OSError, ValueError, AttributeError):  # closed, replaced, or not told
+    except (OSError, ValueError, AttributeError):  # closed, replaced, or unknown
         return 0
 
 

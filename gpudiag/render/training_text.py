@@ -123,7 +123,7 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     lines = [style.paint_outcome(first, report.outcome.value), *more]
     most = style.most(SHOWN_FINDINGS)
     for place, finding in enumerate(report.findings[:most]):
-        lines += ["", *_finding_lines(finding, told=place == 0)]
+        lines += ["", *_finding_lines(finding, has_message=place == 0)]
     if len(report.findings) > most:
         lines += ["", f"  {len(report.findings) - most} more findings: --verbose has all"]
     ran = [result for result in report.strategies if result.ran]
@@ -138,9 +138,9 @@ def render_training(report: TrainingReport, *, style: Style = PLAIN) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _finding_lines(finding: Finding, *, told: bool) -> list[str]:
+def _finding_lines(finding: Finding, *, has_message: bool) -> list[str]:
     lines = wrapped(f"{finding.code}: {describe_subject_and_host(finding.subject)}", indent="  ")
-    if not told:
+    if not has_message:
         lines += wrapped(finding.message, first="  ", indent="  ")
     return lines + evidence_lines(finding.evidence) + wrapped(finding.remedy, first="  Do: ", indent="      ")
 

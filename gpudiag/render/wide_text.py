@@ -44,14 +44,14 @@ _LABEL_WIDTH = 11
 def describe_throttle_seconds(times: ThrottleSeconds) -> str:
     """For how long each cause held the clocks back; causes that never did are left out."""
     known = _known(times)
-    said = [f"{name.replace('_', ' ')} {format_seconds(value)}" for name, value in known if value > 0]
-    return ", ".join(said) or "nothing"
+    causes = [f"{name.replace('_', ' ')} {format_seconds(value)}" for name, value in known if value > 0]
+    return ", ".join(causes) or "nothing"
 
 
 def describe_pcie_errors(counts: PcieErrorCounts) -> str:
     """The counts that are not 0, in words."""
-    said = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
-    return ", ".join(said) or "no"
+    errors = [f"{value} {name.replace('_', ' ')}" for name, value in _known(counts) if value > 0]
+    return ", ".join(errors) or "no"
 
 
 def describe_fabric(fabric: FabricState) -> str:
@@ -83,7 +83,7 @@ def render_wide(
     """A block per GPU with its readings, and last the reasons not to start work on it.
 
     Unless `style` is verbose, a block leaves out what is normal (a pending mode that is the mode, a default that is set) and
-    what this kind of GPU never reports, so that it fits a screen; how much that was is said once.
+    what this kind of GPU never reports, so that it fits a screen; the readings left out are counted once.
     """
     lines = simulated_lines(snapshot)
     unreported: dict[str, None] = {}
@@ -129,11 +129,11 @@ class _Block:
         for finding in findings:
             lines += wrapped(f"{sentence(finding.message)}. {finding.remedy}", first="  ", indent="  ")
         for label, readings in TOPICS if device.responding is True else TOPICS[:1]:
-            lines += _topic(label, ", ".join(part for part in map(self._said, readings) if part))
+            lines += _topic(label, ", ".join(part for part in map(self._describe, readings) if part))
         absences = "; ".join(f"{', '.join(names)} ({why})" for why, names in self._absent.items())
         return [*lines, *_topic("no value", absences)]
 
-    def _said(self, declared: Declared) -> str:
+    def _describe(self, declared: Declared) -> str:
         """One reading in words; one that is not there is noted under its reason."""
         name = declared.name
         if not declared.words or name in self._ordinary:
@@ -157,14 +157,14 @@ _NEVER_REPORTED = (
     MissingReason.NOT_ASKED,
 )
 
-# What is told between two looks, of which a listing takes one.
+# Readings over the time between two looks; a listing looks once.
 _OF_TWO_LOOKS = {
     "nvlink_throughput_bytes_per_second",
     *(one.name for one in READINGS if isinstance(one.question, Activity)),
 }
 
-# What says nothing new: readings that equal another one, and those that say that nothing is wrong. Of a group whose
-# words lean on each other, all do or none.
+# Readings without news: those that equal another one, and those that report nothing wrong. Of a group whose words depend
+# on each other, all are left out or none.
 _SAME: tuple[dict[str, str], ...] = (
     {"ecc_mode_pending": "ecc_mode"},
     {"mig_mode_pending": "mig_mode"},
@@ -195,7 +195,7 @@ _OF_THE_PRODUCT = ("pci_subsystem_id", "brand", "cuda_cores", "memory_kind", "me
 
 
 def _ordinary(device: Device) -> frozenset[str]:
-    """The readings of the GPU that say nothing new."""
+    """The readings of the GPU without news."""
     groups: list[dict[str, str] | dict[str, object]] = [
         *(
             one

@@ -7,8 +7,8 @@ import sys
 from time import monotonic
 
 from gpudiag import __version__
+from gpudiag.checks.doctor.inputs import Sight
 from gpudiag.checks.doctor.report import judge_doctor
-from gpudiag.checks.doctor.sight import Sight
 from gpudiag.errors import GpudiagError
 from gpudiag.installed import install_command
 from gpudiag.model.codec import join_sheets, read_sheet

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
-from gpudiag.checks.runner import TOLD_BY
+from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.plan import PreflightPlan
@@ -34,7 +34,7 @@ def judge_results(results: Sequence[CheckResult]) -> Outcome:
 
 
 def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
-    """The gate's exit status for scripts: 0 open, 1 failed, 3 could not tell."""
+    """The gate's exit status for scripts: 0 open, 1 failed, 3 no verdict."""
     verdict = judge_results(report.results)
     contradicted = verdict is not report.verdict
     if contradicted:
@@ -103,6 +103,6 @@ def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
 
 def _fails_without_words(result: CheckResult) -> bool:
     """Whether a check is FAIL without a finding that says why."""
-    if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(TOLD_BY):
+    if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(REPORTED_BY):
         return False
     return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

@@ -132,7 +132,7 @@ class MachinesLaunch:
         self._handshake: Handshake | None = None
         self._links: list[Link] = []
         try:
-            if self.tells:
+            if self.is_reporter:
                 self._listeners = self._discovery.listen(self._directory.path)
                 self._handshake = Handshake(self._listeners, self._discovery.key)
         except (OSError, LaunchError):
@@ -158,10 +158,10 @@ class MachinesLaunch:
     @property
     def looks(self) -> bool:
         """Whether this process tests its machine: one process per machine does."""
-        return self._environment.local_rank == 0 or self.tells
+        return self._environment.local_rank == 0 or self.is_reporter
 
     @property
-    def tells(self) -> bool:
+    def is_reporter(self) -> bool:
         """Whether this process prints the report."""
         return self._environment.rank == 0
 

@@ -27,7 +27,7 @@ from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
-from gpudiag.probe.job.own_run import read_glance_stance, start_glance
+from gpudiag.probe.job.ranks_of_run import read_glance_stance, start_glance
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.holders import memory_free
-from gpudiag.checks.ranks.movements import find_movements
+from gpudiag.checks.ranks.rising_counters import find_movements
 from gpudiag.checks.runner import findings_worst_first, run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot

@@ -1,6 +1,6 @@
 """The jobs of several processes on this machine, watched by a child (runs/node_watch.py): which of them stand still, and why.
 
-Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer, that is told, for a job that
+Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer, that is reported, for a job that
 nobody looks at must not look well.
 """
 
@@ -60,7 +60,7 @@ class JobWatch(SingleChild):
             if not self._child.ended and now - self._child.heard_at < _SILENT_SECONDS:
                 return
             self.close()
-            self._stalls.clear()  # the next child sees them anew
+            self._stalls.clear()  # the next child finds them again
             self._fail("the process that watches jobs gave no answer, and is started again")
         if now - self._started_at > _AGAIN_SECONDS:
             self._started_at = now

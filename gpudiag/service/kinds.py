@@ -36,7 +36,7 @@ class RunKind:
     deadline_seconds: float
     hidden: tuple[str, ...]  # fields of the plan that are for the command line alone
     on_cpu: Callable[[Any], bool]  # whether the plan keeps away from GPUs
-    disturbs: Callable[[Any], bool]  # whether sampling must pause meanwhile
+    disturbs: Callable[[Any], bool]  # whether sampling must pause during the run
     outputs: Callable[[Path], list[str]]  # flags that have it write its document to a file
     report_type: type  # of that document
     only_looks: bool = False  # it uses no GPU and disturbs no run, and runs beside all of them

@@ -233,7 +233,7 @@ _WORDS = {
     MissingReason.RESET_REQUIRED: (TimelineKind.GPU_LOST, "has to be reset"),
     MissingReason.SOURCE_ABSENT: (TimelineKind.GPU_LOST, "is missing"),
 }
-_RETOLD_SECONDS = 2.0  # a new event set may be told again what an earlier one was told
+_REPEAT_SECONDS = 2.0  # a new event set may receive again what an earlier one received
 
 
 class Changes:
@@ -251,8 +251,8 @@ class Changes:
         self._throttled: dict[str, tuple[str, ...]] = {}
         self._indices: dict[str, int] = {}  # that each GPU had last
         self._slots: dict[str, str] = {}  # the UUID of the GPU that answered last in each
-        self._xids: Counter[tuple[str, int]] = Counter()  # told so far
-        self._retold: Counter[tuple[str, int]] = Counter()  # by the child that is heard now
+        self._xids: Counter[tuple[str, int]] = Counter()  # received so far
+        self._repeated: Counter[tuple[str, int]] = Counter()  # from the present child
         self._generation = 0
         self._generation_at = 0.0
 
@@ -284,10 +284,10 @@ class Changes:
         key = (str(index) if device is None else key_of(device), code)
         if generation != self._generation:
             self._generation, self._generation_at = generation, at
-            self._retold.clear()
-        if generation and at - self._generation_at < _RETOLD_SECONDS:
-            self._retold[key] += 1
-            if self._retold[key] <= self._xids[key]:
+            self._repeated.clear()
+        if generation and at - self._generation_at < _REPEAT_SECONDS:
+            self._repeated[key] += 1
+            if self._repeated[key] <= self._xids[key]:
                 return
         self._xids[key] += 1
         entry = xids().get(code)
@@ -355,7 +355,7 @@ class Changes:
                 self._note_device(after, TimelineKind.GPU_BACK, "answers again", "pass")
         elif nvml_answers and key not in self._away:  # else it is the driver that does not answer
             self._away.add(key)
-            if key in self._well:  # what was never well the findings say
+            if key in self._well:  # the findings cover what was never well
                 self._well.discard(key)
                 kind, words = _WORDS.get(now.reason, (TimelineKind.GPU_SILENT, "does not answer"))
                 self._note_device(after, kind, f"{words}: {now.detail}" if now.detail else words, "fail")

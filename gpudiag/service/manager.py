@@ -30,7 +30,7 @@ from gpudiag.model.run import (
     RunNews,
     RunRequest,
     RunState,
-    RunTold,
+    RunUpdate,
 )
 from gpudiag.model.service import ActiveRun
 from gpudiag.model.untrusted_text import escape_steering, mask_text
@@ -71,7 +71,7 @@ class RunManager:
     def __init__(
         self,
         watch: MachineWatch,
-        publish: Callable[[RunTold], None],
+        publish: Callable[[RunUpdate], None],
         folder: Path | None,
         records: RunRecords | None,
         kinds: tuple[str, ...],
@@ -212,10 +212,10 @@ class RunManager:
             RunNotFoundError: there is no such run.
         """
         entry = self._list.find(identity)
-        told = entry.events
+        events = entry.events
         if entry.process is not None:
-            told = tuple(NumberedEvent(number, event) for number, event in entry.process.events)
-        return RunEvents(identity, tuple(one for one in told if one.number > since))
+            events = tuple(NumberedEvent(number, event) for number, event in entry.process.events)
+        return RunEvents(identity, tuple(one for one in events if one.number > since))
 
     async def log(self, identity: str) -> bytes:
         """The end of the run's output, without secrets and terminal control sequences.
@@ -281,13 +281,13 @@ class RunManager:
         return environment
 
     def _listen_to(self, entry: RunEntry) -> Callable[[RunProcess, RunEvent | None, str], None]:
-        def heard(process: RunProcess, event: RunEvent | None, text: str) -> None:
+        def received(process: RunProcess, event: RunEvent | None, text: str) -> None:
             run = entry.run
             if event is None:
                 self._publish(RunNews("run_log", json.dumps({"run": run.id, "text": text})))
                 return
-            told = {"run": run.id, "number": process.event_count, "event": encode(event)}
-            self._publish(RunNews("run_event", json.dumps(told)))
+            news = {"run": run.id, "number": process.event_count, "event": encode(event)}
+            self._publish(RunNews("run_event", json.dumps(news)))
             progress = event.done / event.planned if event.planned else None
             entry.run = replace(
                 run, stage=event.stage or run.stage, done=event.done, planned=event.planned, progress=progress
@@ -295,7 +295,7 @@ class RunManager:
             if event.kind in (EventKind.STAGE, EventKind.RESULT):
                 self._publish(entry.run)
 
-        return heard
+        return received
 
     def _look(self) -> None:
         """Notice runs that ended or passed their deadline, and start those whose turn it is."""

@@ -1,7 +1,7 @@
 """The faults that runs of the service found and that no later run has looked for again: they are present still.
 
 The instant checks look every few seconds; what only a test shows (a slow copy, wrong bytes) is known from the last run
-that tested it. A run replaces what earlier ones said of the checks that it ran, for the GPUs that it had.
+that tested it. A run replaces the results of earlier runs for the checks that it ran, for the GPUs that it had.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ class Looked:
 
 
 def read_findings(run: Run, text: bytes) -> Looked | None:
-    """What a run's report says; None where it is no report on a machine."""
+    """The content of a run's report; None where it is no report on a machine."""
     try:
         report = loads(text.decode())
     except (GpudiagError, ValueError):  # written by another version, or cut short

@@ -33,7 +33,7 @@ _MAX_BYTES = 32 << 20
 _ROOM_BYTES = 1 << 20  # a preflight of 16 GPUs writes a third of it
 
 _SECONDS = 3.0  # for an answer of the disk, or the machine's first picture
-_FOLDER_SECONDS = 1.0  # for a folder; everybody waits meanwhile
+_FOLDER_SECONDS = 1.0  # for a folder; all requests wait until then
 _FORGOTTEN = "runs are not remembered"
 _AGAIN_SECONDS = 5.0  # between two tries to write what a full disk has refused
 
@@ -229,7 +229,7 @@ class RunMemory:
         return os.uname().nodename if snapshot is None else machine_key(snapshot)
 
     def _load(self) -> None:
-        """In the disk's thread: the first picture says whether the machine is a simulated one."""
+        """In the disk's thread: the first picture shows whether the machine is simulated."""
         until = monotonic() + _SECONDS
         while self._snapshot() is None and monotonic() < until:
             sleep(0.05)

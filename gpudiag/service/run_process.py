@@ -28,13 +28,13 @@ _GRACE_SECONDS = 10.0  # between asking it to end and ending it
 
 
 class RunProcess:
-    """A running run; `heard` is called when it has emitted or printed something, or ended."""
+    """A running run; `received` is called when it has emitted or printed something, or ended."""
 
     def __init__(
         self,
         argv: Sequence[str],
         environment: Mapping[str, str],
-        heard: Callable[["RunProcess", RunEvent | None, str], None],
+        received: Callable[["RunProcess", RunEvent | None, str], None],
     ) -> None:
         """Start `gpudiag ARGV` from the thread of the event loop, with which it dies.
 
@@ -46,14 +46,14 @@ class RunProcess:
         self.events: deque[tuple[int, RunEvent]] = deque(maxlen=MAX_EVENTS)
         self.event_count = 0
         self.started_at = monotonic()
-        self._heard = heard
+        self._received = received
         self._kill_at: float | None = None
         self._buffer = bytearray()
         self._events, events_write = os.pipe()
-        told = ["--events", f"/dev/fd/{events_write}"]
+        options = ["--events", f"/dev/fd/{events_write}"]
         try:
             self._program = Program(
-                [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *argv, *told],
+                [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *argv, *options],
                 environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -82,18 +82,18 @@ class RunProcess:
         return status
 
     def outcome(self, status: int) -> str | None:
-        """The verdict of a run that ended by itself with that status; None if it could not tell."""
+        """The verdict of a run that ended by itself with that status; None if it gave none."""
         if status not in _OUTCOME_OF_STATUS:
             return None
-        told = [event.outcome for _, event in self.events if event.outcome]
-        return told[-1] if told else _OUTCOME_OF_STATUS[ExitStatus(status)]
+        outcomes = [event.outcome for _, event in self.events if event.outcome]
+        return outcomes[-1] if outcomes else _OUTCOME_OF_STATUS[ExitStatus(status)]
 
     def why_failed(self, status: int) -> str:
-        """The message of a run that could not tell, or how it died."""
+        """The message of a run without a verdict, or how it died."""
         lines = [line for line in self.log.decode(errors="replace").splitlines() if line.strip()]
         found = [event.finding.message for _, event in self.events if event.finding is not None]
-        said = found[0] if found else sentence_of(lines)
-        words = shorten_text(mask_text(said), _MAX_REASON_CHARACTERS) if said else "it printed nothing"
+        message = found[0] if found else sentence_of(lines)
+        words = shorten_text(mask_text(message), _MAX_REASON_CHARACTERS) if message else "it printed nothing"
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         return f"{how}: {words}"
 
@@ -123,7 +123,7 @@ class RunProcess:
         self.log_bytes += len(data)
         self.log += data
         del self.log[:-MAX_LOG_BYTES]
-        self._heard(self, None, data.decode(errors="replace"))
+        self._received(self, None, data.decode(errors="replace"))
 
     def _take_events(self, data: bytes) -> None:
         self._buffer += data
@@ -135,11 +135,11 @@ class RunProcess:
                 if isinstance(event, RunEvent):
                     self.event_count += 1
                     self.events.append((self.event_count, event))
-                    self._heard(self, event, "")
+                    self._received(self, event, "")
 
 
 def sentence_of(lines: Sequence[str]) -> str:
-    """What a command said: its own sentence with the hint that follows, else its verdict, else its last line."""
+    """The message in a command's output: its own sentence with the hint that follows, else its verdict, else its last line."""
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].startswith("gpudiag: "):
             rest = (line.strip() for line in lines[number + 1 :])

@@ -1,7 +1,7 @@
 """Every GPU that this machine had: the row of one that is missing, and whose NVML index is whose.
 
-A GPU is its UUID; the index is a place in the driver's list, and moves up when a GPU before it vanishes. So what is
-told by index alone belongs to the GPU that had that index first, its holder: another one that sits there says its UUID.
+A GPU is its UUID; the index is a place in the driver's list, and moves up when a GPU before it vanishes. So what is known by
+index alone belongs to the GPU that had that index first, its holder: another GPU at that index has its own UUID in the data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -117,7 +117,7 @@ class SeenGpus:
                 self._known, gpus=tuple(gpu for gpu in self._known.gpus if gpu.uuid not in gone)
             )
 
-    # --- what it says of a snapshot
+    # --- what it adds to a snapshot
 
     def recognise(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot, with the earlier identity of each GPU that now shows only its place on the bus.

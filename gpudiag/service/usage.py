@@ -147,7 +147,7 @@ def _direct_links(device: Device, bus_id: str) -> Reading[int]:
         return links
     known = [link for link in links if not isinstance(link.remote_bus_id, Missing)]
     if links and not known:
-        return Missing(MissingReason.NOT_SUPPORTED, "the links do not say where they lead")
+        return Missing(MissingReason.NOT_SUPPORTED, "the links do not report their other end")
     return sum(link.remote_bus_id == bus_id for link in known)
 
 

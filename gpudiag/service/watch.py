@@ -1,7 +1,7 @@
 """The watched machine: the sampler's readings and the host's state, judged and published every tick.
 
 It runs in one event loop and queries nothing itself: the sampler's child queries NVML, the inspector's
-the host. Whatever those do, `live` says how old the numbers are.
+the host. Whatever those do, `live` has the age of the numbers.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
 from gpudiag.store.seen_gpus import SeenFile, SeenMachine
 
-Told = Live | Findings | TimelineEntry
+Update = Live | Findings | TimelineEntry
 
 # `memory.free` is for a job that is about to start; at a node that trains, it would warn all the time.
 INSTANT_CHECKS = tuple(
     check for check in BUILTIN if check.level is Level.INSTANT and check is not memory_free
 )
 _HOUSEKEEPING_SECONDS = 0.5
-# After these changes the kernel log and the PCI bus are read anew.
+# After these changes the kernel log and the PCI bus are read again.
 _CONCERNS_HOST = (
     TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
 )  # fmt: skip
-# After these changes other sources must be queried anew before they are compared with NVML.
+# After these changes other sources must be queried again before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
 _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
 _LOOKED_SECONDS = 20.0  # this long after the last API request, sampling slows down
@@ -74,7 +74,7 @@ class MachineWatch:
 
     def __init__(
         self,
-        announce: Callable[[Told], None],
+        announce: Callable[[Update], None],
         readings: Readings,
         good_state: GoodState,
         environment: Mapping[str, str] | None = None,
@@ -118,12 +118,12 @@ class MachineWatch:
         self._seen_file = seen_file
         self._saved: tuple[float, object] = (-_SAVE_SECONDS, None)
         # Index, code, time, the GPU's UUID, and the sampler's generation.
-        self._untold_xids: list[tuple[int, int, float, str | None, int]] = []
+        self._new_xids: list[tuple[int, int, float, str | None, int]] = []
         self._xid_events: deque[KernelEvent] = deque(maxlen=_XID_EVENTS)
         self._last_good: dict[str, LastGood] = {}
         self._earlier: deque[tuple[float, Snapshot]] = deque()
         self._looked_at = self._began = monotonic()
-        self._told_at = self._heard_at = 0.0
+        self._announced_at = self._received_at = 0.0
         self._lost_since: float | None = None
         self._moved_at: float | None = None  # when NVML's list changed, until the host was looked at since
         self._sequence = 0
@@ -171,7 +171,7 @@ class MachineWatch:
     def resume(self, holder: str) -> None:
         """Sample again, once no other holder wants the pause."""
         self._paused_by.discard(holder)
-        self._heard_at = monotonic()
+        self._received_at = monotonic()
         self._set_pace()
 
     @property
@@ -206,10 +206,10 @@ class MachineWatch:
         self._supervisor.set_pace(self.interval_seconds, paused=bool(self._paused_by))
 
     def _receive(self, message: dict[str, Any]) -> None:
-        self._heard_at = monotonic()
+        self._received_at = monotonic()
         changed = self._picture.add(message)
         xids = message.get("xids", ())
-        self._untold_xids += [(*xid, self._supervisor.generation) for xid in xids]
+        self._new_xids += [(*xid, self._supervisor.generation) for xid in xids]
         if changed or xids or self.snapshot is None:
             self._join()
         elif message["kind"] == "tick":
@@ -231,7 +231,7 @@ class MachineWatch:
         self._publish()
 
     def _take_jobs(self) -> None:
-        """Judge anew: a job stands still, goes on, or is not watched any more."""
+        """Judge again: a job stands still, continues, or is no longer watched."""
         self._join()
         self._publish()
 
@@ -286,7 +286,7 @@ class MachineWatch:
             self.seen.recall(memory, snapshot)
 
     def _memory_to_recall(self) -> SeenMachine | None:
-        """What an earlier service saw; None before the host has said which machine this is: it would seem another's."""
+        """What an earlier service saw; None until the host id is known, so that another machine's GPUs are not taken for ours."""
         if self._seen_file is None or self._inspector.surroundings is None:
             return None
         return self._seen_file.loaded
@@ -305,8 +305,8 @@ class MachineWatch:
 
     def _publish_xids(self) -> None:
         """Put Xids from NVML's events on the timeline, now that each GPU is known."""
-        untold, self._untold_xids = self._untold_xids, []
-        for index, code, at, uuid, generation in untold:
+        xids, self._new_xids = self._new_xids, []
+        for index, code, at, uuid, generation in xids:
             self._changes.note_xid(self.snapshot, index, code, at, generation, uuid)
 
     def _asks_nvml(self) -> bool:
@@ -396,7 +396,7 @@ class MachineWatch:
         if self.snapshot is None or self._memory_to_recall() is not None or lateness_changed:
             self._join()
         self._save_seen()
-        if now - self._told_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
+        if now - self._announced_at > max(1.0, self.interval_seconds) + _HOUSEKEEPING_SECONDS:
             self._publish()
 
     def _shows_late(self) -> bool:
@@ -406,7 +406,7 @@ class MachineWatch:
     def _publish(self) -> None:
         if self.snapshot is None:
             return
-        self._told_at = monotonic()
+        self._announced_at = monotonic()
         self._sequence += 1
         self._facts = SamplerFacts(
             polls=self._polls,
@@ -428,9 +428,14 @@ class MachineWatch:
 
     def _silence(self) -> float | None:
         """Seconds that the child has been silent beyond its interval; None while it reports."""
-        if not self._polls or self._paused_by or self._heard_at == 0.0 or self._picture.failure is not None:
+        if (
+            not self._polls
+            or self._paused_by
+            or self._received_at == 0.0
+            or self._picture.failure is not None
+        ):
             return None
-        silence = monotonic() - self._heard_at
+        silence = monotonic() - self._received_at
         return silence if silence > self.interval_seconds + _SILENT_SECONDS else None
 
     def _note(self, entry: TimelineEntry) -> None:

@@ -16,7 +16,7 @@ _AGAIN_SECONDS = 60.0  # another process's preflight may have been good since
 
 
 def samples_of(measures: Measures) -> tuple[Sample, ...]:
-    """Every speed in the measures, under a name that says how it was measured."""
+    """Every speed in the measures, under a name that describes how it was measured."""
     return (*_active_samples(measures), *_collective_samples(measures))
 
 

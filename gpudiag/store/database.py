@@ -252,17 +252,17 @@ def store_errors(place: str) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error, OSError, zlib.error) as error:
         cause = getattr(error, "orig", None) or error
         words = (getattr(cause, "strerror", None) or str(cause)).strip().splitlines()
-        said = mask_text(words[0]) if words else type(cause).__name__
-        raise StoreError(f"the history at {place}: {said}{_way_out(said, place)}") from error
+        reason = mask_text(words[0]) if words else type(cause).__name__
+        raise StoreError(f"the history at {place}: {reason}{_way_out(reason, place)}") from error
     except ImportError as error:
         raise StoreError(
             f"the history at {place} needs the driver {error.name}: {install_command('postgres')}"
         ) from error
 
 
-def _way_out(said: str, place: str) -> str:
+def _way_out(reason: str, place: str) -> str:
     """What to do about an SQLite file that is damaged; nothing for another cause."""
-    if not any(words in said for words in _DAMAGED):
+    if not any(words in reason for words in _DAMAGED):
         return ""
     path = shlex.quote(place)
     return f"; `mv {path} {path}.damaged` puts it aside, and a new one is begun"

@@ -58,7 +58,7 @@ def start_noting(machine: str, known: KnownGpus) -> GuardedChild:
 
 
 def note_known_gpus(emit: Any, machine: str, known: dict[str, Any]) -> None:
-    """In a guarded child: write the file; if it cannot be written, the history's warning says so."""
+    """In a guarded child: write the file; if it cannot be written, the history's warning reports it."""
     with contextlib.suppress(OSError):
         write_known_gpus(machine, decode(KnownGpus, known))
     emit(("noted",))

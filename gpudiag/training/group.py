@@ -19,7 +19,7 @@ class TrainingGroup:
     """The process group of a training, as one rank has it; `renew` replaces it with a new one."""
 
     def __init__(self, context: RankContext, backend: str, run: int) -> None:
-        """Rendezvous and open the process group; `run` tells apart the runs of one command."""
+        """Rendezvous and open the process group; `run` distinguishes the runs of one command."""
         self.rank = context.rank
         self.world_size = context.world_size
         self.local_rank = context.local_rank

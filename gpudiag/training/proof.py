@@ -142,7 +142,7 @@ def _prove_repeat(training: VerifiedTraining, folder: str, tolerance: float) -> 
 
 
 def _restart(training: VerifiedTraining, folder: str, other_start: int) -> None:
-    """Restart with a new model; in a new process group if the job says so or the old one is closed."""
+    """Restart with a new model; in a new process group if the job asks for it or the old one is closed."""
     job, group = training.job, training.group
     group.barrier()
     training.strategy.close()

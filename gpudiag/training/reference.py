@@ -21,7 +21,7 @@ class ReferenceStep:
 
 
 MOMENTUM = 0.9
-# What a step depends on, of torch's optimizers; the others say how it is computed.
+# The settings of torch's optimizers on which a step's result depends; the others choose how it is computed.
 SETTINGS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "betas", "eps", "amsgrad")
 
 

@@ -66,7 +66,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
 
 
 def read_pid_namespace() -> str:
-    """What tells in which processes' view a pid of this process is one; empty where the system does not say."""
+    """The pid namespace in which this process's pid is valid, with the boot id; empty if the system does not report it."""
     try:
         return read_machine().process_table
     except OSError:

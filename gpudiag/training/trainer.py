@@ -15,7 +15,7 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.model.training import RankEpochEnd, RankStart, RankStep
 from gpudiag.ranks.rank.device import read_device_uuid
 from gpudiag.training.faults import BADINIT, NAN, NOSET_EPOCH, NOSYNC, ONEBIAS, SAMEDATA, SUMGRAD, UNEVEN
-from gpudiag.training.parts import OwnGradients, PartsFinder, changed_parts, rounded_to
+from gpudiag.training.gradient_diagnosis import OwnGradients, PartsFinder, changed_parts, rounded_to
 from gpudiag.training.precision import gradient_tolerance, parameter_tolerance
 from gpudiag.training.reference import SETTINGS, Reference
 from gpudiag.training.strategies.base import Strategy

@@ -78,7 +78,7 @@ def test_a_fault_is_one_alert_with_host_cause_and_remedy_and_goes_when_it_goes(t
                 assert message.labels["host"] == case.name
                 assert message.texts["summary"].startswith(f"{case.name}: ")
                 assert "gpudiag explain " in message.texts["runbook"]
-                assert all(word in message.texts["summary"] for word in case.says), message.texts
+                assert all(word in message.texts["summary"] for word in case.words), message.texts
         for case in faults:
             machines[case.name].change(machines[case.name].scenario(well_text(case)))
         for case in faults:

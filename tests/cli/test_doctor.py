@@ -58,7 +58,7 @@ def test_with_an_empty_path_and_no_place_for_its_state_it_says_both(tmp_path: Pa
     assert done.status == ExitStatus.ERROR, done.err
     states = {part["name"]: part for part in done.document["parts"]}
     assert states["state-folder"]["state"] == "broken"
-    assert "Not a directory" in states["state-folder"]["says"]
+    assert "Not a directory" in states["state-folder"]["seen"]
     assert states["slurm"]["state"] == "not_here"
 
 

@@ -46,7 +46,7 @@ NO_ANSWER = {
     "gpudiag crashes (exit status 70)": "crash",
     "gpudiag is killed": "killed",
     "gpudiag hangs (`GPUDIAG_SECONDS=3`)": "stuck",
-    "gpudiag could not tell (exit status 3)": "unsure",
+    "gpudiag reached no verdict (exit status 3)": "unsure",
 }
 NEAR_MISSES = {
     "in order": HEALTHY,

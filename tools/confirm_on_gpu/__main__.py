@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="STEP,...",
         help="run these steps, behind the look at the machine and what else they need",
     )
-    add("--list", action="store_true", help="say what would be done, and do nothing")
+    add("--list", action="store_true", help="list what would be done, and do nothing")
     options = parser.parse_args(arguments)
     names = [step.name for step in STEPS]
     wanted = options.only.split(",") if options.only else names
@@ -78,7 +78,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def confirm(folder: Path, limit_seconds: float, steps: Sequence[Step], *, wheels: Path | None = None) -> int:
-    """Look at the machine by the first step, run the others, and say where the report lies."""
+    """Look at the machine by the first step, run the others, and print where the report lies."""
     from tools.confirm_on_gpu.wheels import WheelsError, installed_wheels
 
     try:
@@ -125,7 +125,7 @@ def _confirm(folder: Path, limit_seconds: float, steps: Sequence[Step], nccl_lib
 
 
 def explain_no_gpu(sentence: str, traces: Sequence[str], steps: Sequence[Step]) -> int:
-    """Say that there is no GPU to confirm anything on, and what would be done with one; 3."""
+    """Print that there is no GPU to confirm anything on, and what would be done with one; 3."""
     print(f"No GPU to confirm anything on: {sentence}")
     for trace in traces:
         print(f"  and yet there is {trace}: the driver does not show it")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools.confirm_on_gpu.step import Output
 
-# gpudiag ends its ranks when it is told to end; what is in the driver's hands may take a while, or for ever.
+# gpudiag ends its ranks when it is asked to end; what is in the driver's hands may take a while, or never end.
 _GRACE_SECONDS = 5.0
 
 

@@ -1,4 +1,4 @@
-"""A small DistributedDataParallel job of two ranks on one GPU; KIND says what rank 1 does at step 20.
+"""A small DistributedDataParallel job of two ranks on one GPU; KIND chooses what rank 1 does at step 20.
 
 Each rank appends a line to RUN_DIR/steps.RANK for each step, so that what starts it knows how far it is.
 """

@@ -2,7 +2,7 @@
 
     python -m tools.confirm_on_gpu.hang_jobs [KIND,...]
 
-All run at once under torchrun. Prints a JSON line for each: what was said of it, by whom it was blamed, and whether that is right.
+All run at once under torchrun. Prints a JSON line for each: the answer, the rank that it blames, and whether that is right.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Job:
         lines = (self.folder / "output").read_text(errors="replace").splitlines()
         words = [line.strip() for line in lines if any(letter.isalpha() for letter in line)]
         errors = [line for line in words if "Error" in line]
-        return (errors or words or ["it said nothing"])[-1][:300]
+        return (errors or words or ["it printed nothing"])[-1][:300]
 
 
 def start_job(kind: str, folder: Path, output: IO[bytes]) -> Job:
@@ -111,21 +111,21 @@ def _start_look(job: Job, stack: ExitStack) -> tuple[subprocess.Popen[bytes], fl
 def _row(job: Job, look: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"kind": job.kind, "seconds": round(seconds, 2), "steps": job.steps()}
     if job.launcher.poll() is not None:
-        return row | {"right": None, "said": f"the job ended before it hung: {job.last_words()}"}
+        return row | {"right": None, "answer": f"the job ended before it hung: {job.last_words()}"}
     if min(job.steps()) < FAULTY_STEP:
-        return row | {"right": None, "said": "the job did not come to its step in time"}
+        return row | {"right": None, "answer": "the job did not come to its step in time"}
     if job.kind != HEALTHY and min(job.steps()) > FAULTY_STEP + 1:
-        return row | {"right": None, "said": "its fault did not hold it up here: both ranks went on"}
+        return row | {"right": None, "answer": "its fault did not hold it up here: both ranks went on"}
     if look.poll() is None:
-        return row | {"right": False, "said": f"no verdict within {_LOOK_SECONDS:.0f} s"}
+        return row | {"right": False, "answer": f"no verdict within {_LOOK_SECONDS:.0f} s"}
     try:
         (verdict,) = json.loads((job.folder / "hang.out").read_text())["jobs"]
     except (ValueError, LookupError):
         words = (job.folder / "hang.err").read_text(errors="replace").strip()[-300:]
-        return row | {"right": False, "said": f"exit status {look.returncode}: {words}"}
+        return row | {"right": False, "answer": f"exit status {look.returncode}: {words}"}
     return row | {
         "right": is_right(job.kind, verdict),
-        "said": f"{verdict['outcome']}: {verdict['headline']}",
+        "answer": f"{verdict['outcome']}: {verdict['headline']}",
     }
 
 
@@ -139,12 +139,12 @@ def is_right(kind: str, verdict: dict[str, Any]) -> bool:
         return outcome == "pass"
     if kind == SPIN:
         return outcome == "fail" or (outcome == "error" and "hang" in headline)
-    told = json.dumps([verdict["headline"], verdict["findings"], verdict["places"]])
+    text = json.dumps([verdict["headline"], verdict["findings"], verdict["places"]])
     blamed = [finding["subject"].get("rank") for finding in verdict["findings"]]
     return (
         outcome == "fail"
         and (1 in blamed or "rank 1" in headline)
-        and any(one in told for one in WORDS[kind])
+        and any(one in text for one in WORDS[kind])
     )
 
 

@@ -1,6 +1,6 @@
 """Hold a recorded machine against `nvidia-smi -q -x` of the same moment: RECORD.json CAPTURE.xml.
 
-Prints one JSON list: every reading of every GPU that both can have, and whether they say the same.
+Prints one JSON list: every reading of every GPU that both can have, and whether they agree.
 """
 
 import json

@@ -76,7 +76,7 @@ def _speeds(speeds: Sequence[Speed]) -> Iterable[str]:
     yield "## Speeds beside a bare torch loop"
     yield ""
     yield "One GPU, the same sizes, one run after the other. Ratio: gpudiag's median over the loop's median. The loop's"
-    yield "spread is its highest round less its lowest, over its median: a ratio within it says nothing. Both put the GPU"
+    yield "spread is its highest round less its lowest, over its median: a ratio within it shows nothing. Both put the GPU"
     yield "under the same load for as long; 0.98 and more is as it should be. Best: the best burst, before power limits."
     yield ""
     yield from _table("| | gpudiag | best | bare loop | ratio | the loop's spread | the GPU during it |")
@@ -140,11 +140,11 @@ def _hangs(hangs: Sequence[HangSeen]) -> Iterable[str]:
     if hangs:
         yield "## gpudiag hang on jobs of two NCCL ranks on one GPU"
         yield ""
-        yield from _table("| rank 1 | right | seconds | steps of the ranks | what was said |")
+        yield from _table("| rank 1 | right | seconds | steps of the ranks | answer ||")
         words = {True: "yes", False: "NO", None: "not tried"}
         for one in hangs:
             steps = ", ".join(map(str, one.steps))
-            yield _row(f"`{one.kind}`", words[one.right], f"{one.seconds:.1f}", steps, one.said)
+            yield _row(f"`{one.kind}`", words[one.right], f"{one.seconds:.1f}", steps, one.answer)
         yield ""
 
 

@@ -1,6 +1,6 @@
 """Two bare NCCL ranks on one GPU: does this NCCL allow it? Prints one JSON line.
 
-{"works": true, "sum": 3.0} or {"works": false, "words": what NCCL said}, and the `version` of the library that torch loads. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
+{"works": true, "sum": 3.0} or {"works": false, "words": NCCL's error}, and the `version` of the library that torch loads. NCCL 2.30 has NCCL_MULTI_RANK_GPU_ENABLE;
 versions before it refuse a GPU that is there twice.
 """
 
@@ -19,7 +19,7 @@ _TIMEOUT = timedelta(seconds=25)
 
 
 def main() -> None:
-    """Start both ranks on the first GPU, and tell what came of it."""
+    """Start both ranks on the first GPU, and return what came of it."""
     os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     answer: dict[str, bool | float | str | None]
     with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def loaded_version() -> str | None:
-    """What the NCCL library in this process says of itself; None where none is mapped."""
+    """The version that the NCCL library in this process reports; None where none is mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = [line.split(maxsplit=5)[-1] for line in lines if "libnccl" in line]
     if not paths:
@@ -59,10 +59,10 @@ def reduce_on_first_gpu(rank: int, folder: str) -> None:
 
 
 def words_of(error: str) -> str:
-    """The lines of a worker's traceback that say why; its last line where none does."""
+    """The lines of a worker's traceback with the reason; its last line where there is none."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    telling = [line for line in lines if "uplicate GPU" in line or "Error" in line or "NCCL" in line]
-    return " / ".join((telling or lines)[-3:])[:500]
+    reasons = [line for line in lines if "uplicate GPU" in line or "Error" in line or "NCCL" in line]
+    return " / ".join((reasons or lines)[-3:])[:500]
 
 
 if __name__ == "__main__":

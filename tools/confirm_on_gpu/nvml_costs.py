@@ -30,7 +30,7 @@ _FIELDS = "nvmlDeviceGetFieldValues"
 
 
 class Timed:
-    """pynvml with a stopwatch around each call; `looking` says what the calls are for."""
+    """pynvml with a stopwatch around each call; `looking`: what the calls are for."""
 
     def __init__(self, pynvml: Any) -> None:
         """Time the calls of this module."""

@@ -1,4 +1,4 @@
-"""The steps, in the order in which they run: what later ones build on first, then what tells most.
+"""The steps, in the order in which they run: what later ones build on first, then the most informative.
 
 `seconds` are those of one H100 80GB HBM3 (2026-11), or what the parts of a step come to: their sum is under the limit of the whole
 run. A deadline is twice to four times that; the run as a whole has a limit too, and a step gets what is left of it.
@@ -40,7 +40,7 @@ def _step(
     needs: tuple[Need, ...],
     **more: object,
 ) -> Step:
-    """A step of a command whose events say how far it was."""
+    """A step of a command whose events show how far it was."""
     events = f"{name}.events"
     command = _gpudiag(words, events=events)
     return Step(name, confirms, command, seconds, 3 * seconds + 15, read, needs, events=events, **more)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ STEPS: tuple[Step, ...] = (
     LOOK,
     Step(
         name="nvidia_smi",
-        confirms="what nvidia-smi says of the same moment",
+        confirms="what nvidia-smi shows at the same moment",
         command=("nvidia-smi", "-q", "-x"),
         seconds=1,
         deadline_seconds=30,

@@ -1,4 +1,4 @@
-"""From a step's output to what it says: one reader per kind of output."""
+"""From a step's output to its result: one reader per kind of output."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpudiag.model.finding import Outcome
 from gpudiag.render.bandwidth_text import describe_meanwhile
 from tools.confirm_on_gpu.machine import gpus_of, is_stand_in, loaded_nccl, shares_gpus
 from tools.confirm_on_gpu.report import CallCost, CheckSeen, HangSeen, ReadingSeen, Speed, StartTime
-from tools.confirm_on_gpu.step import Output, Told
+from tools.confirm_on_gpu.step import Output, StepResult
 
 Document = Mapping[str, Any]
 SHARING_SINCE = (2, 30)  # NCCL 2.30 release notes: NCCL_MULTI_RANK_GPU_ENABLE
 
 
-def read_machine(output: Output, snapshot: Document) -> Told:
+def read_machine(output: Output, snapshot: Document) -> StepResult:
     """Which GPUs are here, and how each source answered."""
     document = document_of(output)
     gpus = [f"{gpu.name} ({gpu.bus_id})" for gpu in gpus_of(document)]
@@ -27,35 +27,35 @@ def read_machine(output: Output, snapshot: Document) -> Told:
     unexpected = [item["field"] for item in document["disagreements"] if not item["expected"]]
     words = f"{len(gpus)} GPU(s): {', '.join(gpus)}; sources: {sources}"
     if unexpected:
-        return Told(Outcome.FAIL, f"{words}; they disagree on {', '.join(unexpected)}")
+        return StepResult(Outcome.FAIL, f"{words}; they disagree on {', '.join(unexpected)}")
     if not gpus:
         reasons = [
             f"{status['name']}: {status['reason']}" for status in document["sources"] if status["reason"]
         ]
-        return Told(
+        return StepResult(
             Outcome.ERROR, f"no GPU; sources: {sources}{'; ' + '; '.join(reasons) if reasons else ''}"
         )
-    return Told(Outcome.PASS, words)
+    return StepResult(Outcome.PASS, words)
 
 
-def read_capture(output: Output, snapshot: Document) -> Told:
+def read_capture(output: Output, snapshot: Document) -> StepResult:
     """Whether nvidia-smi wrote a capture."""
     root = ElementTree.fromstring(output.text())  # noqa: S314 - nvidia-smi wrote it here, just now
-    return Told(Outcome.PASS, f"nvidia-smi -q -x of {len(root.findall('gpu'))} GPU(s)")
+    return StepResult(Outcome.PASS, f"nvidia-smi -q -x of {len(root.findall('gpu'))} GPU(s)")
 
 
-def read_comparison(output: Output, snapshot: Document) -> Told:
-    """What NVML said through gpudiag, reading by reading, beside nvidia-smi."""
+def read_comparison(output: Output, snapshot: Document) -> StepResult:
+    """What NVML reported through gpudiag, reading by reading, beside nvidia-smi."""
     rows = tuple(ReadingSeen(**row) for row in json.loads(output.text()))
     if not rows:
-        return Told(Outcome.ERROR, "no GPU is in both the record and the capture")
+        return StepResult(Outcome.ERROR, "no GPU is in both the record and the capture")
     counts = Counter(row.outcome for row in rows)
     wrong = [row for row in rows if is_wrong(row)]
     words = ", ".join(f"{counts[outcome]} {outcome}" for outcome in sorted(counts))
     if wrong:
         named = ", ".join(dict.fromkeys(row.reading for row in wrong))
-        return Told(Outcome.FAIL, f"{words}; not as nvidia-smi has it: {named}", readings=rows)
-    return Told(Outcome.PASS, words, readings=rows)
+        return StepResult(Outcome.FAIL, f"{words}; not as nvidia-smi has it: {named}", readings=rows)
+    return StepResult(Outcome.PASS, words, readings=rows)
 
 
 def is_wrong(row: ReadingSeen) -> bool:
@@ -65,31 +65,31 @@ def is_wrong(row: ReadingSeen) -> bool:
     return row.outcome == "differs" and row.kind != "live"
 
 
-def read_playback(output: Output, snapshot: Document) -> Told:
+def read_playback(output: Output, snapshot: Document) -> StepResult:
     """Whether the record plays back as it was."""
     answer = json.loads(output.text())
     if answer["simulated"] is None and is_stand_in(snapshot):
-        return Told(Outcome.SKIP, "the stand-in for CUDA answers for the played machine too")
+        return StepResult(Outcome.SKIP, "the stand-in for CUDA answers for the played machine too")
     if answer["simulated"] is None:
-        return Told(Outcome.FAIL, "what was listed is the real machine, not the record")
+        return StepResult(Outcome.FAIL, "what was listed is the real machine, not the record")
     if answer["differing"]:
-        return Told(
+        return StepResult(
             Outcome.FAIL, f"{answer['same']} readings came back; not {', '.join(answer['differing'][:8])}"
         )
-    return Told(Outcome.PASS, f"all {answer['same']} readings came back")
+    return StepResult(Outcome.PASS, f"all {answer['same']} readings came back")
 
 
-def read_preflight(output: Output, snapshot: Document) -> Told:
+def read_preflight(output: Output, snapshot: Document) -> StepResult:
     """Every check's outcome, with the readings of a GPU that it judged."""
     document = document_of(output)
     checks = checks_of(document)
     counts = Counter(check.outcome for check in checks)
     words = ", ".join(f"{counts[outcome]} {outcome.value.upper()}" for outcome in Outcome if counts[outcome])
     findings = [finding for result in document["results"] for finding in result["findings"]]
-    told = "; ".join(finding["message"] for finding in findings[:4])
+    messages = "; ".join(finding["message"] for finding in findings[:4])
     verdict = Outcome(document["verdict"])
     speeds = _speeds_seen(document) if isinstance(document["measures"].get("active"), dict) else ()
-    return Told(verdict, f"{words}{'; ' + told if told else ''}", checks=checks, speeds=speeds)
+    return StepResult(verdict, f"{words}{'; ' + messages if messages else ''}", checks=checks, speeds=speeds)
 
 
 def checks_of(document: Document) -> tuple[CheckSeen, ...]:
@@ -121,30 +121,30 @@ def _reason(name: str, devices: list[Document]) -> str:
     return ", ".join(dict.fromkeys(str(row.get("missing", {}).get(name, "null")) for row in devices))
 
 
-def read_collective(output: Output, snapshot: Document) -> Told:
+def read_collective(output: Output, snapshot: Document) -> StepResult:
     """The verdict of an nccl-test run over NCCL."""
     document = document_of(output)
     exact = [result for result in document["results"] if result["verified"] is True]
     operations = ", ".join(dict.fromkeys(result["op"] for result in exact))
     words = f"{document['world_size']} {document['backend']} rank(s), {len(exact)} of {len(document['results'])} results exact ({operations})"
     if document["backend"] != "nccl":
-        return Told(Outcome.FAIL, f"{words}: not NCCL")
-    return Told(Outcome(document["outcome"]), _with_findings(words, document["findings"]))
+        return StepResult(Outcome.FAIL, f"{words}: not NCCL")
+    return StepResult(Outcome(document["outcome"]), _with_findings(words, document["findings"]))
 
 
-def read_fault(output: Output, snapshot: Document, what: str = "was stopped") -> Told:
+def read_fault(output: Output, snapshot: Document, what: str = "was stopped") -> StepResult:
     """Whether rank 1, to which it was done, is the one that is named."""
     document = document_of(output)
     findings = document["findings"]
     first = findings[0] if findings else None
     if first is not None and first["subject"].get("rank") == 1:
-        return Told(Outcome.PASS, f"{first['code']}: {first['message']}")
+        return StepResult(Outcome.PASS, f"{first['code']}: {first['message']}")
     named = first["message"] if first else "nobody was named"
-    return Told(Outcome.FAIL, f"rank 1 {what}, and the report says: {named}")
+    return StepResult(Outcome.FAIL, f"rank 1 {what}, and the report has: {named}")
 
 
-def read_pair(output: Output, snapshot: Document) -> Told:
-    """What bare NCCL does with two ranks on one GPU, against what its version says."""
+def read_pair(output: Output, snapshot: Document) -> StepResult:
+    """What bare NCCL does with two ranks on one GPU, against what its version can do."""
     answer = json.loads(output.text().strip().splitlines()[-1])
     version = answer.get("version") or _nccl_version(snapshot)
     expected = _number(version) >= SHARING_SINCE
@@ -152,35 +152,39 @@ def read_pair(output: Output, snapshot: Document) -> Told:
         "lets two ranks share a GPU" if answer["works"] else f"refuses two ranks on a GPU: {answer['words']}"
     )
     if answer["works"] is not expected:
-        return Told(Outcome.FAIL, f"NCCL {version} {words}; gpudiag takes 2.30 for the first that can")
+        return StepResult(Outcome.FAIL, f"NCCL {version} {words}; gpudiag takes 2.30 for the first that can")
     if answer["works"] and answer["sum"] != 3.0:
-        return Told(Outcome.FAIL, f"NCCL {version} {words}, and their sum is {answer['sum']} instead of 3")
-    return Told(Outcome.PASS, f"NCCL {version} {words}")
+        return StepResult(
+            Outcome.FAIL, f"NCCL {version} {words}, and their sum is {answer['sum']} instead of 3"
+        )
+    return StepResult(Outcome.PASS, f"NCCL {version} {words}")
 
 
-def read_shared(output: Output, snapshot: Document) -> Told:
+def read_shared(output: Output, snapshot: Document) -> StepResult:
     """What gpudiag does with two ranks on one GPU: a verified run where NCCL lets them, one sentence where not."""
     version = loaded_nccl(output.stdout.parent) or _nccl_version(snapshot)
     if not (shares_gpus(output.stdout.parent) or _number(version) >= SHARING_SINCE):
         lines = [line for line in output.stderr.read_text(errors="replace").splitlines() if "2.30" in line]
         if output.status == 2 and lines:
-            return Told(Outcome.PASS, f"refused before NCCL starts: {lines[0].strip()}")
-        return Told(Outcome.FAIL, f"NCCL {version} cannot, and it was not refused: {output.last_words()}")
+            return StepResult(Outcome.PASS, f"refused before NCCL starts: {lines[0].strip()}")
+        return StepResult(
+            Outcome.FAIL, f"NCCL {version} cannot, and it was not refused: {output.last_words()}"
+        )
     document = document_of(output)
-    told = read_collective(output, snapshot)
+    result = read_collective(output, snapshot)
     if document["ranks_share_gpu"] is not True:
-        return Told(Outcome.FAIL, f"NCCL {version}: {told.sentence}; the ranks do not share the GPU")
-    return Told(told.outcome, f"legal with NCCL {version}: {told.sentence}")
+        return StepResult(Outcome.FAIL, f"NCCL {version}: {result.sentence}; the ranks do not share the GPU")
+    return StepResult(result.outcome, f"legal with NCCL {version}: {result.sentence}")
 
 
-def read_bandwidth(output: Output, snapshot: Document) -> Told:
+def read_bandwidth(output: Output, snapshot: Document) -> StepResult:
     """The speeds of gpudiag's own tests on one GPU."""
     document = document_of(output)
     speeds = _speeds_seen(document)
     findings = [finding for result in document["results"] for finding in result["findings"]]
     wrong = sum(row["wrong_bytes"] for row in document["measures"]["active"]["bandwidth"])
     words = f"{len(speeds)} speeds, {wrong} wrong bytes"
-    return Told(Outcome(document["verdict"]), _with_findings(words, findings), speeds=speeds)
+    return StepResult(Outcome(document["verdict"]), _with_findings(words, findings), speeds=speeds)
 
 
 def _speeds_seen(document: Document) -> tuple[Speed, ...]:
@@ -221,27 +225,27 @@ def speeds_of(document: Document) -> dict[str, tuple[str, float, int]]:
     return found
 
 
-def read_loop(output: Output, snapshot: Document) -> Told:
+def read_loop(output: Output, snapshot: Document) -> StepResult:
     """The bare loop's speeds."""
     rounds = json.loads(output.text().strip().splitlines()[-1])
     speeds = tuple(
         Speed(name, "FLOP/s" if name.startswith("matmul") else "B/s", (), tuple(found))
         for name, found in rounds.items()
     )
-    return Told(Outcome.PASS, f"{len(speeds)} speeds, in {len(speeds[0].loop)} rounds", speeds=speeds)
+    return StepResult(Outcome.PASS, f"{len(speeds)} speeds, in {len(speeds[0].loop)} rounds", speeds=speeds)
 
 
-def read_kill(output: Output, snapshot: Document) -> Told:
+def read_kill(output: Output, snapshot: Document) -> StepResult:
     """Whether the rank that was killed is the one that is named."""
     return read_fault(output, snapshot, "was killed")
 
 
-def read_mismatch(output: Output, snapshot: Document) -> Told:
+def read_mismatch(output: Output, snapshot: Document) -> StepResult:
     """Whether the rank with another size is the one that is named."""
     return read_fault(output, snapshot, "entered another size")
 
 
-def read_costs(output: Output, snapshot: Document) -> Told:
+def read_costs(output: Output, snapshot: Document) -> StepResult:
     """What each call into NVML costs, and a listing and a tick of the sampler with them."""
     rows = _lines_of(output)
     looks = {row["look"]: row for row in rows if "look" in row}
@@ -265,14 +269,14 @@ def read_costs(output: Output, snapshot: Document) -> Told:
     dear = max(costs, key=lambda cost: cost.of_list * cost.median_seconds, default=None)
     if dear is not None:
         words += f"; dearest of a listing: {dear.call}, {1000 * dear.of_list * dear.median_seconds:.1f} ms"
-    return Told(Outcome.PASS if costs else Outcome.FAIL, words or output.last_words(), costs=costs)
+    return StepResult(Outcome.PASS if costs else Outcome.FAIL, words or output.last_words(), costs=costs)
 
 
 _LIST, _INSTANT, _NVITOP = "gpudiag list --json", "gpudiag preflight --level instant", "nvitop -1"
 LIST_SHARE, INSTANT_SECONDS = 0.6, 0.9  # what is aimed at: of nvitop's time; at level instant
 
 
-def read_starts(output: Output, snapshot: Document) -> Told:
+def read_starts(output: Output, snapshot: Document) -> StepResult:
     """How long each command takes; WARN where one of gpudiag's takes longer than it is meant to."""
     last = {row["command"]: row for row in _lines_of(output)}
     starts = tuple(
@@ -294,14 +298,14 @@ def read_starts(output: Output, snapshot: Document) -> Told:
     if took.get(_INSTANT, 0.0) > INSTANT_SECONDS:
         late.append(f"level instant takes {took[_INSTANT]:.2f} s, aimed at {INSTANT_SECONDS} s")
     if not took:
-        return Told(Outcome.FAIL, words or output.last_words(), starts=starts)
-    return Told(Outcome.WARN if late else Outcome.PASS, "; ".join([words, *late]), starts=starts)
+        return StepResult(Outcome.FAIL, words or output.last_words(), starts=starts)
+    return StepResult(Outcome.WARN if late else Outcome.PASS, "; ".join([words, *late]), starts=starts)
 
 
 IDLE_SHARE, LOOKED_SHARE = 0.005, 0.01  # of a core, for the sampler of one GPU
 
 
-def read_service(output: Output, snapshot: Document) -> Told:
+def read_service(output: Output, snapshot: Document) -> StepResult:
     """What the service and its sampler take, looked at and alone; WARN where the sampler takes more than it is meant to."""
     rows = _lines_of(output)
     words, late = [], []
@@ -318,26 +322,26 @@ def read_service(output: Output, snapshot: Document) -> Told:
         if shares.get("sampler", 0.0) > most:
             late.append(f"the sampler takes more than {100 * most:.1f} %, {row['when']}")
         if "slow" in row["states"]:
-            late.append("the sampler says that it is slow")
+            late.append("the sampler reports that it is slow")
     if not rows:
-        return Told(Outcome.FAIL, f"it gave no figures: {output.last_words()}")
-    return Told(Outcome.WARN if late else Outcome.PASS, "; ".join([*words, *late]))
+        return StepResult(Outcome.FAIL, f"it gave no figures: {output.last_words()}")
+    return StepResult(Outcome.WARN if late else Outcome.PASS, "; ".join([*words, *late]))
 
 
-def read_hangs(output: Output, snapshot: Document) -> Told:
-    """What `gpudiag hang` said of each job; a wrong word, or a healthy job that is accused, is FAIL."""
+def read_hangs(output: Output, snapshot: Document) -> StepResult:
+    """What `gpudiag hang` reported of each job; a wrong word, or a healthy job that is accused, is FAIL."""
     hangs = tuple(
-        HangSeen(row["kind"], row["right"], row["said"], row["seconds"], tuple(row["steps"]))
+        HangSeen(row["kind"], row["right"], row["answer"], row["seconds"], tuple(row["steps"]))
         for row in _lines_of(output)
     )
     right = [one for one in hangs if one.right]
     words = f"{len(right)} of {len(hangs)} right"
-    words += "".join(f"; {one.kind} ({one.seconds:.1f} s): {one.said}" for one in hangs if not one.right)
+    words += "".join(f"; {one.kind} ({one.seconds:.1f} s): {one.answer}" for one in hangs if not one.right)
     if not hangs:
-        return Told(Outcome.FAIL, f"no job was looked at: {output.last_words()}")
+        return StepResult(Outcome.FAIL, f"no job was looked at: {output.last_words()}")
     if any(one.right is False for one in hangs):
-        return Told(Outcome.FAIL, words, hangs=hangs)
-    return Told(Outcome.PASS if len(right) == len(hangs) else Outcome.ERROR, words, hangs=hangs)
+        return StepResult(Outcome.FAIL, words, hangs=hangs)
+    return StepResult(Outcome.PASS if len(right) == len(hangs) else Outcome.ERROR, words, hangs=hangs)
 
 
 def read_progress(events: str) -> str:
@@ -371,7 +375,7 @@ def _lines_of(output: Output) -> list[Document]:
     return rows
 
 
-def read_training(output: Output, snapshot: Document) -> Told:
+def read_training(output: Output, snapshot: Document) -> StepResult:
     """Each strategy's verdict and proof."""
     document = document_of(output)
     words, findings = [], []
@@ -385,10 +389,10 @@ def read_training(output: Output, snapshot: Document) -> Told:
         findings += [one for one in row["findings"] if one["code"] != "train.single_worker"]
     outcomes = [Outcome(finding["outcome"]) for finding in findings]
     outcome = Outcome(document["outcome"]) if outcomes or document["outcome"] != "warn" else Outcome.PASS
-    return Told(outcome, _with_findings("; ".join(words), findings))
+    return StepResult(outcome, _with_findings("; ".join(words), findings))
 
 
-def read_tests(output: Output, snapshot: Document) -> Told:
+def read_tests(output: Output, snapshot: Document) -> StepResult:
     """The tests of tests/gpu by pytest's XML, which lies beside the output."""
     root = ElementTree.parse(output.stdout.with_name("gpu-tests.xml")).getroot()  # noqa: S314 - our own test run
     cases = list(root.iter("testcase"))
@@ -402,8 +406,8 @@ def read_tests(output: Output, snapshot: Document) -> Told:
         kind = "failure" if case.find("failure") is not None else "error"
         words += f"; {case.get('name')}: {_message(case, kind)}"
     if wrong:
-        return Told(Outcome.FAIL, words)
-    return Told(Outcome.PASS if passed else Outcome.ERROR, words)
+        return StepResult(Outcome.FAIL, words)
+    return StepResult(Outcome.PASS if passed else Outcome.ERROR, words)
 
 
 def document_of(output: Output) -> Document:
@@ -428,8 +432,8 @@ def _message(case: ElementTree.Element, kind: str) -> str:
 
 
 def _with_findings(words: str, findings: list[Document]) -> str:
-    told = "; ".join(f"{finding['code']}: {finding['message']}" for finding in findings[:3])
-    return f"{words}; {told}" if told else words
+    messages = "; ".join(f"{finding['code']}: {finding['message']}" for finding in findings[:3])
+    return f"{words}; {messages}" if messages else words
 
 
 def _nccl_version(snapshot: Document) -> str:

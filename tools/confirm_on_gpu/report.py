@@ -1,4 +1,4 @@
-"""The report's nouns: `gpudiag.confirmation/1`, what one run on real GPUs confirmed."""
+"""The report's nouns: `gpudiag.confirmation/2`, what one run on real GPUs confirmed."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class StartTime:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """What `gpudiag hang` said of one job of two NCCL ranks on one GPU; `right` is None where the job did not come so far."""
+    """What `gpudiag hang` reported of one job of two NCCL ranks on one GPU; `right` is None where the job did not come so far."""
 
     kind: str
     right: bool | None
-    said: str
+    answer: str
     seconds: float
     steps: tuple[int, ...]
 
@@ -122,9 +122,9 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """`gpudiag.confirmation/1`: what a run of `make gpu` confirmed on this machine's GPUs, and what it did not."""
+    """`gpudiag.confirmation/2`: what a run of `make gpu` confirmed on this machine's GPUs, and what it did not."""
 
-    SCHEMA: ClassVar[str] = "gpudiag.confirmation/1"
+    SCHEMA: ClassVar[str] = "gpudiag.confirmation/2"
 
     outcome: Outcome
     host: str

@@ -40,7 +40,7 @@ from tools.confirm_on_gpu.markdown import render_report
 from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK
 from tools.confirm_on_gpu.reading import read_progress, speeds_of
 from tools.confirm_on_gpu.report import Confirmation, Speed, StepSeen
-from tools.confirm_on_gpu.step import Need, Output, Step, Told
+from tools.confirm_on_gpu.step import Need, Output, Step, StepResult
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ _OUGHT_TO_BE = (Need.CLICK, Need.PYNVML, Need.CUDA)
 
 @dataclass(slots=True)
 class Run:
-    """One run: its folder, its clock, and what its steps told so far."""
+    """One run: its folder, its clock, and the results of its steps so far."""
 
     folder: Path
     limit_seconds: float
@@ -59,23 +59,23 @@ class Run:
     started: float = field(default_factory=time.monotonic)
     snapshot: Mapping[str, Any] = field(default_factory=dict)
     seen: list[StepSeen] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    results: list[StepResult] = field(default_factory=list)
     _groups: set[int] = field(default_factory=set)  # process groups of the steps that were started
 
     def take(self, step: Step) -> StepSeen:
-        """Run one step, keep what it told, and write the report."""
+        """Run one step, keep its result, and write the report."""
         return self._keep(step, *self._run(step))
 
-    def _keep(self, step: Step, seen: StepSeen, told: Told) -> StepSeen:
+    def _keep(self, step: Step, seen: StepSeen, result: StepResult) -> StepSeen:
         self.seen.append(seen)
-        self.told.append(told)
-        if step.name == LOOK.name and told.outcome is not Outcome.ERROR:
+        self.results.append(result)
+        if step.name == LOOK.name and result.outcome is not Outcome.ERROR:
             self.snapshot = _read_json(self.folder / "machine.json")
         self.write(finished=False)
         return seen
 
     def take_all(self, steps: Sequence[Step]) -> None:
-        """Run the steps in order, one that belongs beside another at its side, and say how each ended as it does."""
+        """Run the steps in order, one that belongs beside another at its side, and print how each ended as it does."""
         for together in _grouped(steps):
             first, *beside = together
             self._groups.clear()
@@ -86,8 +86,8 @@ class Run:
                 except BaseException:  # a signal: the steps in other threads end too
                     self._end_all()
                     raise
-            for step, (seen, told) in zip(together, ended, strict=True):
-                print(self.line_of(self._keep(step, seen, told)), flush=True)
+            for step, (seen, result) in zip(together, ended, strict=True):
+                print(self.line_of(self._keep(step, seen, result)), flush=True)
         self.write(finished=True)
 
     def _end_all(self) -> None:
@@ -130,15 +130,15 @@ class Run:
             gpus=gpus_of(self.snapshot),
             not_here=missing_modules(),
             steps=tuple(self.seen),
-            speeds=_joined([speed for told in self.told for speed in told.speeds]),
-            checks=tuple(check for told in self.told for check in told.checks),
-            readings=tuple(reading for told in self.told for reading in told.readings),
-            costs=tuple(cost for told in self.told for cost in told.costs),
-            starts=tuple(start for told in self.told for start in told.starts),
-            hangs=tuple(hang for told in self.told for hang in told.hangs),
+            speeds=_joined([speed for result in self.results for speed in result.speeds]),
+            checks=tuple(check for result in self.results for check in result.checks),
+            readings=tuple(reading for result in self.results for reading in result.readings),
+            costs=tuple(cost for result in self.results for cost in result.costs),
+            starts=tuple(start for result in self.results for start in result.starts),
+            hangs=tuple(hang for result in self.results for hang in result.hangs),
         )
 
-    def _run(self, step: Step) -> tuple[StepSeen, Told]:
+    def _run(self, step: Step) -> tuple[StepSeen, StepResult]:
         left = self.limit_seconds - (time.monotonic() - self.started)
         refused = self._refuse(step, left)
         if refused is not None:
@@ -164,22 +164,24 @@ class Run:
                     started_as=self._groups.add,
                 )
             except OSError as error:
-                told = Told(Outcome.ERROR, f"it cannot be started: {error}")
-                return _seen(step, told, command, time.monotonic() - begun, None), told
+                result = StepResult(Outcome.ERROR, f"it cannot be started: {error}")
+                return _seen(step, result, command, time.monotonic() - begun, None), result
         events = self.folder / step.events if step.events else None
-        told = _told(step, output, deadline, self.snapshot, events)
+        result = _result_of(step, output, deadline, self.snapshot, events)
         if step.leaves and output.status is not None:
             output = replace(output, stdout=stdout.replace(self.folder / step.leaves))
-        return _seen(step, told, command, output.seconds, output), told
+        return _seen(step, result, command, output.seconds, output), result
 
-    def _refuse(self, step: Step, left: float) -> Told | None:
+    def _refuse(self, step: Step, left: float) -> StepResult | None:
         """Why a step does not run here, if so."""
         for need in step.needs:
             if not is_met(need, self.snapshot, self.folder):
                 outcome = Outcome.ERROR if need in _OUGHT_TO_BE else Outcome.SKIP
-                return Told(outcome, f"not run: it needs {need.value}; {why_not(need, self.snapshot)}")
+                return StepResult(outcome, f"not run: it needs {need.value}; {why_not(need, self.snapshot)}")
         if left <= 0:
-            return Told(Outcome.ERROR, f"not run: the {self.limit_seconds:.0f} s of the whole run are over")
+            return StepResult(
+                Outcome.ERROR, f"not run: the {self.limit_seconds:.0f} s of the whole run are over"
+            )
         return None
 
     def _fill(self, word: str) -> str:
@@ -219,47 +221,47 @@ def _grouped(steps: Sequence[Step]) -> list[list[Step]]:
     return groups
 
 
-def _told(
+def _result_of(
     step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any], events: Path | None
-) -> Told:
-    """What the step's output says; a hang and an output that cannot be read are told, not raised."""
+) -> StepResult:
+    """The result of the step's output; a hang and an output that cannot be read are results, and not raised."""
     if output.status is None:
         return _cut(step, output, deadline, snapshot, events)
     try:
         return step.read(output, snapshot)
     except (ValueError, LookupError, TypeError, AttributeError, SyntaxError, OSError) as error:
         ended = f"it ended with {output.status}: {output.last_words()}"
-        return Told(Outcome.FAIL, f"{ended} ({type(error).__name__} in reading its output)")
+        return StepResult(Outcome.FAIL, f"{ended} ({type(error).__name__} in reading its output)")
 
 
 def _cut(
     step: Step, output: Output, deadline: float, snapshot: Mapping[str, Any], events: Path | None
-) -> Told:
+) -> StepResult:
     """What a step that was killed had done by then: what it measured stays in the report."""
     end = "was killed" if output.killed else "could not be killed: look for it in state D"
     words = f"it did not end within {deadline:.0f} s, and {end}"
     if step.lines:
         with suppress(ValueError, LookupError, TypeError, AttributeError):
-            told = step.read(output, snapshot)
-            return replace(told, outcome=Outcome.FAIL, sentence=f"{words}; until then: {told.sentence}")
+            result = step.read(output, snapshot)
+            return replace(result, outcome=Outcome.FAIL, sentence=f"{words}; until then: {result.sentence}")
     progress = ""
     if events is not None:
         with suppress(OSError, LookupError, TypeError):
             progress = read_progress(events.read_text(errors="replace"))
-    return Told(
+    return StepResult(
         Outcome.FAIL, f"{words}; it had done {progress}" if progress else f"{words}; {output.last_words()}"
     )
 
 
 def _seen(
-    step: Step, told: Told, command: list[str] | None, seconds: float, output: Output | None
+    step: Step, result: StepResult, command: list[str] | None, seconds: float, output: Output | None
 ) -> StepSeen:
     return StepSeen(
         name=step.name,
         confirms=step.confirms,
         command=shlex.join(command if command is not None else step.command),
-        outcome=told.outcome,
-        sentence=told.sentence,
+        outcome=result.outcome,
+        sentence=result.sentence,
         seconds=round(seconds, 2),
         deadline_seconds=step.deadline_seconds,
         stdout=output.stdout.name if output else None,
@@ -307,7 +309,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _version() -> str:
-    """The version of gpudiag, and the commit of the source tree where git tells."""
+    """The version of gpudiag, and the commit of the source tree where git has it."""
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "describe", "--always", "--dirty"]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=5, check=True)

@@ -48,17 +48,17 @@ class Output:
         return self.stdout.read_text(errors="replace")
 
     def last_words(self) -> str:
-        """The last line of its standard error, else of its standard output, that says something."""
+        """The last line of its standard error, else of its standard output."""
         for stream in (self.stderr, self.stdout):
             lines = [line.strip() for line in stream.read_text(errors="replace").splitlines() if line.strip()]
             if lines:
                 return lines[-1][:300]
-        return "it said nothing"
+        return "it printed nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a step's output says: its outcome in a sentence, and what of it goes into the report's tables."""
+class StepResult:
+    """The result of a step's output: its outcome in a sentence, and its rows of the report's tables."""
 
     outcome: Outcome
     sentence: str
@@ -75,9 +75,9 @@ class Step:
     """One thing to confirm: its command, how long it may take, what it needs, and who reads its output.
 
     In `command` and `environment` {python}, {folder}, {first_gpu}, {sizes} and {nccl} stand for what is known by then; a
-    variable that would be empty is not set. `seconds` is what it took, or is expected to take, on one H100. A step that is cut says
-    how much it had done: `events` is the file in the folder where gpudiag writes its events, `lines` says
-    that what it printed until then can be read. `beside` names the step before it, at whose side it runs.
+    variable that would be empty is not set. `seconds` is what it took, or is expected to take, on one H100. Of a step that is
+    cut: `events` is the file in the folder where gpudiag writes how much it had done, `lines` whether what it printed until
+    then can be read. `beside` names the step before it, at whose side it runs.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Step:
     command: tuple[str, ...]
     seconds: float
     deadline_seconds: float
-    read: Callable[[Output, Mapping[str, Any]], Told]
+    read: Callable[[Output, Mapping[str, Any]], StepResult]
     needs: tuple[Need, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     events: str | None = None

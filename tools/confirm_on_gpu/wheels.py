@@ -17,7 +17,7 @@ _LIMIT_SECONDS = 120.0
 
 
 class WheelsError(Exception):
-    """A folder of wheels that cannot be used; the message says why, and what to do."""
+    """A folder of wheels that cannot be used; the message has the reason, and what to do."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def installed_wheels(folder: Path) -> Iterator[Path | None]:
     """
     wheels = sorted(folder.rglob("*.whl"))
     if not wheels:
-        raise WheelsError(f"--wheels {folder}: there is no wheel; make the folder as docs/gpu.md says")
+        raise WheelsError(f"--wheels {folder}: there is no wheel; make the folder as in docs/gpu.md")
     with tempfile.TemporaryDirectory(prefix="confirm-wheels-", ignore_cleanup_errors=True) as place:
         site = Path(place, "site")
         _install(wheels, site)
@@ -60,7 +60,9 @@ def _install(wheels: list[Path], site: Path) -> None:
         raise WheelsError(f"--wheels: pip cannot install them: {error}") from error
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().splitlines()
-        raise WheelsError(f"--wheels: pip cannot install them: {words[-1] if words else 'it said nothing'}")
+        raise WheelsError(
+            f"--wheels: pip cannot install them: {words[-1] if words else 'it printed nothing'}"
+        )
 
 
 def _unpack_nccl(folder: Path, place: Path) -> Path | None:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 
 class SkippedTest(Exception):
-    """A test that says why it cannot run here."""
+    """A test that cannot run here, with the reason."""
 
 
 class Approximation:

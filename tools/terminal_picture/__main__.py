@@ -1,4 +1,4 @@
-"""Writes docs/images/hang.svg: a real job that hangs, and what `gpudiag hang` says about it.
+"""Writes docs/images/hang.svg: a real job that hangs, and what `gpudiag hang` prints about it.
 
     python -m tools.terminal_picture [FILE]
 

@@ -40,15 +40,15 @@ def run_step(step: Step, logs: Path) -> bool:
             ).returncode
         except subprocess.TimeoutExpired:
             status = -1
-    said = " ".join(log.read_text().split())
-    named = not step.words or any(words in said for words in step.words.split("|"))
-    right = status == step.status and named and NOTICE in said
+    printed = " ".join(log.read_text().split())
+    named = not step.words or any(words in printed for words in step.words.split("|"))
+    right = status == step.status and named and NOTICE in printed
     result = "ok" if right else "DIFFERS"
     seconds = time.monotonic() - started
     wanted = "" if status == step.status else f" (wanted {step.status})"
-    missing = "" if named else f", and never said {step.words}"
+    missing = "" if named else f", and never printed {step.words}"
     print(
-        f"{result:8} {step.name:34} status {status}{wanted}{missing} {seconds:6.0f} s  {said[:60]}",
+        f"{result:8} {step.name:34} status {status}{wanted}{missing} {seconds:6.0f} s  {printed[:60]}",
         flush=True,
     )
     return right

@@ -36,7 +36,7 @@ _IN_NCCL_TEST, _IN_TRAIN, _IN_TESTS = 60, 900, 300
 
 @dataclass(frozen=True)
 class Step:
-    """A command on a machine, the exit status that it should have, and words that it must say."""
+    """A command on a machine, the exit status that it should have, and words that it must print."""
 
     name: str
     status: int
@@ -114,12 +114,12 @@ def faulty_steps() -> Iterator[Step]:
         "error": "illegal memory access",
         "oom": "rank.out_of_gpu_memory|train.out_of_memory|of memory are free",
     }
-    for kind, said in words.items():
+    for kind, wanted in words.items():
         for name, (command, operation) in commands.items():
             fault = _fault(f"{kind}:1@{operation}") | _first(2)
-            # Memory that is gone is no fault of a GPU: ranks could not tell, and copies and products are left out.
+            # Memory that is gone is no fault of a GPU: ranks reach no verdict, and copies and products are left out.
             status = {"nccl-test": 3, "quick": 3, "bandwidth": 0}.get(name, 1) if kind == "oom" else 1
-            yield Step(f"{kind} in {name}", status, "h100x8", command, said, fault)
+            yield Step(f"{kind} in {name}", status, "h100x8", command, wanted, fault)
     exclusive = f"{_MACHINES / 'exclusive.toml'}"
     for name, (command, _) in commands.items():
         yield Step(f"no_peer in {name}", 0, "h100x8", command, "", _fault("no_peer:1") | _first(2))

@@ -1,7 +1,7 @@
 """The machine's parts: driver, device files, kernel log, rights, folders, ports, memory, Slurm, kubelet."""
 
 from gpudiag.checks import limits
-from gpudiag.checks.doctor.sight import Sight, unread
+from gpudiag.checks.doctor.inputs import Sight, unread
 from gpudiag.installed import root_command
 from gpudiag.model.device import SourceState
 from gpudiag.model.doctor import DoctorPart, PartState, TraceRights
@@ -145,7 +145,7 @@ def judge_history(sight: Sight) -> DoctorPart:
 
 
 def judge_ports(sight: Sight) -> DoctorPart:
-    """The ports that `serve` and ranks take unless told otherwise."""
+    """The ports that `serve` and ranks take by default."""
     ports = sight.seen.ports
     if isinstance(ports, Missing):
         return unread("ports", "the ports of this machine", ports)
@@ -189,9 +189,9 @@ def judge_cgroup(sight: Sight) -> DoctorPart:
             return DoctorPart("cgroup", PartState.NOT_HERE, explain_missing(cgroup))
         return unread("cgroup", "the control group", cgroup)
     memory, processors = cgroup.memory_limit_bytes, cgroup.processors_limit
-    said = [f"memory limited to {format_size(memory)}"] if isinstance(memory, int) else []
-    said += [f"{processors:g} processors"] if isinstance(processors, float) else []
-    return DoctorPart("cgroup", PartState.WORKS, ", ".join(said) or "no limit of memory or processors")
+    limits = [f"memory limited to {format_size(memory)}"] if isinstance(memory, int) else []
+    limits += [f"{processors:g} processors"] if isinstance(processors, float) else []
+    return DoctorPart("cgroup", PartState.WORKS, ", ".join(limits) or "no limit of memory or processors")
 
 
 def judge_slurm(sight: Sight) -> DoctorPart:
@@ -205,7 +205,7 @@ def judge_slurm(sight: Sight) -> DoctorPart:
 
 
 def judge_kubelet(sight: Sight) -> DoctorPart:
-    """The kubelet's socket, which says which pod has which GPU."""
+    """The kubelet's socket, which reports the pod of each GPU."""
     kubelet = sight.seen.kubelet
     if isinstance(kubelet, Missing):
         if kubelet.reason is MissingReason.SOURCE_ABSENT:

@@ -5,7 +5,7 @@ from functools import partial
 
 from gpudiag.checks.doctor import machine_parts as machine
 from gpudiag.checks.doctor import software_parts as software
-from gpudiag.checks.doctor.sight import Sight
+from gpudiag.checks.doctor.inputs import Sight
 from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
 from gpudiag.model.finding import Outcome
 

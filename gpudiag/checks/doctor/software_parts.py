@@ -1,6 +1,6 @@
 """The software's parts: torch and NCCL, readers of stacks, the service, frameworks, a compiler, launchers."""
 
-from gpudiag.checks.doctor.sight import Sight, unread
+from gpudiag.checks.doctor.inputs import Sight, unread
 from gpudiag.model.doctor import DoctorPart, PartState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing

@@ -69,7 +69,7 @@ def is_granted(snapshot: Snapshot, device: Device) -> bool:
 
 
 def given_to_job(snapshot: Snapshot, device: Device) -> bool | None:
-    """Whether a setting gives that GPU to the job; None where none says for which GPUs it is.
+    """Whether a setting gives that GPU to the job; None where no setting names the job's GPUs.
 
     A Slurm prolog has the numbers of its job in SLURM_JOB_GPUS, and sees all GPUs of the node; a job step or a
     container sees those alone that it was given, however they are numbered.
@@ -228,7 +228,7 @@ def signs_of_use(device: Device) -> list[str]:
     shared = device.memory_kind == "unified" or is_coherent(device)  # what is in use there may be the host's
     memory = None if shared else _against_memory(device.memory_used_bytes, device.memory_total_bytes)
     if isinstance(device.processes, Missing) and isinstance(device.memory_used_bytes, Missing):
-        return ["nothing says whether it is in use"]
+        return ["whether it is in use is unknown"]
     readings = (_against_processes(device.processes), memory, _against_load(device.utilization_percent))
     return [text for text in readings if text is not None]
 

@@ -82,7 +82,7 @@ def find_shortage(snapshot: Snapshot) -> tuple[Board, int, int] | None:
     """The board, how many GPUs it is made with and how many are here; None for a whole one, and where nobody can know.
 
     A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for such a part,
-    even where nothing says so: our choice.
+    even without a sign of it: our choice.
     """
     board, here = _board_of(snapshot), _count(snapshot)
     whole = () if board is None else tuple(count for count in board.counts if count >= here)
@@ -113,7 +113,7 @@ def describe_shortage(snapshot: Snapshot) -> str:
 def gpu_board(context: Context) -> Judgement:
     """WARN where a board has fewer GPUs than it is made with; what is known to have been here is another check's."""
     if not isinstance(context.expected_gpus, Missing) or not isinstance(context.at_least_gpus, Missing):
-        return does_not_apply("the user said how many GPUs there should be")
+        return does_not_apply("the user set how many GPUs to expect")
     known, here = context.known_gpus, {device.id.uuid for device in context.snapshot.devices}
     if not isinstance(known, Missing) and any(gpu.uuid not in here for gpu in known.gpus):
         return does_not_apply("machine.gpus compares with the GPUs that were here")

@@ -50,7 +50,7 @@ NOT_STARTED = _kind(
     code="gpu.not_started",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The kernel log says that the driver could not start a GPU (RmInitAdapter failed, probe failed, a PCI region "
+    meaning="The kernel log shows that the driver could not start a GPU (RmInitAdapter failed, probe failed, a PCI region "
     "that is invalid), and the driver does not list it.",
     remedy="Power-cycle the machine; if it fails again, reseat or replace the GPU. Where the line names a PCI region "
     "(BAR), look at the firmware's settings (Above 4G Decoding, MMIO size) and `pci=realloc`.",
@@ -62,7 +62,7 @@ START_FAILED = _kind(
     meaning="According to the kernel log, the driver could not start a GPU within the last day; it may list fewer GPUs than the machine has.",
     remedy="Read `dmesg -T | grep -e NVRM -e nvidia` around that line; if it comes back, power-cycle the machine.",
 )
-# These report that the driver does not list the GPU; the log says why.
+# These report that the driver does not list the GPU; the log shows why.
 _STATED_BY = ("gpu.missing", "gpu.gone", "gpu.lost")
 
 
@@ -75,7 +75,7 @@ _STATED_BY = ("gpu.missing", "gpu.gone", "gpu.lost")
     confirmed="the NVIDIA driver's own messages",
 )
 def gpu_started(context: Context) -> Judgement:
-    """FAIL for a GPU that the log says did not start and that is not listed; WARN for one that works now."""
+    """FAIL for a GPU whose start failed in the log and that is not listed; WARN for one that works now."""
     snapshot = context.snapshot
     log = snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
@@ -86,13 +86,13 @@ def gpu_started(context: Context) -> Judgement:
     if pci_gpus(snapshot) and not listed:
         return judged()  # gpu.count reports that none is listed
     found = list(_judge(snapshot, events))
-    return replace(judged(*found), restated=tuple(Restated(one, _STATED_BY, _SAID) for one in found))
+    return replace(judged(*found), restated=tuple(Restated(one, _STATED_BY, _RESTATED) for one in found))
 
 
 def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
     """The lines about GPUs that the driver could not start, without those about cards that it ignores by design.
 
-    Behind `ignoring the legacy GPU` the kernel says that the probe failed, and the driver that one device failed.
+    Behind `ignoring the legacy GPU` the kernel logs that the probe failed, and the driver that one device failed.
     """
     lines = list(log)
     ignored = {event.bus_id for event in lines if event.kind is KernelEventKind.GPU_IGNORED}
@@ -105,7 +105,7 @@ def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
     ]
 
 
-_SAID = "the kernel log says that it did not start"
+_RESTATED = "the kernel log shows that it did not start"
 
 
 def _judge(snapshot: Snapshot, events: list[KernelEvent]) -> Iterator[Finding]:
@@ -178,7 +178,7 @@ GPU_LOST = FindingKind(
     basis=Basis(
         reads="Every NVML call on the GPU; return code 15 (GPU is lost) or 28 (GPU not found)"
         " from any of them.",
-        limit="None: NVML itself says so.",
+        limit="None: NVML itself reports it.",
         look_also=(
             "xid 79",
             "xid 143",
@@ -194,7 +194,7 @@ GPU_RECOVERY_NEEDED = FindingKind(
     severity=Severity.RESET,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver says that the GPU must be reset, or the machine rebooted, before it is used again "
+    meaning="The driver reports that the GPU must be reset, or the machine rebooted, before it is used again "
     "(its recovery action, or NVML return code 16). A recovery action that gpudiag does not know counts as one.",
     remedy="Drain the GPU and do what the driver asks for.",
     basis=_GPU_RECOVERY_NEEDED_BASIS,
@@ -282,7 +282,7 @@ GPU_COUNT = FindingKind(
     severity=Severity.ISOLATE,
     category=Category.HW_OTHER,
     owner=Owner.HOST,
-    meaning="The number of GPUs is not what the machine, the job or the user says it should be.",
+    meaning="The number of GPUs differs from what the machine has, the job was given or the user expects.",
     remedy="Compare with `lspci -d 10de:` and with what the scheduler or the container was given.",
     basis=Basis(
         reads="The number of GPUs that NVML lists.",
@@ -351,7 +351,7 @@ def gpu_hung(context: Context) -> Judgement:
 def gpu_count(context: Context) -> Judgement:
     """Findings where NVML lists fewer GPUs than the bus shows, the allocation grants or the user expects.
 
-    A machine with neither a GPU nor a trace of one passes where the user said so, and is ERROR otherwise: there is
+    A machine with neither a GPU nor a trace of one passes where the user expects none, and is ERROR otherwise: there is
     nothing that a job could train on, and no gate may open for that (decision 0001).
     """
     if context.snapshot.source("nvml").state is SourceState.NOT_ASKED:
@@ -446,11 +446,13 @@ def _listed(snapshot: Snapshot) -> tuple[Device, ...]:
     return tuple(device for device in snapshot.devices if not isinstance(device.id.nvml_index, Missing))
 
 
-def _against(snapshot: Snapshot, listed: int, expected: int, says: str) -> tuple[Finding, ...]:
+def _against(snapshot: Snapshot, listed: int, expected: int, expected_by: str) -> tuple[Finding, ...]:
     if listed == expected:
         return ()
-    message = f"{_gpus(listed)} here, {expected} expected ({says})"
-    evidence = Evidence("gpu_count", listed, unit="GPUs", limit=expected, source=f"NVML; limit: {says}")
+    message = f"{_gpus(listed)} here, {expected} expected ({expected_by})"
+    evidence = Evidence(
+        "gpu_count", listed, unit="GPUs", limit=expected, source=f"NVML; limit: {expected_by}"
+    )
     return (GPU_COUNT.finding(HostSubject(snapshot.host), message, evidence),)
 
 
@@ -470,12 +472,12 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
         return _against_nodes(snapshot, len(listed))
     if on_bus and not listed:
         failed = [] if isinstance(snapshot.kernel_log, Missing) else _starts_that_failed(snapshot.kernel_log)
-        said = (
-            f"; the kernel log says that the driver could not start them ({_words(failed[-1])})"
+        not_started = (
+            f"; the kernel log shows that the driver could not start them ({_words(failed[-1])})"
             if failed
             else ""
         )
-        message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus{said}"
+        message = f"the driver lists none of the {_gpus(len(on_bus))} on the PCI bus{not_started}"
         evidence = Evidence("gpu_count", 0, unit="GPUs", limit=len(on_bus), source="NVML; limit: PCI bus")
         facts = _facts(failed) if failed else ()
         remedy = NOT_STARTED.remedy if failed else ""

@@ -67,7 +67,7 @@ def known_gpus_of(snapshot: Snapshot) -> KnownGpus:
 
 
 def share_of(snapshot: Snapshot) -> int | None:
-    """How many of the machine's GPUs this process was given; None where nothing says so."""
+    """How many of the machine's GPUs this process was given; None where unknown."""
     grant = granted(snapshot.machine.allocation)
     return None if grant is None else grant[1]
 

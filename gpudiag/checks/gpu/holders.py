@@ -1,7 +1,7 @@
 """Who holds a GPU, in words; and the check whether enough of its memory is free for the job that is to use it.
 
-A GPU in use is not a broken one: what is said of it names the process, its user and its memory, so that a reader can
-end it, wait for it, or take another GPU.
+A GPU in use is not a broken one: the message names the process, its user and its memory, so that a reader can end it, wait
+for it, or take another GPU.
 """
 
 from collections.abc import Iterable, Iterator
@@ -138,7 +138,7 @@ BELOW_MINIMUM = _kind(
     remedy="Wait for the process that holds it, or end it if it was left behind; `gpudiag list` shows it.",
     stated=True,
 )
-# What says of the same memory whose it is.
+# Findings that name the owner of the same memory.
 _STATED_BY = ("process.dead", "process.gone", "process.foreign", "memory.leftover")
 _PAGE_CACHE = "It may be the kernel's page cache: `echo 1 > /proc/sys/vm/drop_caches` as root frees it."
 
@@ -206,15 +206,15 @@ def _judge_memory(context: Context) -> Iterator[Finding]:
         for device in devices
         if _matters(snapshot, device, own)
     }
-    # Where nothing says which GPUs the job is to use, those that others use matter only if none is left.
+    # Where it is unknown which GPUs the job is to use, those that others use matter only if none is left.
     none_left = bool(devices) and all(held.get(device.id) for device in devices)
     for device in devices:
         given = given_to_job(snapshot, device)
         for memory in held.get(device.id, ()):
             if given or (given is None and none_left):
                 least = round(limits.LEAST_FREE_MEMORY_SHARE * memory.total_bytes)
-                said = f"{limits.LEAST_FREE_MEMORY_SHARE:.0%}"
-                yield _finding(context, MEMORY_HELD, device, memory, least, said)
+                share = f"{limits.LEAST_FREE_MEMORY_SHARE:.0%}"
+                yield _finding(context, MEMORY_HELD, device, memory, least, share)
 
 
 def _matters(snapshot: Snapshot, device: Device, own: frozenset[int]) -> bool:
@@ -257,14 +257,16 @@ def _memories(snapshot: Snapshot, device: Device, own: frozenset[int]) -> Iterat
 
 
 def _finding(
-    context: Context, kind: FindingKind, device: Device, memory: _Memory, least: int, said: str
+    context: Context, kind: FindingKind, device: Device, memory: _Memory, least: int, share: str
 ) -> Finding:
     snapshot, own = context.snapshot, own_pids(context.measures)
     who = describe_holders(device, snapshot.taken_at, own)
     unseen = "processes of other containers are not visible here" if snapshot.machine.container else ""
     why = who or unseen or "no process is listed"
     message = f"{memory.name}: {format_size(memory.free_bytes)} of {format_size(memory.total_bytes)} are free: {why}"
-    evidence = [Evidence("memory_free_bytes", memory.free_bytes, "bytes", least, f"NVML; limit: {said} free")]
+    evidence = [
+        Evidence("memory_free_bytes", memory.free_bytes, "bytes", least, f"NVML; limit: {share} free")
+    ]
     evidence += [
         Evidence("pid", process.pid, source="NVML") for process in computing_on(device, own)[:_MOST_PIDS]
     ]

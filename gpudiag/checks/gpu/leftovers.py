@@ -61,7 +61,7 @@ PROCESS_FOREIGN = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     meaning="This GPU was given to this job, and someone else is computing on it.",
-    remedy="Tell the other user or the administrator; ask the scheduler to constrain devices.",
+    remedy="Notify the other user or the administrator; ask the scheduler to constrain devices.",
     basis=Basis(
         reads="Who owns each compute process on a GPU that the allocation gives to this job.",
         limit="no compute process of another user",
@@ -99,7 +99,7 @@ def memory_leftover(context: Context) -> Judgement:
 def _is_the_systems(snapshot: Snapshot) -> bool:
     """Whether what is in use on coherent GPUs is no more than what the system has on NUMA nodes without processors.
 
-    Nothing says which node is which GPU's: the sums are compared.
+    Which node belongs to which GPU is unknown: the sums are compared.
     """
     system = snapshot.machine.memory_only_nodes_used_bytes
     devices = [device for device in answering(snapshot) if is_coherent(device)]
@@ -186,7 +186,7 @@ def _judge_processes(context: Context, device: Device) -> Iterator[Finding]:
                 "state", "D", limit=limits.DEAD_PROCESS_SECONDS, source=f"/proc/{process.pid}/stat"
             )
             pid = Evidence("pid", process.pid, source="NVML")
-            remedy = f"`cat /proc/{process.pid}/stack` as root says where; drain the machine and reboot it."
+            remedy = f"`cat /proc/{process.pid}/stack` as root shows where; drain the machine and reboot it."
             yield PROCESS_DEAD.finding(
                 subject, f"{who} is stuck in the kernel (state D)", evidence, pid, remedy=remedy
             )
@@ -200,7 +200,7 @@ def _is_hidden(process: GpuProcess) -> bool:
 def _was_stuck(context: Context, process: GpuProcess) -> bool:
     """Whether an earlier snapshot, long enough ago, shows the same process in the same state.
 
-    A process that reads from a disk is in state D for moments: one reading alone says nothing.
+    A process that reads from a disk is in state D for moments: one reading alone proves nothing.
     """
     earlier = context.earlier
     if isinstance(earlier, Missing):

@@ -65,7 +65,7 @@ MEMORY_TOO_SMALL = FindingKind(
     confirmed=f"nvidia-smi -q of A100, H100, B200 and T4; {BOTH_GPUS}",
 )
 def memory_size(context: Context) -> Judgement:
-    """FAIL for a GPU with less memory than equal boards have here, or than its data sheet says."""
+    """FAIL for a GPU with less memory than equal boards have here, or than its data sheet lists."""
     judgement = judge_devices(context.snapshot, ("memory_total_bytes", "name"), _judge_size)
     limiter = _limiter(context.snapshot) if judgement.findings else None
     if limiter is None:
@@ -85,12 +85,10 @@ def _judge_size(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     memory = device.memory_total_bytes
     if isinstance(memory, Missing) or device.memory_kind == "unified":
         return
-    for share, whole, says in _opinions(snapshot, device):
+    for share, whole, comparison in _opinions(snapshot, device):
         if memory < share * whole:
-            message = (
-                f"{name_device(device)} has {format_size(memory)} of memory, {says} {format_size(whole)}"
-            )
-            evidence = Evidence("memory_total_bytes", memory, "bytes", whole, f"NVML; limit: {says}")
+            message = f"{name_device(device)} has {format_size(memory)} of memory, {comparison} {format_size(whole)}"
+            evidence = Evidence("memory_total_bytes", memory, "bytes", whole, f"NVML; limit: {comparison}")
             yield MEMORY_TOO_SMALL.finding(device_subject(snapshot, device), message, evidence)
             return
 
@@ -170,7 +168,7 @@ ECC_UNCORRECTED_RISING = _kind(
     code="ecc.uncorrected_rising",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading, and nothing says that"
+    meaning="The count of uncorrectable errors in this GPU's life has grown since an earlier reading, and nothing shows that"
     " the GPU was reset since.",
     remedy="Drain the GPU and reset it (`nvidia-smi -i INDEX -r`); if the count grows again, have the GPU replaced.",
     basis=_ECC_UNCORRECTED_BASIS,
@@ -179,7 +177,7 @@ ECC_SRAM_THRESHOLD = _kind(
     code="ecc.sram_threshold_exceeded",
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
-    meaning="The driver itself says that the GPU's SRAM has had more errors than it may: replace it.",
+    meaning="The driver itself reports that the GPU's SRAM has had more errors than it may: replace it.",
     remedy="Take the GPU out of service and have it replaced; keep this report for the case.",
     stated=True,
     basis=_ECC_SRAM_BASIS,
@@ -335,7 +333,7 @@ def _places(device: Device, field: str) -> tuple[Evidence, ...]:
 def _judge_sram(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
     subject = device_subject(snapshot, device)
     if device.ecc_sram_threshold_exceeded is True:
-        message = f"{name_device(device)}: the driver says its SRAM has passed the error threshold"
+        message = f"{name_device(device)}: the driver reports that its SRAM has passed the error threshold"
         evidence = Evidence("ecc_sram_threshold_exceeded", True, source="nvmlDeviceGetSramEccErrorStatus")
         yield ECC_SRAM_THRESHOLD.finding(subject, message, evidence)
         return
@@ -450,7 +448,7 @@ PAGE_RETIREMENT_PENDING = _warn(
 )
 MEMORY_UNREPAIRABLE = _fail(
     code="memory.unrepairable",
-    meaning="The driver says that the GPU has memory that it cannot repair.",
+    meaning="The driver reports that the GPU has memory that it cannot repair.",
     stated=True,
     basis=_MEMORY_REPAIR_BASIS,
 )

@@ -18,14 +18,14 @@ _COHERENT = ("GH200", "GB200", "GB300")
 
 def is_consumer(device: Device) -> bool:
     """Whether the GPU is a GeForce or TITAN: no ECC to rely on, no forward compatibility, no fabric."""
-    return device.brand in _CONSUMER_BRANDS or _says(device, _CONSUMER_WORDS)
+    return device.brand in _CONSUMER_BRANDS or _is_named(device, _CONSUMER_WORDS)
 
 
 def is_data_center(device: Device) -> bool:
     """Whether the GPU is made for servers (A100, H100 ...): no consumer or workstation board, no unified memory, no vGPU."""
     if isinstance(device.name, Missing) or is_consumer(device) or is_virtual_gpu(device):
         return False
-    if device.brand in _WORKSTATION_BRANDS or _says(device, _WORKSTATION_WORDS):
+    if device.brand in _WORKSTATION_BRANDS or _is_named(device, _WORKSTATION_WORDS):
         return False
     return device.memory_kind == "dedicated"
 
@@ -41,9 +41,9 @@ def is_coherent(device: Device) -> bool:
 
     vllm-project/vllm issue 35313; NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025.
     """
-    return _says(device, _COHERENT)
+    return _is_named(device, _COHERENT)
 
 
-def _says(device: Device, words: tuple[str, ...]) -> bool:
+def _is_named(device: Device, words: tuple[str, ...]) -> bool:
     name = device.name
     return not isinstance(name, Missing) and any(word in name for word in words)

@@ -377,10 +377,10 @@ def _judge_split(
         return
     if any(value < least_share * default for value, default in known):
         return
-    told = describe_split(group, field, f" {unit}")
-    evidence = Evidence(field, told, limit="the same on all", source="NVML")
+    split = describe_split(group, field, f" {unit}")
+    evidence = Evidence(field, split, limit="the same on all", source="NVML")
     remedy = f"Find out which {name} is meant, and set it on all of them."
-    message = f"GPUs of one kind differ in their {name}: {told}"
+    message = f"GPUs of one kind differ in their {name}: {split}"
     yield kind.finding(HostSubject(snapshot.host), message, evidence, remedy=remedy)
 
 

@@ -53,8 +53,8 @@ def judge_state(snapshot: Snapshot, device: Device, findings: Iterable[Finding])
 
 def count_states(snapshot: Snapshot, findings: Iterable[Finding]) -> str:
     """How many GPUs are in which state: `7 healthy, 1 lost`; `1 of 8 missing` of those that should be there."""
-    told = tuple(findings)
-    counts = Counter(judge_state(snapshot, device, told) for device in snapshot.devices)
+    reported = tuple(findings)
+    counts = Counter(judge_state(snapshot, device, reported) for device in snapshot.devices)
     of_all = f" of {len(snapshot.devices)}"
     return ", ".join(
         f"{counts[state]}{of_all if state is GpuState.MISSING else ''} {state}"

@@ -266,7 +266,7 @@ HARDWARE_THERMAL = _warn(
 POWER_BRAKE = _warn(
     code="clocks.power_brake",
     category=Category.HW_POWER,
-    meaning="The machine's power supply has told the GPU to slow down (external power brake).",
+    meaning="The machine's power supply has signalled the GPU to slow down (external power brake).",
     remedy=_POWER,
     basis=_CLOCKS_HARDWARE_SLOWDOWN_BASIS,
 )
@@ -325,7 +325,7 @@ _HARDWARE = (
     ("hw_power_brake_slowdown", POWER_BRAKE, "is slowed down by the machine's power supply"),
     ("hw_slowdown", HARDWARE_SLOWDOWN, "has slowed itself down"),
 )
-_UNTOLD = Missing(MissingReason.NOT_SUPPORTED, "the driver counts none of the causes")
+_NOT_COUNTED = Missing(MissingReason.NOT_SUPPORTED, "the driver counts none of the causes")
 
 
 @check(
@@ -370,9 +370,9 @@ def clocks_throttle_time(context: Context) -> Judgement:
     pairs, gaps = found
     seconds = seconds_between(context)
     findings = [finding for pair in pairs for finding in _judge_time(context.snapshot, pair, seconds)]
-    told = [pair for pair in pairs if any(_rise(pair, cause) is not None for cause in FAULT_LIMITS)]
-    gaps += [Gap(pair.device, "throttle_seconds", _UNTOLD) for pair in pairs if pair not in told]
-    return conclude(findings, len(told), gaps)
+    counted = [pair for pair in pairs if any(_rise(pair, cause) is not None for cause in FAULT_LIMITS)]
+    gaps += [Gap(pair.device, "throttle_seconds", _NOT_COUNTED) for pair in pairs if pair not in counted]
+    return conclude(findings, len(counted), gaps)
 
 
 @check(
@@ -453,8 +453,8 @@ def _judge_time(snapshot: Snapshot, pair: Pair, seconds: float) -> Iterator[Find
 
 def _rise(pair: Pair, cause: str) -> float | None:
     """Seconds for which that cause held the clocks back between the two snapshots; None where not known."""
-    value = getattr(pair.device.throttle_seconds, cause, _UNTOLD)
-    was = getattr(pair.before.throttle_seconds, cause, _UNTOLD)
+    value = getattr(pair.device.throttle_seconds, cause, _NOT_COUNTED)
+    was = getattr(pair.before.throttle_seconds, cause, _NOT_COUNTED)
     if isinstance(value, Missing) or isinstance(was, Missing):
         return None
     return float(value - was)

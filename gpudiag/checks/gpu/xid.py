@@ -3,7 +3,7 @@
 The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
 for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of days
-ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot mends.
+ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot repairs.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     fault_evidence,
     find_bad_place,
     find_restart,
-    how_to_tell_of_reset,
+    how_to_report_reset,
     is_unfit,
     outcome_of,
     read_recovery,
@@ -89,7 +89,7 @@ XID_HARDWARE = FindingKind(
     severity=Severity.RESET,
     category=Category.SW_XID,
     owner=Owner.HARDWARE,
-    meaning="The driver reported a fault of the GPU, and nothing says that it has been settled since.",
+    meaning="The driver reported a fault of the GPU, and nothing shows that it was settled since.",
     remedy="Drain the GPU and do what the Xid asks for; `gpudiag explain xid N` has the details.",
     stated=True,
     basis=_XID_HARDWARE_BASIS,
@@ -163,7 +163,7 @@ XID_OTHER_GPU = FindingKind(
     category=Category.SW_XID,
     owner=Owner.HOST,
     meaning="A GPU that belongs to this machine, but not to this job or container, had a fault.",
-    remedy="Tell the machine's owner; this job's GPUs are not affected.",
+    remedy="Notify the machine's owner; this job's GPUs are not affected.",
     basis=_XID_UNKNOWN_BASIS,
 )
 XID_NOTE = FindingKind(
@@ -209,7 +209,7 @@ def xid_kernel_log(context: Context) -> Judgement:
 
 
 def _of_earlier_runs(context: Context, log: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
-    """The stored events that the log no longer has: it starts anew with every boot.
+    """The stored events that the log no longer has: it is empty after every boot.
 
     Those of a board that was here before another took its place, and those of long ago, are left out.
     """
@@ -327,7 +327,7 @@ def _fail_kind(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> Findi
 
 
 def _is_over(snapshot: Snapshot, fault: GpuFault, recovery: Recovery) -> bool:
-    """Whether the fault is over: the driver says so, the GPU was restarted, or it has worked for a day since."""
+    """Whether the fault has ended: the driver reports it, the GPU was restarted, or it has worked for a day since."""
     entry, device = fault.last.xid, fault.last.device
     if entry is not None and entry.lasting:
         return False
@@ -381,10 +381,10 @@ def _subject(snapshot: Snapshot, device: Device | None, event: KernelEvent) -> D
 
 
 def _remedy(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
-    told = _remedy_of_code(fault, recovery, kind)
+    advice = _remedy_of_code(fault, recovery, kind)
     root = fault.last.root
     decoded = None if root.unit is None or root.subcode is None else nvlink5_advice(root.unit, root.subcode)
-    return f"{told} {decoded}" if told and decoded else told
+    return f"{advice} {decoded}" if advice and decoded else advice
 
 
 def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> str:
@@ -403,16 +403,16 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
         next_step = "contact_support" if entry.lasting else escalated(entry.immediate)
         step = REPLACE if next_step == "contact_support" else action_text(next_step)
         return f"{_describe_again(fault)} {step}"
-    told = action_text(entry.immediate)
-    if kind is not XID_HARDWARE or not _can_be_told(fault):
-        return told
+    advice = action_text(entry.immediate)
+    if kind is not XID_HARDWARE or not _is_reset_unseen(fault):
+        return advice
     # Linked GPUs are reset together, and their switches with them.
     linked = entry.immediate == "reset_linked_gpus"
-    return f"{told} {how_to_tell_of_reset(root, None if linked else root.bus_id)}"
+    return f"{advice} {how_to_report_reset(root, None if linked else root.bus_id)}"
 
 
-def _can_be_told(fault: GpuFault) -> bool:
-    """Whether gpudiag may not see that the GPU was reset: it works, and nothing says whether it was."""
+def _is_reset_unseen(fault: GpuFault) -> bool:
+    """Whether a reset may be invisible to gpudiag: the GPU works, and nothing shows whether it was reset."""
     burst = fault.last
     works = burst.device is not None and burst.device.responding is True
     logged = bool(burst.root.text) and burst.root.bus_id is not None

@@ -58,8 +58,10 @@ class GpuBurst:
     def stated_by(self) -> tuple[str, ...]:
         """Codes of findings by which NVML states this burst's fault: its root's first, then its hardware faults'."""
         entries = [self.xid, *(entry_of(event) for event in self.followers)]
-        told = [entry for entry in entries if entry is self.xid or (entry and entry.kind is XidKind.HARDWARE)]
-        return tuple(dict.fromkeys(code for entry in told if entry for code in entry.stated_by))
+        reported = [
+            entry for entry in entries if entry is self.xid or (entry and entry.kind is XidKind.HARDWARE)
+        ]
+        return tuple(dict.fromkeys(code for entry in reported if entry for code in entry.stated_by))
 
 
 def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
@@ -73,7 +75,7 @@ def find_device(snapshot: Snapshot, event: KernelEvent) -> Device | None:
 
 
 def entry_of(event: KernelEvent) -> Xid | None:
-    """What the catalogue says about an event; a GPU off the bus without an Xid counts as Xid 79.
+    """The catalogue's entry for an event; a GPU off the bus without an Xid counts as Xid 79.
 
     A line that names the Xid which caused it counts as that one: its own line may be lost.
     """
@@ -120,10 +122,14 @@ def gpu_bursts(snapshot: Snapshot, events: Iterable[KernelEvent]) -> tuple[GpuBu
             by_gpu.setdefault(_key(snapshot, event), []).append(event)
         parts = [_gpu_burst(snapshot, tuple(lines)) for lines in by_gpu.values()]
         of_other_gpus = [part for part in parts if _is_named_by_others(part, parts)]
-        told = tuple(event for part in of_other_gpus for event in part.events)
+        consequences = tuple(event for part in of_other_gpus for event in part.events)
         for part in parts:
             if part not in of_other_gpus and not _is_consequence(part, parts):
-                found.append(replace(part, others=told) if told and is_nvlink_error(part.root) else part)
+                found.append(
+                    replace(part, others=consequences)
+                    if consequences and is_nvlink_error(part.root)
+                    else part
+                )
     return tuple(found)
 
 
@@ -220,7 +226,7 @@ class GpuFault:
 
     @property
     def lives(self) -> int:
-        """In how many lives of the GPU it came; bursts of which nothing says that they are of one count as two.
+        """In how many lives of the GPU it came; bursts that nothing shows to be of one count as two.
 
         No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has asked for a
         recovery asks no second time before it got it: a burst without a request, after one with a request, is of the
@@ -279,12 +285,12 @@ def collect_faults(
     return tuple(GpuFault(tuple(bursts), tuple(before.get(key, ()))) for key, bursts in faults.items())
 
 
-def collect_xids(snapshot: Snapshot, told: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
+def collect_xids(snapshot: Snapshot, reported: Iterable[KernelEvent]) -> tuple[KernelEvent, ...]:
     """The events of the kernel log, and NVML's events that are not in it, oldest first."""
     log = () if isinstance(snapshot.kernel_log, Missing) else snapshot.kernel_log
     logged = {(_gpu_of(snapshot, event), event.xid_code) for event in log}
     events = list(log)
-    for event in told:
+    for event in reported:
         if (_gpu_of(snapshot, event), event.xid_code) not in logged:
             later = (place for place, other in enumerate(events) if is_later(other, event))
             events.insert(next(later, len(events)), event)
@@ -303,14 +309,14 @@ def read_recovery(fault: GpuFault) -> Recovery:
     if device is not None and not isinstance(device.recovery_action, Missing):
         return Recovery(device.recovery_action, "NVML field 230")
     # What was asked for before the GPU was restarted is asked for no longer.
-    said = [
+    asked = [
         event.recovery_action
         for burst in fault.bursts
         for event in burst.events
         if event.recovery_action and event.restarted_by is None
     ]
     # Without NVML's current answer a "none" that was logged earlier settles nothing.
-    action = said[-1] if said and said[-1] != "none" else None
+    action = asked[-1] if asked and asked[-1] != "none" else None
     return Recovery(action, f"Xid {RECOVERY_XID}")
 
 
@@ -339,14 +345,14 @@ def find_restart(fault: GpuFault) -> Evidence | None:
     return None
 
 
-def how_to_tell_of_reset(event: KernelEvent, bus_id: str | None) -> str:
-    """How root tells that the GPU was reset after that line, or, without an address, that all GPUs were."""
+def how_to_report_reset(event: KernelEvent, bus_id: str | None) -> str:
+    """How root reports to gpudiag that the GPU was reset after that line, or, without an address, that all GPUs were."""
     at = event.last_at
     since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
-    told = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"
+    event_words = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"
     return (
-        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, tell gpudiag: "
-        f"`echo 'gpudiag: {told}' | sudo tee /dev/kmsg`."
+        f"A GPU reset leaves no trace that gpudiag can see. If it was done {since}, report it: "
+        f"`echo 'gpudiag: {event_words}' | sudo tee /dev/kmsg`."
     )
 
 
@@ -521,8 +527,8 @@ def _count_named(events: tuple[KernelEvent, ...]) -> str:
     counts: Counter[str] = Counter()
     for event in events:
         counts[_label_root(event, entry_of(event))] += 1 + event.more
-    told = ", ".join(f"{label} x{count}" for label, count in counts.items())
-    return f"{told} on {count_of(gpus, 'GPU')}"
+    names = ", ".join(f"{label} x{count}" for label, count in counts.items())
+    return f"{names} on {count_of(gpus, 'GPU')}"
 
 
 def _count(events: tuple[KernelEvent, ...]) -> str:

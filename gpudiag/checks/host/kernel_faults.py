@@ -1,4 +1,4 @@
-"""Check of what else the kernel log says about the machine: kills for memory, stuck tasks, failing parts.
+"""Check of what else the kernel log reports about the machine: kills for memory, stuck tasks, failing parts.
 
 Counters report the GPUs' own links and the host's memory; this check is for what only the log has.
 """
@@ -107,9 +107,9 @@ LOG_UNREAD = _warn(
     ),
 )
 
-# The kernel's next lines about the same error say what became of it.
+# The kernel's next lines about the same error report its outcome.
 _STATED_BY = ("kernel.pcie_recovery_failed", "kernel.pcie_link_down")
-_SAID = "an error on its link was not corrected"
+_RESTATED = "an error on its link was not corrected"
 _PARTS = {"memory": "the host's memory", "processor": "the processor"}
 _KINDS = {
     KernelEventKind.OUT_OF_MEMORY_KILL: MEMORY_KILL,
@@ -135,7 +135,7 @@ def host_kernel_log(context: Context) -> Judgement:
     log = context.snapshot.kernel_log
     assert not isinstance(log, Missing)  # noqa: S101 - the need saw to it
     found = judge_kernel_log(context.snapshot, log)
-    restated = tuple(Restated(one, _STATED_BY, _SAID) for one in found if one.code == PCIE_ERROR.code)
+    restated = tuple(Restated(one, _STATED_BY, _RESTATED) for one in found if one.code == PCIE_ERROR.code)
     return judged(*found, *_judge_reading(context.snapshot), restated=restated)
 
 

@@ -21,7 +21,7 @@ from gpudiag.reference.kernel_words import KernelWords, kernel_words
 _LINK_DOWN = "kernel.pcie_link_down"
 _CRASH = "kernel.crash"
 _STATED_BY = ("gpu.gone", "gpu.missing")
-_SAID = "the kernel log says that a PCI Express link went down"
+_RESTATED = "the kernel log shows that a PCI Express link went down"
 _MOST_PLACES = 4  # addresses that a message names
 
 
@@ -66,10 +66,10 @@ def host_kernel_words(context: Context) -> Judgement:
     links = [one for one in found if one.code == _LINK_DOWN and isinstance(one.subject, HostSubject)]
     if not gone or not links:
         return judged(*found)
-    # What was behind the link is known: that GPU's finding tells it.
+    # What was behind the link is known: that GPU's finding reports it.
     named = replace(links[0], subject=gone_subject(snapshot, gone[0]))
     found = [named if one is links[0] else one for one in found]
-    return judged(*found, restated=(Restated(named, _STATED_BY, _SAID),))
+    return judged(*found, restated=(Restated(named, _STATED_BY, _RESTATED),))
 
 
 def _judge(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _where(events: list[KernelEvent], device: Device | None) -> str:
 
 
 def _more(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> str:
-    """What only this fault has to say: the module of a crash, how many GPUs are left behind a link that went down."""
+    """The facts that only this fault has: the module of a crash, how many GPUs are left behind a link that went down."""
     if code == _CRASH:
         module = next((event.unit for event in events if event.unit), None)
         return f" (in {module})" if module else ""

@@ -24,7 +24,7 @@ LOOPBACK_DOWN = FindingKind(
     remedy="Bring it up on that host, as root: `ip link set lo up`.",
     basis=Basis(
         reads="Before the ranks are started: the loopback interface's flags in"
-        " /sys/class/net and its addresses by netlink; else what a rank's gloo says"
+        " /sys/class/net and its addresses by netlink; else the error of a rank's gloo"
         " when it looks for its address (getifaddrs).",
         limit="Up, with an address: without it ranks of one machine cannot connect.",
         look_also=("ip -brief address show lo", "network.wrong_interface"),
@@ -74,8 +74,8 @@ def lacks_loopback(incident: Incident) -> bool:
     """Whether that rank raised because the loopback interface has no address."""
     if incident.kind is not IncidentKind.RAISED:
         return False
-    said = (str(fact.value) for fact in incident.evidence if fact.name == "message")
-    return any(words.strip().endswith(_GLOO_WORDS) for words in said)
+    messages = (str(fact.value) for fact in incident.evidence if fact.name == "message")
+    return any(words.strip().endswith(_GLOO_WORDS) for words in messages)
 
 
 def judge_loopback(incidents: Iterable[Incident]) -> tuple[Finding, ...]:
@@ -101,7 +101,7 @@ _kind = partial(FindingKind, severity=Severity.CONFIG, category=Category.SW_CONF
 NAME_LOOPBACK = _kind(
     code="network.name_is_loopback",
     outcome=Outcome.FAIL,
-    meaning="The host's own name resolves to a loopback address: gloo tells ranks of other machines to connect there.",
+    meaning="The host's own name resolves to a loopback address: gloo sends ranks of other machines to that address.",
     remedy="Take the 127.0.1.1 line out of /etc/hosts, or set GLOO_SOCKET_IFNAME to the network between the machines.",
     basis=_NETWORK_NAME_BASIS,
 )
@@ -145,14 +145,14 @@ def network_name(context: Context) -> Judgement:
     loopback = [address for address in addresses if address.startswith("127.") or address == "::1"]
     if len(loopback) < len(addresses):
         return judged()
-    said = f"{context.snapshot.machine.hostname} resolves to {', '.join(loopback)} only"
+    resolution = f"{context.snapshot.machine.hostname} resolves to {', '.join(loopback)} only"
     settings = state.settings
     if isinstance(settings, Missing) or not spans_machines(settings):
-        return Judgement(Outcome.PASS, reason=f"{said}; that is enough for ranks on one machine")
+        return Judgement(Outcome.PASS, reason=f"{resolution}; that is enough for ranks on one machine")
     if settings.environment.get("GLOO_SOCKET_IFNAME"):
-        return Judgement(Outcome.PASS, reason=f"{said}; GLOO_SOCKET_IFNAME decides instead")
+        return Judgement(Outcome.PASS, reason=f"{resolution}; GLOO_SOCKET_IFNAME decides instead")
     evidence = Evidence("addresses", ", ".join(loopback), source="getaddrinfo")
-    return judged(host_finding(context, NAME_LOOPBACK, f"{said}, and the job spans machines", evidence))
+    return judged(host_finding(context, NAME_LOOPBACK, f"{resolution}, and the job spans machines", evidence))
 
 
 @check(
@@ -205,7 +205,7 @@ def network_interface(context: Context) -> Judgement:
 
 
 def spans_machines(settings: Settings) -> bool:
-    """Whether the launcher's variables say that the job's ranks are on several machines."""
+    """Whether the job's ranks are on several machines by the launcher's variables."""
     variables = settings.environment
     world, local = variables.get("WORLD_SIZE", ""), variables.get("LOCAL_WORLD_SIZE", "")
     if world.isdecimal() and local.isdecimal():

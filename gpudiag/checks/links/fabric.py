@@ -33,7 +33,7 @@ NOT_READY = _kind(
     code="fabric.not_ready",
     outcome=Outcome.FAIL,
     severity=Severity.CONFIG,
-    meaning="The driver says that the GPU is not registered with the NVLink fabric: CUDA will refuse to start (802).",
+    meaning="The driver reports that the GPU is not registered with the NVLink fabric: CUDA will refuse to start (802).",
     stated=True,
 )
 UNHEALTHY = _kind(
@@ -41,7 +41,7 @@ UNHEALTHY = _kind(
     outcome=Outcome.FAIL,
     severity=Severity.ISOLATE,
     owner=Owner.HARDWARE,
-    meaning="The driver says that the GPU's connection to the NVLink fabric is unhealthy.",
+    meaning="The driver reports that the GPU's connection to the NVLink fabric is unhealthy.",
     remedy="Drain the machine and reset all of its GPUs; if it comes back, have the switch tray and the GPU examined.",
     stated=True,
 )
@@ -50,7 +50,7 @@ LIMITED = _kind(
     outcome=Outcome.WARN,
     severity=Severity.TRIAGE,
     owner=Owner.HARDWARE,
-    meaning="The driver says that the GPU's connection to the NVLink fabric works at reduced capacity.",
+    meaning="The driver reports that the GPU's connection to the NVLink fabric works at reduced capacity.",
     remedy="Look at NVLinks and switches; collectives will be slower than on a whole fabric.",
 )
 CLIQUE_DIFFERS = _kind(
@@ -93,7 +93,7 @@ def fabric_state(context: Context) -> Judgement:
 def _has_fabric(snapshot: Snapshot, states: list[FabricState]) -> bool:
     """Whether there is a fabric: NVSwitches on the bus, or a GPU that joins or has joined one.
 
-    A GPU without a fabric (a PCIe card, a single GPU, GH200) may say `not started` for ever.
+    A GPU without a fabric (a PCIe card, a single GPU, GH200) may report `not started` for good.
     """
     return bool(nvswitches(snapshot)) or any(state.state != "not_started" for state in states)
 

@@ -7,7 +7,7 @@ from functools import partial
 from gpudiag.checks import limits
 from gpudiag.checks.per_device import Gap, Pair, alike, answering, conclude, paired, seconds_between
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
-from gpudiag.checks.runner import TOLD_BY
+from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.checks.traces import nvswitches, pci_gpus
 from gpudiag.model.context import Context
@@ -116,7 +116,7 @@ def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
             "no NVLink is up on any GPU, and this model works without NVLink: none is fitted"
         )
     if all(_is_joining(one.device) for one in linked):
-        return does_not_apply(f"{TOLD_BY} fabric.not_ready: no GPU is registered with the NVLink fabric")
+        return does_not_apply(f"{REPORTED_BY} fabric.not_ready: no GPU is registered with the NVLink fabric")
     why = "NVSwitches are there" if nvswitches(snapshot) else f"{linked[0].device.name} is joined by NVLink"
     message = f"no NVLink is up on any of {len(linked)} GPUs, and {why}"
     evidence = Evidence("active_links", 0, "links", linked[0].wanted, f"{_SOURCE}; limit: model")
@@ -260,7 +260,7 @@ RECOVERY_FAILED = _error_kind(
     code="nvlink.recovery_failed",
     outcome=Outcome.FAIL,
     severity=Severity.RESET,
-    meaning="The driver says that an NVLink could not be recovered after errors.",
+    meaning="The driver reports that an NVLink could not be recovered after errors.",
     remedy="Drain the machine and reset all of its GPUs together; if it comes back, have the GPU replaced.",
     stated=True,
 )
@@ -325,7 +325,7 @@ def _same_links(pair: Pair) -> Iterator[tuple[NvLink, NvLink]]:
 
 
 def _rise(now: NvLink, before: NvLink, counters: Iterable[str]) -> int:
-    """By how much the counters rose in all; one that began anew or is missing counts as 0."""
+    """By how much the counters rose in all; one that was reset or is missing counts as 0."""
     rises = ((getattr(now, name), getattr(before, name)) for name in counters)
     return sum(
         max(0, value - was)

@@ -370,7 +370,7 @@ def _before(context: Context, device: Device) -> _Counts:
 
 
 def _rise(now: Reading[int], before: Reading[int]) -> int:
-    """By how much the count rose; 0 where that is not known or it began anew."""
+    """By how much the count rose; 0 where that is not known or it was reset."""
     if isinstance(now, Missing) or isinstance(before, Missing):
         return 0
     return max(0, now - before)

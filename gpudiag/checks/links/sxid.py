@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from gpudiag.checks.gpu.xid import SETTLED_WINDOW, UNASKED_WINDOW
-from gpudiag.checks.gpu.xid_faults import how_to_tell_of_reset, split_bursts
+from gpudiag.checks.gpu.xid_faults import how_to_report_reset, split_bursts
 from gpudiag.checks.needs import NO_TRACE
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply, judged
 from gpudiag.checks.subjects import short_bus_id
@@ -124,11 +124,11 @@ def _first_lines(burst: tuple[KernelEvent, ...]) -> tuple[KernelEvent, ...]:
     Where the first line is lost, another takes its place.
     """
     sxids_of_burst = [event for event in burst if event.kind is KernelEventKind.SXID]
-    told = {(event.unit, event.sxid_code) for event in sxids_of_burst if event.severity is not None}
+    graded = {(event.unit, event.sxid_code) for event in sxids_of_burst if event.severity is not None}
     return tuple(
         event
         for event in sxids_of_burst
-        if event.severity is not None or (event.unit, event.sxid_code) not in told
+        if event.severity is not None or (event.unit, event.sxid_code) not in graded
     )
 
 
@@ -156,7 +156,7 @@ def _finding(snapshot: Snapshot, event: KernelEvent, seen_by_gpu: bool) -> Findi
         facts.append(Evidence("restarted_by", event.restarted_by, source="kernel log"))
     remedy = entry.remedy if entry and kind is not SXID_SETTLED else ""
     if kind is SXID_FATAL and _works(snapshot):
-        remedy = f"{remedy or SXID_FATAL.remedy} {how_to_tell_of_reset(event, None)}"
+        remedy = f"{remedy or SXID_FATAL.remedy} {how_to_report_reset(event, None)}"
     return kind.finding(
         LinkSubject((switch, f"link {event.link}" if event.link is not None else "all links"), snapshot.host),
         f"{where}{address}: SXid {code}: {meaning}",

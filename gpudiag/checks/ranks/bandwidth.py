@@ -214,8 +214,10 @@ def _judge_one(
         and other.test == result.test
         and same_product(context.snapshot, result.device_uuid, other.device_uuid)
     ]
-    said = (*opinions(context, result), *peers_opinion(peers))
-    return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
+    expectations = (*opinions(context, result), *peers_opinion(peers))
+    return judge_against(
+        context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", expectations
+    )
 
 
 def _by_memory(context: Context, result: BandwidthResult) -> tuple[Opinion, ...]:
@@ -257,8 +259,10 @@ def _judge_pair(
         and its_path == path
         and same_product(context.snapshot, result.device_uuid, other.device_uuid)
     ]
-    said = (*by_link, *peers_opinion(alike))
-    return judge_against(context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", said)
+    expectations = (*by_link, *peers_opinion(alike))
+    return judge_against(
+        context, metric_of(result), result.device_uuid, result.bytes_per_second, "B/s", expectations
+    )
 
 
 def _path(context: Context, result: BandwidthResult) -> PeerPath | None:
@@ -297,6 +301,6 @@ def _method(result: BandwidthResult) -> Evidence:
 
 
 def _best(result: BandwidthResult) -> Evidence:
-    """The best burst beside the median: where they differ much, the GPU changed its pace meanwhile."""
+    """The best burst beside the median: where they differ much, the GPU changed its pace in between."""
     best = result.bytes_per_second * result.time_p50_seconds / result.time_best_seconds
     return Evidence("best_bytes_per_second", best, "B/s", source="best of the same run")

@@ -17,9 +17,9 @@ from gpudiag.checks.benchmarks.collective_speeds import (
 )
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS
 from gpudiag.checks.ranks.measured_speeds import HISTORY_RUNS, Opinion, judge_speed
-from gpudiag.checks.ranks.movements import explain_by
 from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.own_ranks import judge_ranks
+from gpudiag.checks.ranks.rising_counters import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.device import Device
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Scalar, Subject
@@ -156,12 +156,12 @@ def _judge_result(
     verdict = judge_speed("busbw", busbw, "B/s", opinions)
     kind = COLLECTIVE_SPEED if verdict.outcome is Outcome.PASS else COLLECTIVE_SLOW
     algorithm = find_algorithm(result, devices, environment)
-    told = () if isinstance(algorithm, Missing) else (Evidence("algorithm", algorithm, source="NCCL"),)
+    chosen = () if isinstance(algorithm, Missing) else (Evidence("algorithm", algorithm, source="NCCL"),)
     message = (
         f"{result.op} {result.dtype} of {format_size(result.size_bytes)} on {measurement.world_size} GPUs: "
         f"{format_rate(busbw)} busbw, expected {format_rate(max(opinion.expected for opinion in opinions))}"
     )
-    return kind.finding(HostSubject(measurement.host), message, *verdict.evidence, *told)
+    return kind.finding(HostSubject(measurement.host), message, *verdict.evidence, *chosen)
 
 
 def _history_opinions(before: Baseline | None) -> list[Opinion]:
@@ -196,15 +196,15 @@ def _algorithm_of(
     devices: Sequence[Device],
     environment: Mapping[str, str],
 ) -> str:
-    """The algorithm whose figures count: as NCCL was set, or NVLS, its own choice where it can.
+    """The algorithm whose figures count: as NCCL_ALGO sets it; otherwise NVLS, NCCL's default where the GPUs support it.
 
     A speed that NVLS would be slow for and a ring would not is a ring's.
     """
     if environment.get("NCCL_NVLS_ENABLE") == "0":
         return RING
-    told = {"ring": RING, "tree": TREE, "nvls": NVLS}.get(environment.get("NCCL_ALGO", "").lower())
-    if told is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
-        return told or NVLS
+    forced = {"ring": RING, "tree": TREE, "nvls": NVLS}.get(environment.get("NCCL_ALGO", "").lower())
+    if forced is not None or not isinstance(find_algorithm(result, devices, environment), Missing):
+        return forced or NVLS
     busbw = result.busbw_bytes_per_second
     return RING if not isinstance(busbw, Missing) and fits_ring(busbw, rings) else NVLS
 

@@ -247,9 +247,9 @@ def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[Com
     ]
     seen = seen_meanwhile(active_of(context), result)
     by_device = () if device is None else matrix_opinions(device, result.dtype, result.size, seen)
-    said = (*by_device, *peers_opinion(peers))
+    expectations = (*by_device, *peers_opinion(peers))
     return judge_against(
-        context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", said
+        context, metric_of(result), result.device_uuid, result.flops_per_second, "FLOP/s", expectations
     )
 
 
@@ -265,7 +265,7 @@ def _slow(context: Context, slow: Sequence[tuple[ComputeResult, SpeedVerdict]]) 
 
 
 def _meanwhile(context: Context, result: ComputeResult) -> Iterator[Evidence]:
-    """The best burst beside the median, and the GPU's power, clock and the reasons for it meanwhile."""
+    """The best burst beside the median, and the GPU's power, clock and the reasons for it during the test."""
     best = result.flops_per_second * result.time_p50_seconds / result.time_best_seconds
     yield Evidence("best_flops_per_second", best, "FLOP/s", source=f"best of the same run, {result.dtype}")
     seen = seen_meanwhile(active_of(context), result)

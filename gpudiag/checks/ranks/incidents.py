@@ -1,6 +1,6 @@
 """Incidents of ranks, judged: which rank is to blame, on what evidence, and what to do.
 
-The ranks' agents have already told cause from consequence (a survivor whose connection broke is no
+The ranks' agents have already separated cause from consequence (a survivor whose connection broke is no
 incident); here each incident becomes one finding, but for a fault of the host under all
 its ranks, which is reported once.
 """
@@ -10,12 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gpudiag.checks.host.network import LOOPBACK_DOWN, NAME_LOOPBACK, judge_loopback, lacks_loopback
-from gpudiag.checks.ranks.meeting import (
-    ADDRESS_NOT_REACHED,
-    MEETING_FINDINGS,
-    PORTS_CLOSED,
-    kind_of,
-)
 from gpudiag.checks.ranks.network import (
     MEETING_SPLIT,
     MEETING_UNREACHABLE,
@@ -34,6 +28,12 @@ from gpudiag.checks.ranks.remedies import (
     describe_debugging,
     is_crash_of_debugging,
     own_remedy,
+)
+from gpudiag.checks.ranks.rendezvous import (
+    ADDRESS_NOT_REACHED,
+    MEETING_FINDINGS,
+    PORTS_CLOSED,
+    kind_of,
 )
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.checks.software.settings import INTERFACE_ABSENT
@@ -426,8 +426,8 @@ def _raised(incident: Incident) -> str:
         port = PORT.search(message)
         which = f"port {port[1]}" if port else "the port"
         return f"rank {incident.rank} cannot listen on the rendezvous port: another process has {which}{by}"
-    said = f": {first_line}" if first_line else ", without a message"
-    return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{said}"
+    error = f": {first_line}" if first_line else ", without a message"
+    return f"rank {incident.rank} raised {facts.get('exception', 'an exception')} {_where(incident)}{error}"
 
 
 def _no_interface(incident: Incident, name: str | None) -> str:
@@ -485,7 +485,7 @@ def _times(facts: Mapping[str, Scalar]) -> str:
 def _not_started(incident: Incident) -> str:
     facts = incident.facts
     if "started_twice" in facts:
-        return f"rank {incident.rank} never arrived, but two processes say that they are {facts['started_twice']}"
+        return f"rank {incident.rank} never arrived, but two processes were both started as {facts['started_twice']}"
     found = f": {facts['found']}" if "found" in facts else ", and the others waited for it"
     return f"rank {incident.rank} never arrived{found}"
 

@@ -50,7 +50,7 @@ class Opinion:
     shares: SpeedLimit
 
     def judge(self, measured: float) -> Outcome:
-        """What this opinion alone says of a measured speed."""
+        """The judgement of a measured speed by this opinion alone."""
         if self.shares.fail is not None and measured < self.shares.fail * self.expected:
             return Outcome.FAIL
         return Outcome.WARN if measured < self.shares.warn * self.expected else Outcome.PASS
@@ -166,8 +166,8 @@ def seen_meanwhile(measured: ActiveMeasurement, result: BandwidthResult | Comput
         return None
     clocks = [point.sm_clock_mhz for point in points if not isinstance(point.sm_clock_mhz, Missing)]
     watts = [point.power_draw_watts for point in points if not isinstance(point.power_draw_watts, Missing)]
-    told = [point.clocks_event_reasons for point in points]
-    reasons = [one for one in told if not isinstance(one, Missing)]
+    readings = [point.clocks_event_reasons for point in points]
+    reasons = [one for one in readings if not isinstance(one, Missing)]
     return Meanwhile(
         float(median(clocks)) if clocks else NOT_ASKED,
         float(median(watts)) if watts else NOT_ASKED,

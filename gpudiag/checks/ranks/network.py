@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from gpudiag.checks.ranks.meeting import describe_address, describe_closed, describe_parted
+from gpudiag.checks.ranks.rendezvous import describe_address, describe_closed, describe_parted
 from gpudiag.checks.registry import Basis, FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
@@ -183,7 +183,7 @@ MEETING_KINDS: Mapping[str, FindingKind] = MappingProxyType(
 
 
 def kind_of_meeting(incident: Incident, kind: FindingKind) -> FindingKind:
-    """What was found where rank 0 is looked for, if that says more than the incident's own `kind`."""
+    """What was found at rank 0's address, if that explains more than the incident's own `kind`."""
     found = MEETING_KINDS.get(str(incident.facts.get("obstacle")), kind)
     return kind if found is MEETING_ALONE and incident.kind is not IncidentKind.UNREACHED else found
 
@@ -400,7 +400,7 @@ LOCALISATION_FINDINGS = (
 _SOURCE = "exchanges between pairs of nodes"
 # Fast Ethernet carries 12.5 MB/s: IEEE 802.3u.
 _SLOWEST_BYTES_PER_SECOND = 20e6
-_TOLD_RANKS = 16  # two nodes of eight
+_MAX_RANKS = 16  # two nodes of eight
 
 
 def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
@@ -414,8 +414,8 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
     if isinstance(found.usual_bytes_per_second, Missing):
         words = f"no exchange finished between any two of {len(found.nodes)} nodes"
         failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)
-        said = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
-        return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{said}")]
+        detail = f": {failed.detail}" if isinstance(failed, Missing) and failed.detail else ""
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), f"{words}{detail}")]
     suspects = [
         _kind_of(suspect).finding(
             _subject(suspect, found, measurement),
@@ -440,7 +440,7 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
 
 
 def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool:
-    """Whether the localisation tells more of this incident: lost segments of a node or link that it names."""
+    """Whether the localisation explains this incident better: lost segments of a node or link that it names."""
     found = measurement.localisation
     if incident.kind is not IncidentKind.LOSSY or isinstance(found, Missing):
         return False
@@ -475,8 +475,8 @@ def _message(suspect: Suspect, found: Localisation) -> str:
     if suspect.under_load:
         others += "; it shows only while all nodes exchange at once"
     if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
-        said = f" ({suspect.words})" if suspect.words else ""
-        return f"{who} do{'' if several else 'es'} not finish an exchange{mutual}{said}{others}"
+        error = f" ({suspect.words})" if suspect.words else ""
+        return f"{who} do{'' if several else 'es'} not finish an exchange{mutual}{error}{others}"
     if suspect.symptom is Symptom.LOSSY:
         longest = (
             f"takes up to {format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
@@ -502,7 +502,7 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
     if suspect.sent_again is not None:
         facts.append(Evidence("sent_again", round(suspect.sent_again, 4), source=_SOURCE))
     ranks = [rank for node in suspect.nodes for rank in _ranks(found.nodes[node], suspect.rail)]
-    if ranks and len(ranks) <= _TOLD_RANKS:
+    if ranks and len(ranks) <= _MAX_RANKS:
         facts.append(Evidence("ranks", ", ".join(map(str, ranks)), source=_SOURCE))
     return (
         *facts,

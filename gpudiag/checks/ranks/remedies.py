@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from gpudiag.checks.ranks.meeting import address_remedy, closed_remedy
+from gpudiag.checks.ranks.rendezvous import address_remedy, closed_remedy
 from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident, IncidentKind
 
@@ -20,7 +20,7 @@ _KILLED_REMEDY = (
 
 
 def own_remedy(incident: Incident) -> str | None:
-    """What to do about this very incident; None where its kind says it."""
+    """What to do about this very incident; None where the kind's own remedy fits."""
     facts = incident.facts
     if is_crash_of_debugging(incident):
         return _DEBUG_REMEDY

@@ -57,7 +57,7 @@ NOUVEAU_LOADED = _kind(
 DRIVER_UNEXPECTED = _kind(
     code="driver.unexpected_version",
     outcome=Outcome.FAIL,
-    meaning="The driver is not the version that the user said it should be (`--expect-driver`).",
+    meaning="The driver is not the version that the user expects (`--expect-driver`).",
     remedy="Install the expected driver, or correct `--expect-driver`.",
     basis=Basis(
         reads="nvmlSystemGetDriverVersion, against `--expect-driver`.",
@@ -87,7 +87,7 @@ INFOROM_CORRUPTED = _kind(
     severity=Severity.TRIAGE,
     category=Category.HW_OTHER,
     owner=Owner.HARDWARE,
-    meaning="The driver says that the GPU's InfoROM, which holds its settings and error history, is corrupted.",
+    meaning="The driver reports that the GPU's InfoROM, which holds its settings and error history, is corrupted.",
     remedy="Reset the GPU (`nvidia-smi -i INDEX -r`) and look again; if it stays (Xid 93), have the InfoROM restored or the GPU replaced.",
     stated=True,
     basis=_DRIVER_FIRMWARE_BASIS,
@@ -156,7 +156,7 @@ def driver_version(context: Context) -> Judgement:
     """FAIL for a driver other than `--expect-driver`; `580` expects any version of that branch."""
     expected, version = context.expected_driver, context.snapshot.driver_version
     if isinstance(expected, Missing):
-        return does_not_apply("nobody said which driver to expect (--expect-driver)")
+        return does_not_apply("no driver version is expected (--expect-driver)")
     if isinstance(version, Missing):
         return not_readable("the driver's version", version)
     if version == expected or version.startswith(f"{expected}."):
@@ -229,9 +229,9 @@ def _judge_firmware(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
             yield kind.finding(subject, f"{name}: {words} {own}, most others have {usual}", evidence)
         group = split_group(snapshot, device, field)
         if group:
-            told = describe_split(group, field)
-            evidence = Evidence(field, told, limit="the same on all", source="NVML")
-            message = f"GPUs of one kind differ in their {words}: {told}"
+            split = describe_split(group, field)
+            evidence = Evidence(field, split, limit="the same on all", source="NVML")
+            message = f"GPUs of one kind differ in their {words}: {split}"
             yield kind.finding(HostSubject(snapshot.host), message, evidence)
     if device.gsp_firmware_mode == "disabled" and device.gsp_firmware_mode_default == "enabled":
         evidence = Evidence(

@@ -46,14 +46,14 @@ PEER_ACCESS_OFF = _kind(
     remedy="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; where the driver refuses, see `nvidia-smi topo -p2p r`.",
     basis=_basis(
         "`Channel .. via SHM`, `P2P is disabled between`, NCCL_P2P_DISABLE, NCCL_P2P_LEVEL.",
-        "A line that says why. NCCL itself uses host memory if the path crosses the CPU: that alone is no finding.",
+        "A line with the reason. NCCL itself uses host memory if the path crosses the CPU: that alone is no finding.",
         "nvidia-smi topo -p2p r",
         "gpu.peer_access_broken",
     ),
 )
 SHM_OVER_NVLINK = _kind(
     code="nccl.shm_over_nvlink",
-    meaning="GPUs that NVLink connects send through host memory, and no line says why.",
+    meaning="GPUs that NVLink connects send through host memory, and no line gives the reason.",
     remedy="Check which links are up (`nvidia-smi nvlink -s`), and whether each process sees all GPUs of its host: containers with one GPU each cannot use NVLink.",
     basis=_basis(
         "`Channel .. via SHM`, `NVLS multicast support is available`, NVL in the topology.",

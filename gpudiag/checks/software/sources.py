@@ -86,7 +86,7 @@ NVML_KINDS = {
     SourceState.DRIVER_NOT_LOADED: _nvml_kind(
         SourceState.DRIVER_NOT_LOADED,
         "The driver's library is installed, but its kernel module is not loaded.",
-        "Run `sudo modprobe nvidia`; if that fails, `dmesg` says why (DKMS build, Secure Boot, nouveau).",
+        "Run `sudo modprobe nvidia`; if that fails, `dmesg` shows why (DKMS build, Secure Boot, nouveau).",
     ),
     SourceState.VERSION_MISMATCH: _nvml_kind(
         SourceState.VERSION_MISMATCH,
@@ -187,8 +187,8 @@ def _nobody_to_compare_with(silent: list[SourceStatus]) -> Judgement:
     nvml = next((status for status in silent if status.name == "nvml"), None)
     if nvml is not None:
         return nvml_silent(nvml)
-    told = "; ".join(f"{status.name}: {status.reason or name_state(status.state)}" for status in silent)
-    reason = f"only NVML answered; {told}"
+    silence = "; ".join(f"{status.name}: {status.reason or name_state(status.state)}" for status in silent)
+    reason = f"only NVML answered; {silence}"
     if all(status.state is SourceState.LIBRARY_ABSENT for status in silent):
         return Judgement(Outcome.SKIP, reason=reason, missing_reason=MissingReason.SOURCE_ABSENT)
     return could_not_look(reason)
@@ -215,14 +215,14 @@ def _is_judged_elsewhere(item: Disagreement) -> bool:
 
 
 def _disagreement(snapshot: Snapshot, item: Disagreement) -> Finding:
-    said = ", ".join(f"{source} {value}" for source, value in item.values.items())
+    values = ", ".join(f"{source} {value}" for source, value in item.values.items())
     about = f" of {item.uuid}" if item.uuid else ""
     evidence = tuple(
         Evidence(item.field, value, source=source)
         for source, value in item.values.items()
         if value is not None
     )
-    message = f"the sources differ on the {name_reading(item.field)}{about} ({said}): {item.reason}"
+    message = f"the sources differ on the {name_reading(item.field)}{about} ({values}): {item.reason}"
     return DISAGREEMENT.finding(HostSubject(snapshot.host), message, *evidence)
 
 
@@ -278,7 +278,7 @@ UNKNOWN_VALUE = FindingKind(
 # These name the product, not its state: a newer product is no fault.
 _IDENTITY = ("architecture", "brand")
 # gpu.lost reports it, with what to do.
-_TOLD_ELSEWHERE = ("recovery_action",)
+_REPORTED_ELSEWHERE = ("recovery_action",)
 _REASONS = "clocks_event_reasons"
 
 
@@ -308,13 +308,13 @@ def _by_gpu(snapshot: Snapshot) -> dict[int | None, list[FailedCall]]:
 
 def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> Finding | None:
     more = f" and {len(calls) - _MAX_NAMED} more" if len(calls) > _MAX_NAMED else ""
-    told = ", ".join(f"{call.function} ({call.words})" for call in calls[:_MAX_NAMED]) + more
+    failed = ", ".join(f"{call.function} ({call.words})" for call in calls[:_MAX_NAMED]) + more
     evidence = tuple(
         Evidence("failed_call", f"{call.function}: {call.words}", source="NVML") for call in calls
     )
     if index is None:
         return CALL_FAILED.finding(
-            SourceSubject("nvml", snapshot.host), f"NVML answers with an error: {told}", *evidence
+            SourceSubject("nvml", snapshot.host), f"NVML answers with an error: {failed}", *evidence
         )
     device = next((device for device in snapshot.devices if device.id.nvml_index == index), None)
     if device is None or isinstance(device.responding, Missing):
@@ -324,7 +324,7 @@ def _failed(snapshot: Snapshot, index: int | None, calls: list[FailedCall]) -> F
         what = " and ".join(name_reading(name) for name in lone)
         message = f"{name_device(device)}: {what}: no value ({calls[0].words}), while all else was read"
         return VALUE_NOT_READ.finding(device_subject(snapshot, device), message, *evidence)
-    message = f"{name_device(device)}: NVML answers with an error: {told}"
+    message = f"{name_device(device)}: NVML answers with an error: {failed}"
     return CALL_FAILED.finding(device_subject(snapshot, device), message, *evidence)
 
 
@@ -354,12 +354,14 @@ def driver_values(context: Context) -> Judgement:
 
 
 def _judge(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
-    told = {name: value for name, value in _unknown(device) if _matters(device, name)}
-    if not told:
+    unknown = {name: value for name, value in _unknown(device) if _matters(device, name)}
+    if not unknown:
         return
-    words = ", ".join(f"{name.replace('_', ' ')} {value.rpartition('_')[2]}" for name, value in told.items())
-    facts = (Evidence(name, value, source="NVML") for name, value in told.items())
-    message = f"{name_device(device)}: the driver says something that gpudiag does not know: {words}"
+    words = ", ".join(
+        f"{name.replace('_', ' ')} {value.rpartition('_')[2]}" for name, value in unknown.items()
+    )
+    facts = (Evidence(name, value, source="NVML") for name, value in unknown.items())
+    message = f"{name_device(device)}: the driver reports a value that gpudiag does not know: {words}"
     yield UNKNOWN_VALUE.finding(device_subject(snapshot, device), message, *facts)
 
 
@@ -380,7 +382,7 @@ def _matters(device: Device, name: str) -> bool:
 def _unknown(device: Device) -> Iterator[tuple[str, str]]:
     """The readings whose number has no word, by name; of several alike the first."""
     for field in fields(device):
-        if field.name in _TOLD_ELSEWHERE:
+        if field.name in _REPORTED_ELSEWHERE:
             continue
         value = getattr(device, field.name)
         members = value if isinstance(value, tuple) else (value,)

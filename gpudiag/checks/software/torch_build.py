@@ -55,7 +55,7 @@ _TORCH_ARCHITECTURES_BASIS = Basis(
     look_also=("python -m torch.utils.collect_env", "torch.driver_too_old"),
 )
 _CUDA_CONTEXT_BASIS = Basis(
-    reads="What torch.cuda.init and a first tensor on each GPU say, in a child process of the job's own"
+    reads="The result of torch.cuda.init and of a first tensor on each GPU, in a child process of the job's own"
     " interpreter.",
     limit="None: a context must start on every GPU that is visible.",
     look_also=("gpudiag list --sources all", "dmesg -T | grep NVRM", "env | grep -e CUDA -e LD_LIBRARY"),
@@ -159,7 +159,7 @@ CONTEXT_KINDS = {
     ),
     r"out of memory": _context(
         code=_NO_MEMORY,
-        meaning="CUDA says that the GPU has no memory for a context, and NVML that memory is free.",
+        meaning="CUDA reports that the GPU has no memory for a context, and NVML that memory is free.",
         remedy="Look at its processes (`gpudiag list`) and for Xid lines (`dmesg`); start the job's interpreter again.",
         basis=_CUDA_CONTEXT_BASIS,
     ),
@@ -197,7 +197,7 @@ def cuda_context(context: Context) -> Judgement:
         return not_readable(
             "a CUDA context", starts if isinstance(starts, Missing) else Missing(MissingReason.ERROR)
         )
-    if _ASKED_IN_A_FORK in starts.detail:  # gpudiag's own fault, which says nothing about the machine
+    if _ASKED_IN_A_FORK in starts.detail:  # gpudiag's own fault, which proves nothing about the machine
         return not_readable("a CUDA context", starts)
     kind = next(
         (kind for words, kind in CONTEXT_KINDS.items() if re.search(words, starts.detail)), CONTEXT_FAILED

@@ -124,7 +124,9 @@ def find_meaning(exception: str, text: str, frames: Sequence[str] = ()) -> Failu
 def with_meaning(finding: Finding, meaning: Failure) -> Finding:
     """The finding with what its exception is known to mean, who must act, and how to fix it."""
     fact = Evidence("meaning", f"{meaning.title}: {meaning.cause}", source=f"gpudiag explain {meaning.id}")
-    return replace(finding, evidence=(*finding.evidence, fact), owner=meaning.owner).with_remedy(meaning.mend)
+    return replace(finding, evidence=(*finding.evidence, fact), owner=meaning.owner).with_remedy(
+        meaning.remedy
+    )
 
 
 def _shows(failure: Failure, line: str, frames: str) -> bool:

@@ -92,7 +92,7 @@ class ProcessFacts:
     asked_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)  # by NET, TUNER
     plugin_reasons: dict[str, tuple[str, LogPlace]] = field(
         default_factory=dict
-    )  # what the loader said, by NET, TUNER
+    )  # the loader's message, by NET, TUNER
     no_verbs: LogPlace | None = None  # libibverbs is not installed
     failed_plugins: dict[str, tuple[str, LogPlace]] = field(default_factory=dict)
     loaded_plugins: dict[str, str] = field(default_factory=dict)
@@ -103,18 +103,18 @@ class ProcessFacts:
     nvls: dict[int, tuple[bool, LogPlace]] = field(default_factory=dict)  # by CUDA ordinal
     nvls_failed: LogPlace | None = None
     nvlink: bool = False  # the topology names NVLink
-    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by the first words of what NCCL says
+    p2p_refused: dict[str, LogPlace] = field(default_factory=dict)  # by the first words of NCCL's message
     far_networks: dict[int, LogPlace] = field(default_factory=dict)  # by CUDA ordinal
     near_networks: set[int] = field(default_factory=set)
     unreachable: dict[str, tuple[str, bool, LogPlace]] = field(default_factory=dict)  # why, final; by address
     platform: str = ""  # the instance type that a plugin names
     communicators: dict[str, CommunicatorFacts] = field(default_factory=dict)  # by address
     of_thread: dict[int, CommunicatorFacts] = field(default_factory=dict)
-    loose: CommunicatorFacts | None = None  # ways of which no line says whose they are
+    loose: CommunicatorFacts | None = None  # ways that no line assigns to a communicator
 
     @property
-    def tells(self) -> bool:
-        """Whether a line says anything of it that is kept."""
+    def has_facts(self) -> bool:
+        """Whether any line about the process is kept."""
         return any(
             (
                 self.communicators,

@@ -25,23 +25,23 @@ class Why:
 
 @dataclass(slots=True)
 class ByReason:
-    """One finding for each reason, with all ranks that it holds for: a fault of a thousand ranks is told once."""
+    """One finding for each reason, with all ranks that it holds for: a fault of a thousand ranks is one finding."""
 
     kind: FindingKind
     fact: str  # what is so: `no peer access between GPUs`
-    _told: dict[Why, tuple[list[Who], list[LogPlace | None]]] = field(default_factory=dict)
+    _noted: dict[Why, tuple[list[Who], list[LogPlace | None]]] = field(default_factory=dict)
 
     def add(self, why: Why, who: Iterable[Who], first: LogPlace | None = None) -> None:
         """Note ranks; `first` is a line that shows the fact itself."""
         key = Why(why.reason, None, why.remedy, why.owner)
-        ranks, places = self._told.setdefault(key, ([], []))
+        ranks, places = self._noted.setdefault(key, ([], []))
         ranks += who
         if len(places) < _MAX_PLACES:
             places += [why.place, first]
 
     def findings(self) -> Iterator[NcclFinding]:
         """The findings, in the order of what was noted first."""
-        for why, (who, places) in self._told.items():
+        for why, (who, places) in self._noted.items():
             ranks = sort_ranks(who)
             message = f"{name_ranks_and_hosts(ranks)}: {self.fact}: {why.reason}"
             yield make_finding(self.kind, message, ranks, places, why.remedy, why.owner)

@@ -1,4 +1,4 @@
-"""The facts of all processes put together: which communicators there are, which rank is where, who sends to whom how."""
+"""The facts of all processes merged: the communicators, each rank's host, and the transport between each pair."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Who:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One rank of a communicator, with all that its process says."""
+    """One rank of a communicator, with all that is known of its process."""
 
     process: ProcessFacts
     communicator: CommunicatorFacts
@@ -64,7 +64,7 @@ class Sending:
     way: Way
     place: LogPlace
     channels: dict[int, int]  # by pair
-    between_hosts: bool | None  # None where no line tells
+    between_hosts: bool | None  # None where no line shows it
 
 
 class Job:
@@ -72,7 +72,7 @@ class Job:
 
     def __init__(self, facts: NcclFacts) -> None:
         self.facts = facts
-        self.processes = [process for process in facts.processes.values() if process.tells]
+        self.processes = [process for process in facts.processes.values() if process.has_facts]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -176,7 +176,7 @@ class Job:
 
     @cached_property
     def ranks_of_host(self) -> dict[str, int]:
-        """How many ranks each host has, by what its communicators say."""
+        """How many ranks each host has, by its communicators' lines."""
         counts: dict[str, int] = Counter(process.host for process in self.processes)
         for group in self.groups:
             for host, count in Counter(m.process.host for m in group.members.values()).items():
@@ -240,9 +240,9 @@ def name_ranks_and_hosts(who: Iterable[Who]) -> str:
         ranks = by_host.setdefault(one.host, [])
         if one.rank is not None:
             ranks.append(one.rank)
-    told = [_name_on(host, sorted(set(ranks))) for host, ranks in [*by_host.items()][:_MAX_HOSTS]]
+    named = [_name_on(host, sorted(set(ranks))) for host, ranks in [*by_host.items()][:_MAX_HOSTS]]
     more = len(by_host) - _MAX_HOSTS
-    return ", ".join(told) + (f" and those of {count_of(more, 'more host')}" if more > 0 else "")
+    return ", ".join(named) + (f" and those of {count_of(more, 'more host')}" if more > 0 else "")
 
 
 def _name_on(host: str, ranks: list[int]) -> str:

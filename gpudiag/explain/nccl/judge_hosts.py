@@ -26,7 +26,7 @@ _GEFORCE = (
 
 def judge_p2p(job: Job) -> Iterator[NcclFinding]:
     """Peer access that a variable or the driver refuses, and host memory where NVLink is, by reason."""
-    told = ByReason(PEER_ACCESS_OFF, "no peer access between GPUs")
+    refused = ByReason(PEER_ACCESS_OFF, "no peer access between GPUs")
     unexplained: list[Sending] = []
     for process in job.processes:
         if _NO_PEERS.search(job.facts.gpus.get(process.host, "")):
@@ -35,10 +35,10 @@ def judge_p2p(job: Job) -> Iterator[NcclFinding]:
         copied = [sending for sending in inside if not sending.way.transport.startswith("P2P")]
         why = _why_no_p2p(process, bool(copied), not inside and job.ranks_of_host.get(process.host, 0) > 1)
         if why is not None:
-            told.add(why, job.who(process), copied[0].place if copied else None)
+            refused.add(why, job.who(process), copied[0].place if copied else None)
         elif len(copied) > len(inside) / 2 and job.has_nvlink(process.host):
             unexplained += copied
-    yield from told.findings()
+    yield from refused.findings()
     if unexplained:
         blamed = sort_ranks(job.who_of(sending.member) for sending in unexplained)
         message = f"{name_ranks_and_hosts(blamed)}: host memory is used between GPUs that NVLink connects"

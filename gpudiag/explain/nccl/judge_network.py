@@ -42,14 +42,14 @@ _IDLE_SHARE = 0.5  # of the cards: fewer in use than this is no accident of ring
 
 def judge_sockets(job: Job) -> Iterator[NcclFinding]:
     """Sockets between hosts, where a line shows that RDMA is there or was switched off."""
-    told = ByReason(SOCKETS, "TCP sockets between hosts")
+    on_sockets = ByReason(SOCKETS, "TCP sockets between hosts")
     for process in job.processes:
         if not _uses_sockets(job, process) or not _matters_between_hosts(job, process):
             continue
         why = _why_sockets(job, process)
         if why is not None:
-            told.add(why, job.who(process), process.network[1] if process.network else None)
-    yield from told.findings()
+            on_sockets.add(why, job.who(process), process.network[1] if process.network else None)
+    yield from on_sockets.findings()
 
 
 def _matters_between_hosts(job: Job, process: ProcessFacts) -> bool:
@@ -68,7 +68,7 @@ def _uses_sockets(job: Job, process: ProcessFacts) -> bool:
 
 
 def _why_sockets(job: Job, process: ProcessFacts) -> Why | None:
-    """Why a process uses sockets though it should not; None where nothing says that it should not."""
+    """Why a process uses sockets though it should not; None if no line shows that it should not."""
     for name, value, remedy in _KEEPS_TO_SOCKETS:
         known = process.settings.get(name)
         if known and known[0].lower() == value:
@@ -124,7 +124,7 @@ def _rdma_interface(process: ProcessFacts) -> tuple[str, LogPlace | None] | None
 
 def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
     """Network cards that do not reach the GPUs' memory, by reason."""
-    told = ByReason(NO_GPU_DIRECT, "no GPUDirect RDMA")
+    without_direct = ByReason(NO_GPU_DIRECT, "no GPUDirect RDMA")
     for process in job.processes:
         is_geforce = "GeForce" in job.facts.gpus.get(process.host, "")
         if process.platform and not _EFA_HOSTS.match(process.platform):
@@ -134,10 +134,10 @@ def judge_gpu_direct(job: Job) -> Iterator[NcclFinding]:
         without = _without_direct(job, process)
         if without:
             who = [job.who_of(sending.member) for sending in without]
-            told.add(_why_no_direct(process), who, without[0].place)
-        elif _says_no_direct(job, process):
-            told.add(_why_no_direct(process), job.who(process))
-    yield from told.findings()
+            without_direct.add(_why_no_direct(process), who, without[0].place)
+        elif _reports_no_direct(job, process):
+            without_direct.add(_why_no_direct(process), job.who(process))
+    yield from without_direct.findings()
 
 
 def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
@@ -161,8 +161,8 @@ def _without_direct(job: Job, process: ProcessFacts) -> list[Sending]:
     return found
 
 
-def _says_no_direct(job: Job, process: ProcessFacts) -> bool:
-    """Whether NCCL says that no card reaches GPU memory, in a log that is cut before the ways between ranks."""
+def _reports_no_direct(job: Job, process: ProcessFacts) -> bool:
+    """Whether NCCL reports that no card reaches GPU memory, in a log that is cut before the ways between ranks."""
     cards = {nic.name for nic in process.nics}
     return (
         bool(cards)
@@ -222,7 +222,7 @@ def judge_missing_nics(job: Job) -> Iterator[NcclFinding]:
 
 
 def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace | None]]:
-    """The cards that NCCL finds on each host, and where it says so."""
+    """The cards that NCCL finds on each host, and the line that lists them."""
     return {
         process.host: (process.nics, process.nics_place) for process in job.processes if process.nics_place
     }
@@ -230,7 +230,7 @@ def _cards_of_hosts(job: Job) -> dict[str, tuple[tuple[NcclNic, ...], LogPlace |
 
 def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
     """Hosts that send over half of their cards or fewer, though they have ranks for more."""
-    told: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
+    by_words: dict[str, tuple[list[Who], list[LogPlace | None]]] = {}
     for host, (nics, place) in _cards_of_hosts(job).items():
         processes = [process for process in job.processes if process.host == host]
         if any(process.merged or (process.nics_place and process.nics != nics) for process in processes):
@@ -249,15 +249,15 @@ def judge_unused_nics(job: Job) -> Iterator[NcclFinding]:
         if expected > 1 and len(used) <= expected * _IDLE_SHARE:
             names = ", ".join(f"{nics[index].name}:{nics[index].port}" for index in sorted(used))
             words = f"{len(ranks)} ranks of a host use {len(used)} of {len(alike)} network cards: {names}"
-            who, places = told.setdefault(words, ([], []))
+            who, places = by_words.setdefault(words, ([], []))
             who += sort_ranks(ranks)
             places.append(place)
-    for words, (who, places) in told.items():
+    for words, (who, places) in by_words.items():
         yield make_finding(NICS_UNUSED, f"{name_ranks_and_hosts(who)}: {words}", who, places)
 
 
 def _cards_alike(nics: tuple[NcclNic, ...], used: set[int], process: ProcessFacts) -> list[NcclNic]:
-    """The cards of the link layer of those in use, and as fast as they are where a line says it."""
+    """The cards of the link layer of those in use, and as fast as they are where a line shows the speed."""
     links = {nics[index].link for index in used}
     fastest = max((process.nic_speeds.get(nics[index].name, 0) for index in used), default=0)
     return [

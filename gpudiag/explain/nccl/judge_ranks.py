@@ -24,7 +24,7 @@ _READ_BY_ALL = frozenset(
         "COLLNET_ENABLE", "IB_DISABLE", "NET", "BUFFSIZE",
     )
 )  # fmt: skip
-_MAX_VALUES_TOLD = 3
+_MAX_VALUES = 3
 _VIRTUAL = re.compile(r"(?:docker|virbr|veth|lxdbr|lxcbr|podman|cni-podman|br-[0-9a-f]{8,}|usb\d|idrac)")
 _LOOPBACK = re.compile(r"127\.|::1$")
 _LINK_LOCAL = re.compile(r"169\.254\.|fe80:", re.IGNORECASE)
@@ -44,7 +44,7 @@ def judge_versions(job: Job) -> Iterator[NcclFinding]:
     usual = majority_of(version for version, processes in by_version.items() for _ in processes)
     odd = {version: processes for version, processes in by_version.items() if version != usual}
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
-    places = [processes[0].version_place for processes in odd.values()][: 1 if usual else _MAX_VALUES_TOLD]
+    places = [processes[0].version_place for processes in odd.values()][: 1 if usual else _MAX_VALUES]
     if isinstance(usual, str):
         message = f"{name_ranks_and_hosts(who)}: NCCL {', '.join(sorted(odd))}, and {usual} on {len(by_version[usual])} other processes"
         places.append(by_version[usual][0].version_place)
@@ -103,7 +103,7 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         return
     who = [one for processes in odd.values() for process in processes for one in job.who(process)]
     words = [f"{name}={value}" if value is not None else f"no {name}" for value in odd]
-    said = " or ".join(words[:_MAX_VALUES_TOLD]) + (" or others" if len(words) > _MAX_VALUES_TOLD else "")
+    odd_words = " or ".join(words[:_MAX_VALUES]) + (" or others" if len(words) > _MAX_VALUES else "")
     others = f"{name}={usual}" if usual is not None else f"no {name}"
     places: list[LogPlace | None] = [
         process.settings[name][1]
@@ -111,7 +111,9 @@ def _odd_settings(job: Job, name: str, values: dict[str | None, list[ProcessFact
         for process in processes[:1]
         if name in process.settings
     ]
-    message = f"{name_ranks_and_hosts(who)}: {said}, and {others} on {len(values[usual])} other processes"
+    message = (
+        f"{name_ranks_and_hosts(who)}: {odd_words}, and {others} on {len(values[usual])} other processes"
+    )
     yield make_finding(SETTINGS_DIFFER, message, who, places)
 
 
@@ -121,12 +123,12 @@ def _split_settings(job: Job, name: str, values: dict[str | None, list[ProcessFa
         value: [one for process in processes for one in job.who(process)]
         for value, processes in values.items()
     }
-    said = [f"{name}={value} on {name_ranks_and_hosts(who)}" for value, who in holders.items()]
-    more = f" and {len(said) - _MAX_VALUES_TOLD} more values" if len(said) > _MAX_VALUES_TOLD else ""
+    shown = [f"{name}={value} on {name_ranks_and_hosts(who)}" for value, who in holders.items()]
+    more = f" and {len(shown) - _MAX_VALUES} more values" if len(shown) > _MAX_VALUES else ""
     places: list[LogPlace | None] = [processes[0].settings[name][1] for processes in values.values()]
-    message = f"{'; '.join(said[:_MAX_VALUES_TOLD])}{more}. No value has a majority"
+    message = f"{'; '.join(shown[:_MAX_VALUES])}{more}. No value has a majority"
     return make_finding(
-        SETTINGS_DIFFER, message, [one for who in holders.values() for one in who], places[:_MAX_VALUES_TOLD]
+        SETTINGS_DIFFER, message, [one for who in holders.values() for one in who], places[:_MAX_VALUES]
     )
 
 
@@ -188,18 +190,18 @@ def judge_interfaces(job: Job) -> Iterator[NcclFinding]:
 
 def _bad_interfaces(job: Job) -> Iterator[NcclFinding]:
     shared = _addresses_of_several_hosts(job)
-    told: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
+    by_interface: dict[tuple[str, str], tuple[list[Who], list[LogPlace | None]]] = {}
     for process in job.processes:
         for interface, place in _interfaces_in_use(job, process):
             why = _why_nowhere(interface, shared)
             if why and not (
                 process.completed and _LINK_LOCAL.match(interface.address)
             ):  # it did lead to the others
-                who, places = told.setdefault((interface.name, why), ([], []))
+                who, places = by_interface.setdefault((interface.name, why), ([], []))
                 who += job.who(process)
                 places.append(place)
                 break
-    for (name, why), (who, places) in told.items():
+    for (name, why), (who, places) in by_interface.items():
         message = (
             f"{name_ranks_and_hosts(who)}: the interface {name} does not reach the other hosts: it is {why}"
         )
@@ -225,7 +227,7 @@ def _interfaces_in_use(job: Job, process: ProcessFacts) -> Iterator[tuple[NcclIn
 
 
 def _why_nowhere(interface: NcclInterface, shared: set[str]) -> str:
-    """Why an interface does not lead to other hosts; empty where nothing says that."""
+    """Why an interface does not lead to other hosts; empty if nothing shows that."""
     if interface.name == "lo" or _LOOPBACK.match(interface.address):
         return "the loopback"
     if _VIRTUAL.match(interface.name):
@@ -263,17 +265,17 @@ def _name_interface(job: Job, shared: set[str]) -> str:
 
 
 def _unreachable(job: Job) -> Iterator[NcclFinding]:
-    """Connections that no retry mended, by why they fail."""
-    told: dict[str, tuple[list[Who], list[LogPlace | None], dict[str, str]]] = {}
+    """Connections that no retry restored, by the reason of the failure."""
+    by_reason: dict[str, tuple[list[Who], list[LogPlace | None], dict[str, str]]] = {}
     for process in job.processes:
         for address, (why, final, place) in process.unreachable.items():
             if not _NO_WAY.search(why) or (not final and process.completed):
                 continue
-            who, places, addresses = told.setdefault(why, ([], [], {}))
+            who, places, addresses = by_reason.setdefault(why, ([], [], {}))
             who += job.who(process)
             places += [place, process.bootstrap[1] if process.bootstrap else None]
             addresses[address] = process.bootstrap[0].name if process.bootstrap else ""
-    for why, (who, places, addresses) in told.items():
+    for why, (who, places, addresses) in by_reason.items():
         address, own = next(iter(addresses.items()))
         more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
         over = f" over {own}" if own else ""

@@ -1,4 +1,4 @@
-"""What the messages say that describe a process: its interfaces, NICs, plugins, variables, and what NCCL does without."""
+"""Reads the messages that describe a process: its interfaces, NICs, plugins, variables, and what NCCL does without."""
 
 import re
 from collections.abc import Callable
@@ -43,7 +43,7 @@ _REFUSES_P2P = (
 
 
 def add_setting(process: ProcessFacts, message: str, place: LogPlace) -> None:
-    """Keep a variable that NCCL says it was given, with its value."""
+    """Keep a variable that NCCL reports as set, with its value."""
     match = _SETTING.match(message)
     if match is None:
         return
@@ -71,7 +71,7 @@ def add_unreachable(process: ProcessFacts, message: str, place: LogPlace) -> Non
 
 
 def add(process: ProcessFacts, head: Head, message: str, place: LogPlace) -> None:
-    """Keep what a message says that begins with one of `BEGINNINGS`."""
+    """Keep the content of a message that begins with one of `BEGINNINGS`."""
     keep = _BY_BEGINNING[message[:3]]
     keep(process, head, message, place)
 
@@ -119,7 +119,7 @@ def _add_nics(process: ProcessFacts, message: str, place: LogPlace) -> None:
 
 
 def _add_libfabric(process: ProcessFacts, message: str, place: LogPlace) -> None:
-    """Keep what aws-ofi-nccl says of itself."""
+    """Keep what aws-ofi-nccl reports about itself."""
     match = _PLATFORM.search(message)
     if match:
         process.platform = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""Reads NCCL's lines and keeps what each says: one function for each kind of message.
+"""Reads NCCL's lines and keeps the facts of each: one function for each kind of message.
 
 The messages are those of NCCL's sources from 2.18 to 2.32; what a version words otherwise stands beside it.
 """
@@ -58,7 +58,7 @@ class NcclReader:
         self._ways: dict[tuple[bool, str], Way | None] = {}
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """The lines given, each passed on once what it says of NCCL is kept."""
+        """The lines given, each yielded after its facts about NCCL are kept."""
         self._log = log
         for number, raw in lines:
             if MARK in raw:
@@ -68,7 +68,7 @@ class NcclReader:
             yield number, raw
 
     def add(self, number: int, raw: bytes) -> None:
-        """Keep what one line of the log says."""
+        """Keep the facts of one line of the log."""
         self._number, self._raw = number, raw
         for head, message in self._lines.read(number, raw):
             self.facts.lines += 1

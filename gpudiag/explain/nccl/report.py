@@ -42,12 +42,12 @@ _JUDGES: tuple[Callable[[Job], Iterator[NcclFinding]], ...] = (
     judge_nvls,
     judge_channels,
 )
-_UNSAID = Missing(MissingReason.SOURCE_ABSENT, "no line says it")
+_NOT_LOGGED = Missing(MissingReason.SOURCE_ABSENT, "no line shows it")
 MAX_RINGS = 32  # of one communicator
 
 
 def report_nccl(facts: NcclFacts) -> NcclLog | None:
-    """What NCCL's lines show, None where there are none that say anything."""
+    """What NCCL's lines show, None if there are none with facts."""
     job = Job(facts)
     if not job.processes and not facts.versions:
         return None
@@ -82,9 +82,9 @@ def _process(process: ProcessFacts) -> NcclProcess:
     return NcclProcess(
         host=process.host,
         pid=process.pid,
-        version=process.version or _UNSAID,
-        bootstrap=process.bootstrap[0] if process.bootstrap else _UNSAID,
-        network=process.network[0] if process.network else _UNSAID,
+        version=process.version or _NOT_LOGGED,
+        bootstrap=process.bootstrap[0] if process.bootstrap else _NOT_LOGGED,
+        network=process.network[0] if process.network else _NOT_LOGGED,
         interfaces=process.interfaces,
         nics=process.nics,
         plugins=tuple(f"{kind}: {name}" for kind, name in sorted(process.loaded_plugins.items())),
@@ -100,7 +100,7 @@ def _communicator(job: Job, group: Group, sendings: list[Sending]) -> NcclCommun
         (m.communicator.seconds, m.communicator.rank) for m in members if m.communicator.seconds is not None
     ]
     channels = [m.communicator.channels for m in members if m.communicator.channels is not None]
-    hosts: Reading[int] = nodes[0] if nodes else (len(group.hosts) if whole else _UNSAID)
+    hosts: Reading[int] = nodes[0] if nodes else (len(group.hosts) if whole else _NOT_LOGGED)
     return NcclCommunicator(
         name=group.name,
         size=group.size,
@@ -110,15 +110,15 @@ def _communicator(job: Job, group: Group, sendings: list[Sending]) -> NcclCommun
                 host=m.process.host,
                 pid=m.process.pid,
                 cuda_ordinal=m.communicator.cuda_ordinal,
-                bus_id=parse_bus_id(m.communicator.bus_id) if m.communicator.bus_id else _UNSAID,
+                bus_id=parse_bus_id(m.communicator.bus_id) if m.communicator.bus_id else _NOT_LOGGED,
                 completed=m.communicator.completed,
             )
             for m in members
         ),
         hosts=hosts,
-        channels=channels[0] if channels else _UNSAID,
-        init_seconds=max(seconds)[0] if seconds else _UNSAID,
-        slowest_rank=max(seconds)[1] if seconds else _UNSAID,
+        channels=channels[0] if channels else _NOT_LOGGED,
+        init_seconds=max(seconds)[0] if seconds else _NOT_LOGGED,
+        slowest_rank=max(seconds)[1] if seconds else _NOT_LOGGED,
         paths=tuple(_paths(sendings)),
         pairs=tuple(_pairs(sendings))[:MAX_PAIRS],
         rings=tuple(
@@ -131,29 +131,29 @@ def _paths(sendings: list[Sending]) -> Iterator[NcclPath]:
     """The ways by what they are, the most used first."""
     pairs: dict[tuple[str, bool | None], set[int]] = {}
     channels: dict[tuple[str, bool | None], int] = {}
-    for sending, told in _told_once(sendings):
+    for sending, counts in _one_end(sendings):
         key = (name_transport(sending.way, device=False), sending.between_hosts)
-        pairs.setdefault(key, set()).update(told)
-        channels[key] = channels.get(key, 0) + sum(told.values())
+        pairs.setdefault(key, set()).update(counts)
+        channels[key] = channels.get(key, 0) + sum(counts.values())
     for key in sorted(pairs, key=lambda key: -channels[key]):
         transport, between = key
-        yield NcclPath(transport, _UNSAID if between is None else between, len(pairs[key]), channels[key])
+        yield NcclPath(transport, _NOT_LOGGED if between is None else between, len(pairs[key]), channels[key])
 
 
 def _pairs(sendings: list[Sending]) -> Iterator[NcclPair]:
     """The first pairs of ranks, with the ways between them."""
     channels: dict[tuple[int, str], int] = {}
-    first = nsmallest(MAX_PAIRS, {pair for _, told in _told_once(sendings) for pair in told})
+    first = nsmallest(MAX_PAIRS, {pair for _, counts in _one_end(sendings) for pair in counts})
     kept = set(first)
-    for sending, told in _told_once(sendings):
+    for sending, counts in _one_end(sendings):
         name = name_transport(sending.way, device=True)
-        for pair in kept & told.keys():
-            channels[pair, name] = channels.get((pair, name), 0) + told[pair]
+        for pair in kept & counts.keys():
+            channels[pair, name] = channels.get((pair, name), 0) + counts[pair]
     for (pair, name), count in sorted(channels.items()):
         yield NcclPair(*ranks_of(pair), name, count)
 
 
-def _told_once(sendings: list[Sending]) -> Iterator[tuple[Sending, dict[int, int]]]:
+def _one_end(sendings: list[Sending]) -> Iterator[tuple[Sending, dict[int, int]]]:
     """The ways with their pairs, without the second end of those of which both ends print a line."""
     received: set[int] = set()
     for sending in sendings:
@@ -163,9 +163,9 @@ def _told_once(sendings: list[Sending]) -> Iterator[tuple[Sending, dict[int, int
         if sending.way.receives or not sending.way.transport.startswith("NET/"):
             yield sending, sending.channels
         else:
-            told = {pair: count for pair, count in sending.channels.items() if pair not in received}
-            if told:
-                yield sending, told
+            counts = {pair: count for pair, count in sending.channels.items() if pair not in received}
+            if counts:
+                yield sending, counts
 
 
 def parse_bus_id(number: str) -> str:

@@ -1,4 +1,4 @@
-"""GPUtil's answer as nouns: its status, every failure told apart, and its view of each GPU."""
+"""GPUtil's answer as nouns: its status, each failure with its own state, and its view of each GPU."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ SOURCE = "gputil"
 DEADLINE_SECONDS = 5.0
 _PROGRAM = os.path.join(os.path.dirname(__file__), "program.py")
 
-# What nvidia-smi says, and the state it means. Exit statuses: nvidia-smi(1), "RETURN VALUE".
+# The messages of nvidia-smi, and the state that each means. Exit statuses: nvidia-smi(1), "RETURN VALUE".
 _SENTENCES = (
     ("No devices were found", None, SourceState.NO_DEVICES),
     ("couldn't communicate with the NVIDIA driver", 9, SourceState.DRIVER_NOT_LOADED),
@@ -80,16 +80,16 @@ def _status(
 def classify_run(run: Mapping[str, Any], view_count: int) -> tuple[SourceState, str | None]:
     """The state, and what nvidia-smi printed besides rows; `run`: exit status, lines, GPUtil's error."""
     sentences = [line.strip() for line in run["lines"] if line.strip() and not is_row(line)]
-    said = sentences[0] if sentences else ""
+    message = sentences[0] if sentences else ""
     status, error = run["status"], run["error"]
     crashes = f" (GPUtil raises {error.partition(':')[0]})" if error else ""
     for sentence, exit_status, state in _SENTENCES:
-        if view_count == 0 and (sentence in said or (exit_status is not None and status == exit_status)):
-            return state, f"nvidia-smi: {said or f'exit status {status}'}{crashes}"
-    if view_count and not said and not status and not error:
+        if view_count == 0 and (sentence in message or (exit_status is not None and status == exit_status)):
+            return state, f"nvidia-smi: {message or f'exit status {status}'}{crashes}"
+    if view_count and not message and not status and not error:
         return SourceState.OK, None
     exit_words = f"exit status {status}{_MEANINGS.get(status, '')}"
-    words = said or (exit_words if status else error or "it printed nothing")
+    words = message or (exit_words if status else error or "it printed nothing")
     return (SourceState.OK if view_count else SourceState.FAILED), f"nvidia-smi: {words}{crashes}"
 
 
@@ -122,7 +122,7 @@ def _bytes(gpu: Mapping[str, Any], member: str, cells: list[str]) -> Reading[int
     if isinstance(number, Missing):
         return number
     if member == "memoryTotal" and number == 0:
-        return Missing(MissingReason.NOT_SUPPORTED, "nvidia-smi says 0")
+        return Missing(MissingReason.NOT_SUPPORTED, "nvidia-smi reports 0")
     return round(number * MIB)
 
 

@@ -27,7 +27,7 @@ _MEMBERS = ("id", "uuid", "load", "memoryTotal", "memoryUsed", "memoryFree", "dr
 
 
 def main() -> None:
-    """Write what GPUtil says, and how nvidia-smi answered it."""
+    """Write GPUtil's answer, and how nvidia-smi answered it."""
     started = monotonic()
     if shutil.which("nvidia-smi") is None:  # GPUtil would return an empty list
         _emit(["absent", "nvidia-smi is not on PATH"])

@@ -166,7 +166,7 @@ def read_shared_memory_available(root: str = "/") -> int:
     """The bytes available in /dev/shm.
 
     Raises:
-        Absent: nothing under this root says.
+        Absent: nothing under this root shows it.
     """
     if root == "/":
         shm = os.statvfs(_SHARED_MEMORY)
@@ -174,7 +174,7 @@ def read_shared_memory_available(root: str = "/") -> int:
     for document in _simulated(root):
         if document["path"] == _SHARED_MEMORY:
             return int(document["available_bytes"])
-    raise Absent(SOURCE_ABSENT, f"nothing under this root says what is left in {_SHARED_MEMORY}")
+    raise Absent(SOURCE_ABSENT, f"nothing under this root shows what is left in {_SHARED_MEMORY}")
 
 
 def _paths(environment: Mapping[str, str]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def _interface(directory: str, name: str, addresses: list[str]) -> dict[str, Any
     sheet = Sheet(reason_of)
     sheet.values.update(
         name=name,
-        # Loopback and tunnels say `unknown`, and are up if the administrator set them up.
+        # Loopback and tunnels report `unknown`, and are up if the administrator set them up.
         up=state == "up" or (state == "unknown" and bool(flags & _UP)),
         loopback=bool(flags & _LOOPBACK),
         addresses=addresses,
@@ -197,7 +197,7 @@ def parse_state(text: str) -> str:
     """
     _, colon, word = text.partition(":")
     if not colon:
-        raise Absent(ERROR, f"the kernel says {text!r}")
+        raise Absent(ERROR, f"the kernel reports {text!r}")
     return word.strip()
 
 
@@ -209,7 +209,7 @@ def parse_rate(text: str) -> float:
     """
     words = text.split()
     if not words or float(words[0]) == 0:
-        raise Absent(NOT_SUPPORTED, f"the kernel says {text!r}")
+        raise Absent(NOT_SUPPORTED, f"the kernel reports {text!r}")
     return float(words[0])
 
 

@@ -129,7 +129,7 @@ def parse_generation(text: str) -> int:
     """
     generation = _GENERATION_OF_SPEED.get(text.split()[0] if text.split() else "")
     if generation is None:
-        raise Absent(ERROR, f"the kernel says {text!r}")
+        raise Absent(ERROR, f"the kernel reports {text!r}")
     return generation
 
 
@@ -145,7 +145,7 @@ def parse_width(text: str) -> int:
     """
     width = int(text)
     if width not in _WIDTHS:
-        raise Absent(ERROR, f"the kernel says {width} lanes")
+        raise Absent(ERROR, f"the kernel reports {width} lanes")
     return width
 
 

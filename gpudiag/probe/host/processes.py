@@ -1,4 +1,4 @@
-"""What /proc says about a process that NVML lists, and the container that a process runs in.
+"""What /proc shows of a process that NVML lists, and the container that a process runs in.
 
 Run in a guarded child: reading the command line of a process that is stuck in the driver can itself
 block forever.
@@ -72,7 +72,7 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
 
 
 def start_of_process(pid: int, root: str = "/") -> tuple[str, int] | None:
-    """The state of a process and its start in clock ticks since boot; None where /proc does not say.
+    """The state of a process and its start in clock ticks since boot; None where /proc does not show it.
 
     A command line and what else a process was started with stay the same as long as its start does.
     """
@@ -238,7 +238,7 @@ def read_container(root: str = "/") -> dict[str, Any] | None:
 
 def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str] | None:
     """The runtime's name, and the sign that names it."""
-    # What the kernel says of this process comes first; what an image may hold as well counts only where another
+    # What the kernel shows of this process comes first; what an image may hold as well counts only where another
     # root or process 1 is in between. Kubernetes runs on another runtime, whose marks are there as well.
     evidence = {_CGROUP: cgroup, _MOUNTS: "\n".join(mounted)}
     by_piece = next(
@@ -254,7 +254,7 @@ def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str]
         return by_piece if by_mark is None else by_mark
     if _is_machine_itself(root):
         return None
-    word = _text_in(root, _WORD_FILE).strip()  # what the runtime told systemd
+    word = _text_in(root, _WORD_FILE).strip()  # what the runtime passed to systemd
     of_init = _word_of_init(root)
     if of_init in _WORDS_OF_IMAGES and not _has_layers(root):
         of_init = None

@@ -78,7 +78,7 @@ def _governors(root: str) -> list[str]:
     return sorted(found)
 
 
-# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else says so (systemd issue 18929,
+# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else shows it (systemd issue 18929,
 # pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same vendor, and `metal` in its product.
 _VIRTUAL_VENDORS = (
     "QEMU",
@@ -115,14 +115,14 @@ def _is_virtual(root: str) -> bool:
 
 def _firmware_is_virtual(root: str) -> bool:
     """Whether the firmware's tables (SMBIOS) name a virtual machine."""
-    told = []
+    names = []
     for name in ("sys_vendor", "product_name"):
         with suppress(OSError):
-            told.append(_text(os.path.join(root, "sys/class/dmi/id", name)).strip())
-    if tuple(told) == _HYPER_V:
+            names.append(_text(os.path.join(root, "sys/class/dmi/id", name)).strip())
+    if tuple(names) == _HYPER_V:
         return True
-    named = any(one.startswith(_VIRTUAL_VENDORS) for one in told)
-    return named and not any("metal" in one.lower() for one in told)
+    named = any(one.startswith(_VIRTUAL_VENDORS) for one in names)
+    return named and not any("metal" in one.lower() for one in names)
 
 
 def _text(path: str) -> str:
@@ -157,12 +157,12 @@ def _is_synchronized(root: str) -> bool:
     """Whether the clock is synchronized, by adjtimex(2); under another root, by systemd-timesyncd's file.
 
     Raises:
-        Absent: nothing under this root says so.
+        Absent: nothing under this root shows it.
     """
     if root != "/":
         if os.path.exists(os.path.join(root, _SYNCHRONIZED_FILE)):
             return True
-        raise Absent(SOURCE_ABSENT, "nothing under this root says so")
+        raise Absent(SOURCE_ABSENT, "nothing under this root shows it")
     adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     state: int = adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     if state < 0:
@@ -196,7 +196,7 @@ def _version(root: str) -> str:
     """The version that the fabric manager logged when it last started.
 
     Raises:
-        Absent: the log does not say.
+        Absent: the log does not show it.
     """
     with open(os.path.join(root, _LOG), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))

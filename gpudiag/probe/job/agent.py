@@ -1,4 +1,4 @@
-"""torchrun before it has ranks: what its command line, its stack and the kernel's list of connections tell of its rendezvous."""
+"""torchrun before it has ranks: its rendezvous by its command line, its stack and the kernel's list of connections."""
 
 import re
 import time
@@ -31,7 +31,7 @@ _ENTERS = "SimpleElasticAgent._rendezvous"
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Where an agent meets the others, as its command line and its variables say."""
+    """Where an agent meets the others, by its command line and its variables."""
 
     backend: str
     endpoint: str
@@ -95,7 +95,7 @@ def is_of_nodes(process: Process) -> bool:
 
 
 def read_options(words: Sequence[str], variables: Mapping[str, str]) -> _Options | None:
-    """What torchrun's command line says of its rendezvous; None where it is of one node alone."""
+    """The rendezvous of torchrun's command line; None where it is for one node alone."""
     given = {name: variables.get(f"PET_{name.upper()}", default) for name, default in _DEFAULTS.items()}
     start = after_launcher(words)
     rest = iter(words[start:] if start is not None else ())
@@ -157,7 +157,7 @@ def _entered(frames: Sequence[RawFrame]) -> Reading[float]:
                 ago = time.time() - float(values.get("start", ""))
                 if 0 <= ago < 1 << 30:
                     return round(ago, 1)
-    return Missing(MissingReason.NOT_SUPPORTED, "its stack does not tell")
+    return Missing(MissingReason.NOT_SUPPORTED, "its stack does not show it")
 
 
 def _host(address: Address) -> str:

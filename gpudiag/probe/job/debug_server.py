@@ -1,7 +1,7 @@
-"""What torch's debug server (2.13, `torch.distributed.debug.start_debug_server`) says of a job's ranks.
+"""What torch's debug server (2.13, `torch.distributed.debug.start_debug_server`) reports on a job's ranks.
 
-A script must have started it. Rank 0 then has a child that serves pages on a port, 25999 unless the script says
-otherwise, and every rank serves its own on some port. A page of the first is written when all ranks have answered it, so
+A script must have started it. Rank 0 then has a child that serves pages on a port, 25999 unless the script sets
+another, and every rank serves its own on some port. A page of the first is written when all ranks have answered it, so
 that one stopped rank makes it wait for a minute; here it is asked only where the ranks serve, and each rank for itself.
 """
 
@@ -75,7 +75,7 @@ def read_debug_server(
     places = _rank_places(page.decode("utf-8", "replace"))
     if not places:
         return Missing(
-            MissingReason.ERROR, f"torch's debug server at {address} does not say where the ranks are"
+            MissingReason.ERROR, f"torch's debug server at {address} does not list the ranks' addresses"
         )
     return _ask_ranks(address, places, deadline)
 

@@ -1,4 +1,4 @@
-"""Jobs on this machine: which processes are ranks of which job, by what their launchers told them, or by their stacks."""
+"""Jobs on this machine: which processes are ranks of which job, by the variables of their launchers, or by their stacks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -102,15 +102,15 @@ def _candidate(process: Process) -> _Candidate | None:
         values = variables.get(rank, ""), variables.get(size, "")
         if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
             continue
-        told = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "variables"
-        name = told if launcher == "torchrun" else launcher
+        family = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "variables"
+        name = family if launcher == "torchrun" else launcher
         # Launchers of one job on one machine may name it in several ways.
-        told_alike = (variables.get(one, "") for one in alike)
+        shared = (variables.get(one, "") for one in alike)
         key = (
             name,
             str(process.uid),
             values[1],
-            *("127.0.0.1" if one in _LOOPBACK else one for one in told_alike),
+            *("127.0.0.1" if one in _LOOPBACK else one for one in shared),
         )
         local = tuple(
             int(text) if (text := variables.get(one, "")).isdecimal() else None
@@ -214,9 +214,9 @@ def find_descendants(process: Process, processes: Mapping[int, Process]) -> tupl
 
 
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
-    """The job of a Python process that no launcher told anything: itself, or the processes that it started and joins.
+    """The job of a Python process without launcher variables: the process alone, or the children that it waits for.
 
-    `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what tells them from the workers of a
+    `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what distinguishes them from the workers of a
     data loader is that the parent does nothing but wait for them to end.
     """
     children = [

@@ -3,7 +3,7 @@
 `parse_dump` takes bytes and `read_dump` a path; both refuse what is no dump, or one that would run code, in a sentence.
 Keys changed between versions of the format: `seq_id` became `collective_seq_id` and `p2p_seq_id` (2.0), `process_group`
 was a name before it was a pair of name and description (2.1), `pg_status` came with 2.3, `nccl_version` became
-`comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps say `scheduled` for ever, and let go of a
+`comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps have `scheduled` for good, and let go of a
 call (`retired`) when it has ended; they do not name the members of a group.
 """
 
@@ -24,7 +24,7 @@ from gpudiag.model.job_state import (
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.probe.job.plain_pickle import MAX_BYTES, PickleRefused, load_plain_pickle
 
-MAX_CALLS = 100_000  # the newest are kept; torch's ring has 2,000 unless TORCH_FR_BUFFER_SIZE says more
+MAX_CALLS = 100_000  # the newest are kept; torch's ring has 2,000 unless TORCH_FR_BUFFER_SIZE sets more
 _MAX_TENSORS = 64  # of one call
 _MAX_DIMENSIONS = 32
 _MAX_FRAMES = 64
@@ -39,7 +39,7 @@ _PEERS = re.compile(r"(send|recv)\s+(\d{1,7})(->|<-)(\d{1,7})")
 # Before 2.0 of the format: `{entries: ..., version: 1.5}`.
 _KEYS = ("entries", "pg_config", "pg_status", "version")
 _NO_TIME = Missing(MissingReason.NOT_SUPPORTED, "the dump has no such time")
-_NO_RANK = Missing(MissingReason.NOT_SUPPORTED, "neither the dump nor its name says which rank wrote it")
+_NO_RANK = Missing(MissingReason.NOT_SUPPORTED, "neither the dump nor its name has the rank that wrote it")
 
 
 class DumpRefused(Exception):

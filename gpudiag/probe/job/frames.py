@@ -1,4 +1,4 @@
-"""Frames of a rank with what tells ranks apart: numbers and words in variables, tensors' shapes, groups, source lines."""
+"""Frames of a rank with what distinguishes ranks: numbers and words in variables, tensors' shapes, groups, source lines."""
 
 import ast
 import hashlib

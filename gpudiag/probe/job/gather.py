@@ -197,7 +197,7 @@ def _with_line(frame: Frame, sent: _Sent) -> Frame:
 
 
 def _with_rank(rank: RankSeen) -> RankSeen:
-    """The rank with its number in the default process group, where nothing else tells it."""
+    """The rank with its number in the default process group, where nothing else shows it."""
     if not isinstance(rank.rank, Missing) and rank.known_by is not KnownBy.NOTHING:
         return rank
     group = _default_group(rank)
@@ -214,7 +214,7 @@ def _default_group(rank: RankSeen) -> int | None:
 
 
 def _world_size(job: Job, ranks: Iterable[RankSeen]) -> Reading[int]:
-    """The size of the default group where a rank is in a call of it, else what the launcher said."""
+    """The size of the default group where a rank is in a call of it, else the launcher's."""
     for rank in ranks:
         for frame in (frame for look in rank.looks for thread in look.threads for frame in thread.frames):
             if frame.group is not None and frame.group.name == "0":

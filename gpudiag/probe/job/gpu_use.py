@@ -1,7 +1,7 @@
 """What NVML shows of the GPUs that a job's ranks use, twice, in a guarded child; which rank uses which GPU.
 
 The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's activities and
-NVLink's traffic are what happened between the two; where a driver refuses them, the rest still tells.
+NVLink's traffic are what happened between the two; where a driver refuses them, the rest still counts.
 """
 
 import os
@@ -33,7 +33,7 @@ _ASKED = plan_of(
 
 
 class _RepeatedAsk(Ask):
-    """Questions that are asked again, so that what happened in between can be told."""
+    """Questions that are asked again, so that what happened in between can be measured."""
 
     repeated = True
 

@@ -12,8 +12,8 @@ from gpudiag.linux.cgroup import find_folders, frozen_by, read_file
 from gpudiag.linux.proc import read_schedule, read_stat, read_status, read_text, read_wait_channel
 from gpudiag.model.job import Awaited, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing, MissingReason, Reading
-from gpudiag.probe.job.awaited import Call, find_awaited
 from gpudiag.probe.job.proc import describe_process
+from gpudiag.probe.job.wait_targets import Call, find_awaited
 
 _MOST_THREADS = 400  # of one process; the main thread is among them
 
@@ -51,7 +51,7 @@ class Schedule:
 class SchedulerClocks:
     """The scheduler's clock of each processor, which counts neither interrupts nor time that a hypervisor took.
 
-    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is told by the clock of the
+    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is known by the clock of the
     processor that it ran on, which is read by running there for a moment.
     """
 

@@ -1,7 +1,7 @@
 """The lock file for which a thread sleeps and asks again: filelock, fasteners, portalocker, and loops of the user's own.
 
 Such a wait makes no system call that names the file: the library opens it, is refused, and sleeps. The path is a variable of its
-frames, or stands in one of the user's; who has the file, or that nobody has, /proc tells.
+frames, or stands in one of the user's; /proc shows who has the file, or that nobody has it.
 """
 
 import os
@@ -14,10 +14,10 @@ from contextlib import suppress
 from gpudiag.linux.proc import list_pids, read_text
 from gpudiag.model.job import REMOVABLE, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
-from gpudiag.probe.job.awaited import find_file_system, find_lock_holders
 from gpudiag.probe.job.memory import Memory
 from gpudiag.probe.job.proc import describe_process
 from gpudiag.probe.job.py_spy import RawFrame, Variable
+from gpudiag.probe.job.wait_targets import find_file_system, find_lock_holders
 from gpudiag.reference.waits import is_library
 
 _LIBRARIES = re.compile(r"/(filelock|fasteners|portalocker|lockfile|zc/lockfile|oslo_concurrency)/")

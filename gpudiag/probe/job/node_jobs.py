@@ -9,8 +9,8 @@ from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.find import FoundJob
 from gpudiag.probe.job.look import name_job
-from gpudiag.probe.job.own_run import OwnRank, OwnRanks
 from gpudiag.probe.job.proc import list_processes
+from gpudiag.probe.job.ranks_of_run import OwnRank, OwnRanks
 
 
 @dataclass(frozen=True, slots=True)

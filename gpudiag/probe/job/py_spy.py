@@ -51,7 +51,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class RawFrame:
-    """A frame as py-spy tells it."""
+    """A frame as py-spy prints it."""
 
     file: str
     function: str

@@ -1,4 +1,4 @@
-"""A client of NCCL's RAS subsystem: every NCCL job from 2.24 on listens on localhost:28028, or where NCCL_RAS_ADDR says.
+"""A client of NCCL's RAS subsystem: every NCCL job from 2.24 on listens on localhost:28028, or at NCCL_RAS_ADDR.
 
 The protocol is text: a line with the protocol's version, then commands that are answered with OK or an error, then
 STATUS, whose answer ends with the connection. All processes of a machine share the port, of whatever job, and the kernel
@@ -113,9 +113,9 @@ class _Client:
     def _ask(self) -> bytes:
         with self._connect() as connection:
             self._send(connection, _PROTOCOL)
-            said = self._line(connection)
-            if not said.upper().startswith(b"SERVER PROTOCOL"):
-                raise _Failed(MissingReason.ERROR, f"the server there is no RAS: it sent {_shown(said)}")
+            greeting = self._line(connection)
+            if not greeting.upper().startswith(b"SERVER PROTOCOL"):
+                raise _Failed(MissingReason.ERROR, f"the server there is no RAS: it sent {_shown(greeting)}")
             self._send(connection, f"TIMEOUT {COLLECTION_SECONDS}\n".encode())
             self._line(connection)
             if self.speaks_json:

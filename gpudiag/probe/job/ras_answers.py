@@ -1,8 +1,8 @@
 """What NCCL's RAS subsystem prints, text (from 2.24) or JSON (from 2.28.7), to a `RasLook`.
 
 The text sums up: it names the ranks that stand out, and of communicators without a finding it gives no count. 2.24 and 2.25
-count all collectives as one, later versions each kind. JSON tells every rank; 2.28.7 and 2.28.9 leave out the comma before
-the status of a missing rank, which is mended here.
+count all collectives as one, later versions each kind. JSON lists every rank; 2.28.7 and 2.28.9 leave out the comma before
+the status of a missing rank, which is inserted here.
 """
 
 import json
@@ -240,7 +240,7 @@ _TIMEOUTS = re.compile(r"\s+Encountered (\d{1,9}) communication timeout")
 
 @dataclass(slots=True)
 class _Set:
-    """Ranks that the text says one thing of; those that it names are added as their lines come."""
+    """Ranks that the text reports one thing of; those that it names are added as their lines come."""
 
     word: str
     launched: int
@@ -292,7 +292,7 @@ class _Draft:
 
 
 class _TextReader:
-    """Reads the lines of one answer; each says of itself what it belongs to, or belongs to what was named last."""
+    """Reads the lines of one answer; each names the part it belongs to, or belongs to the part named last."""
 
     def __init__(self, at_seconds: float) -> None:
         self.at_seconds = at_seconds
@@ -317,7 +317,7 @@ class _TextReader:
             raise RasRefused("it is neither RAS's text nor JSON")
         if not self.saw_table:
             raise RasRefused("it is cut off before the communicators")
-        # Which of the processes that do not answer has which rank is not said where there are both kinds.
+        # Which of the processes that do not answer has which rank is unknown where there are both kinds.
         dead = NOT_ASKED if self.dead and self.unasked else self.dead > 0
         return RasLook(
             at_seconds=self.at_seconds,
@@ -395,7 +395,7 @@ class _TextReader:
         kept.append(self.current)
 
     def _read_rank(self, draft: _Draft, found: re.Match[str]) -> None:
-        rank, said = int(found.group(1)), found.group(2) or ""
+        rank, report = int(found.group(1)), found.group(2) or ""
         if found.group(5):
             cuda_device = int(found.group(3)[:9])
             draft.places[rank] = RasRank(
@@ -405,13 +405,13 @@ class _TextReader:
                 cuda_device=cuda_device,
                 nvml_device=int(found.group(4)[:9]) if found.group(4) else cuda_device,
             )
-        if launched := re.match(r"has launched up to operation (\d{1,19})$", said):
+        if launched := re.match(r"has launched up to operation (\d{1,19})$", report):
             draft.counts.append(_Set(self.operation, int(launched.group(1)), 1, [rank]))
-        elif said == "has not launched any operations":
+        elif report == "has not launched any operations":
             draft.counts.append(_Set(self.operation, 0, 1, [rank]))
-        elif status := re.match(r"has status ([A-Z]+)$", said):
+        elif status := re.match(r"has status ([A-Z]+)$", report):
             draft.statuses.append(_Set(status.group(1), 0, 1, [rank]))
-        elif reported := re.match(r"reported (.{1,60})$", said):
+        elif reported := re.match(r"reported (.{1,60})$", report):
             draft.errors.append(_Set(reported.group(1), 0, 1, [rank]))
         elif self.section == "INCOMPLETE":
             draft.absent[rank] = True

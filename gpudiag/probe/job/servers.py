@@ -1,6 +1,6 @@
 """Jobs of a server and its workers, without RANK in an environment: inference engines, Ray actors, processes that a program spawns.
 
-Who the ranks are is told by what they share: a torch store or process groups (stores.py), or a group in their stacks. A server that gives them
+Ranks are recognised by what they share: a torch store or process groups (stores.py), or a group in their stacks. A server that gives them
 requests is no rank, though it started them. A rank's number comes from its process group in memory, else from a variable, its title or its
 name, and only where these numbers differ and contradict nothing; else it is unknown.
 """
@@ -324,14 +324,14 @@ def _default_group(frames: Iterable[Frame]) -> tuple[int, int] | None:
 
 
 def _find_size(workers: Iterable[_Worker]) -> int | None:
-    """The size of the job: that of the default group in memory, else what torch's own variables and the user's say."""
+    """The size of the job: that of the default group in memory, else that of torch's own variables and the user's."""
     listed = list(workers)
     groups = {found[1] for one in listed if (found := _default_group(one.frames)) is not None}
     if len(groups) == 1:
         return groups.pop()
     for name in _WORLD_SIZES:
-        told = {int(value) for one in listed for value in _values(one.raw, name)}
-        if len(told) == 1 and (size := told.pop()) > 1:
+        sizes = {int(value) for one in listed for value in _values(one.raw, name)}
+        if len(sizes) == 1 and (size := sizes.pop()) > 1:
             return size
     return None
 
@@ -366,7 +366,10 @@ def _number(workers: Sequence[_Worker], size: int | None) -> dict[int, int]:
     if len(set(known.values())) < len(known):
         return {}
     sources = [
-        *({one.pid: int(told[0]) for one in workers if (told := _values(one.raw, name))} for name in _RANKS),
+        *(
+            {one.pid: int(values[0]) for one in workers if (values := _values(one.raw, name))}
+            for name in _RANKS
+        ),
         _number_by_titles(workers),
     ]
     for numbers in sources:
@@ -396,7 +399,7 @@ def _number_by_titles(workers: Sequence[_Worker]) -> dict[int, int]:
 
 
 def _choose(others: Sequence[_Worker], missing: int, left: set[int]) -> list[_Worker]:
-    """Those of a rank's siblings that are the ranks which are missing; none where it cannot be told which."""
+    """Those of a rank's siblings that are the ranks which are missing; none where it is unknown which."""
     if len(others) <= missing:
         return list(others)
     numbers = _number(others, None)

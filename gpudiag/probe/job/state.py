@@ -1,4 +1,4 @@
-"""What a job says of itself, read where its environment says that it lies: NCCL RAS, flight records, the debug server.
+"""What a job reports about itself, read at the places that its environment sets: NCCL RAS, flight records, the debug server.
 
 Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only itself.
 Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the job has a pipe for that
@@ -55,7 +55,7 @@ def read_job_state(
     deadline_seconds: float = DEADLINE_SECONDS,
     kept_calls: int = _KEPT_CALLS,
 ) -> JobState:
-    """What the job says of itself on this machine; nothing where it has none of the sources.
+    """What the job reports about itself on this machine; nothing where it has none of the sources.
 
     Of flight records so many calls are kept of each group, the last ones, beside those that have not ended.
     """
@@ -231,7 +231,7 @@ def _read_when_whole(
 
 
 def _dump_paths(rank: _Rank, root: Path) -> list[Path]:
-    """Where the rank's dump may lie: where its variables say, else where torch writes by itself."""
+    """Where the rank's dump may lie: where its variables set it, else where torch writes by itself."""
     named = [value for name in _DUMP_VARIABLES if (value := rank.variables.get(name))]
     home = rank.variables.get("XDG_CACHE_HOME") or f"{rank.variables.get('HOME', '')}/.cache"
     prefixes = named[:1] or [f"{home}/torch/comm_lib_trace_rank_", _OLD_DEFAULT]

@@ -57,7 +57,7 @@ _SXID_PATTERN = re.compile(
     re.IGNORECASE,
 )
 _OFF_BUS_PATTERN = re.compile(r"\bfallen off the bus\b")
-# The driver names the GPU two lines before it says that it has fallen off the bus.
+# The driver names the GPU two lines before it reports that it has fallen off the bus.
 _GPU_AT_PATTERN = re.compile(r"NVRM: The NVIDIA GPU (?P<where>[0-9a-f:.]+)", re.IGNORECASE)
 _ADDRESS_NAMED = re.compile(rb"The NVIDIA GPU ([0-9a-fA-F:.]+)")
 # Before a GPU's first Xid: NVRM: GPU at PCI:0000:5d:00: GPU-b850f46d-d5ea-c752-ddf3-c4453e44d3f7
@@ -146,7 +146,7 @@ _RESTART_PATTERN = re.compile(
     r"(?P<all>NVRM: loading NVIDIA UNIX\b|\bgpudiag: all GPUs were reset\b)"
     r"|\bpci (?P<found>[0-9a-f:.]+): \[10de:[0-9a-f]{4}\] type 00 class 0x03"
     r"|\s(?P<reset>[0-9a-f:]+\.0): reset done\b"
-    r"|\bgpudiag: (?:GPU )?(?P<told>[0-9a-f:.]+|GPU-[0-9a-f-]{36}) was reset\b",
+    r"|\bgpudiag: (?:GPU )?(?P<reported>[0-9a-f:.]+|GPU-[0-9a-f-]{36}) was reset\b",
     re.IGNORECASE,
 )
 _RESTARTABLE = (KernelEventKind.XID, KernelEventKind.GPU_OFF_BUS, KernelEventKind.SXID)
@@ -159,7 +159,7 @@ _CRASH_LINES = 12  # of a crash that are kept, up to the one that names the modu
 
 _PCIE_SECTION = "pcie"
 _SECTIONS = (_PCIE_SECTION, "memory", "processor")
-# Lines that are not events, but say what another line is about.
+# Lines that are not events, but name what another line is about.
 _CONTEXT_PATTERNS = (
     _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN, _RESTART_PATTERN,
     _CRASHED_IN_PATTERN,
@@ -169,7 +169,7 @@ _CONTEXT_PATTERNS = (
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:
     """Each line's event or None, for the lines of one log.
 
-    A GPU named in an earlier line is filled in, and what a later line says of its restart.
+    A GPU named in an earlier line is filled in, and its restart by a later line.
     """
     lines = list(lines)
     events = list(_parse_with_names(lines))
@@ -186,8 +186,8 @@ def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[
     return iter(events)
 
 
-def tells_of_restart(text: str) -> bool:
-    """Whether the line would settle what earlier lines say of a GPU or a switch."""
+def reports_restart(text: str) -> bool:
+    """Whether the line would settle earlier lines about a GPU or a switch."""
     return _RESTART_PATTERN.search(text) is not None
 
 
@@ -195,15 +195,15 @@ _ALL = "all"
 
 
 def _restarted_part(match: re.Match[str]) -> str:
-    """What a line says was restarted: a PCI address, a UUID, or all."""
+    """What was restarted by that line: a PCI address, a UUID, or all."""
     if match["all"]:
         return _ALL
-    name: str = match["found"] or match["reset"] or match["told"]
+    name: str = match["found"] or match["reset"] or match["reported"]
     return parse_bus_id(name) or f"GPU-{name[len('GPU-') :].lower()}"
 
 
 def _restarted(event: KernelEvent, later: list[tuple[Reading[datetime], str]]) -> KernelEvent:
-    """The event with the line that told first of its restart; `later` are the first of each kind after it."""
+    """The event with the first line that reports its restart; `later` are the first of each kind after it."""
     if not later:
         return event
     at, text = min(later, key=lambda one: _seconds(one[0]))
@@ -259,7 +259,7 @@ def markers() -> tuple[str, ...]:
     return (*MARKERS, *(part for words in kernel_words() for part in words.parts))
 
 
-def says_something(text: str) -> bool:
+def has_event(text: str) -> bool:
     """Whether a line is an event, or names the GPU that the next one is about."""
     if any(pattern.search(text) for pattern in _CONTEXT_PATTERNS):
         return True
@@ -361,7 +361,7 @@ def _gpu_ignored(text: str, at: Reading[datetime]) -> KernelEvent | None:
 
 
 def _of_record(event: KernelEvent, record: str, following: Iterable[str]) -> KernelEvent:
-    """The event of a firmware record, with what its lines say it is about: PCIe device, memory, processor."""
+    """The event of a firmware record, with what it is about by its lines: PCIe device, memory, processor."""
     for text in following:
         match = _RECORD_PATTERN.search(text)
         if match is None or match["record"] != record:
@@ -397,10 +397,10 @@ def _pcie_error(text: str, at: Reading[datetime]) -> KernelEvent | None:
 def _machine_check(text: str, at: Reading[datetime]) -> KernelEvent | None:
     record = _RECORD_PATTERN.search(text)
     if record:  # one of its lines gives the severity; `_of_record` reads the others
-        told = _RECORD_SEVERITY_PATTERN.search(record["words"])
-        if told is None:
+        found = _RECORD_SEVERITY_PATTERN.search(record["words"])
+        if found is None:
             return None
-        severity = _RECORD_SEVERITIES.get(told["word"].lower(), "fatal")
+        severity = _RECORD_SEVERITIES.get(found["word"].lower(), "fatal")
         return KernelEvent(kind=KernelEventKind.MACHINE_CHECK, at=at, text=text, severity=severity)
     match = _MACHINE_CHECK_PATTERN.search(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""The kernel log of this boot, read under one root: what it says about GPUs and the machine's faults.
+"""The kernel log of this boot, read under one root: its events about GPUs and the machine's faults.
 
 A flood of one kind must not hide a single line of another. Lines that differ only in their numbers are one
 group, and of each stretch of a group its first line (the root of a burst) and its last are kept, with how
@@ -30,11 +30,11 @@ from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.kernel_log.lines import (
     MAX_TEXT_CHARACTERS,
     gpu_named_last,
+    has_event,
     markers,
     parse_each_line,
-    says_something,
 )
-from gpudiag.probe.kernel_log.places import Place, Ring, places
+from gpudiag.probe.kernel_log.log_sources import Place, Ring, places
 
 # --- which lines are kept
 
@@ -51,7 +51,7 @@ _ADDRESS_END = re.compile(
     rb":[0-9a-f]{2}\.[0-7]"
 )  # of 0000:5d:00.0; a literal first character is quick to find
 _ADDRESS_BEGIN = len("0000:5d")
-# The numbers that tell apart what one Xid is about; an SXid is about a link or an engine.
+# The numbers that distinguish what one Xid is about; an SXid is about a link or an engine.
 _LINK = re.compile(rb"[Ll]ink -?\d+(?: \(0x[0-9a-f]{3})?")
 _ENGINE = re.compile(rb"Link \d+|Engine instance \d+")
 _DETAILS = {
@@ -111,7 +111,7 @@ class _Group:
 
 @dataclass(slots=True)
 class KeptLines:
-    """The lines of a log that say something, within limits; they are added newest first."""
+    """The lines of a log with events, within limits; they are added newest first."""
 
     _groups: dict[_Key, _Group] = field(default_factory=dict)
     _group_of: dict[_Key, _Group] = field(default_factory=dict)  # of the shapes that share one, too
@@ -123,7 +123,7 @@ class KeptLines:
     )
 
     def add(self, line: Line, marker: bytes, about: bytes = b"") -> None:
-        """Add one line that holds `marker`, if it says something; `about` is the GPU named just before it."""
+        """Add one line that holds `marker`, if it has an event; `about` is the GPU named just before it."""
         if not about and self._last is not None and self._last[0] == line.text:
             _add(self._last[1], line)
             return
@@ -132,7 +132,7 @@ class KeptLines:
         if group is None:
             if key in self._dull:
                 return
-            if not says_something(_text(line)):
+            if not has_event(_text(line)):
                 if len(self._dull) < MAX_SHAPES:
                     self._dull.add(key)
                 return
@@ -179,7 +179,7 @@ class KeptLines:
 
 
 def _key_of(text: bytes, marker: bytes, about: bytes) -> _Key:
-    """A line's code, its GPU or switch, its text without numbers, and numbers that tell parts apart."""
+    """A line's code, its GPU or switch, its text without numbers, and numbers that distinguish parts."""
     code = CODE.search(text)
     if code is None:
         address = _ADDRESS_END.search(text)
@@ -295,7 +295,7 @@ def finish_kernel_log(child: GuardedChild) -> KernelLogReading:
     kept = sorted(KeptLine(*line) for log in logs for line in log[3])
     (boot,) = (message for message in child.messages if message[0] == "boot")
     events = tuple(_events(kept, boot[1], boot[2]))
-    # Unread lines may hold events: the state says so beside the events that were found.
+    # Unread lines may hold events: the state reports it beside the events that were found.
     state = SourceState.TIMED_OUT if any(log[6] == NOT_READ for log in logs) else SourceState.OK
     return KernelLogReading(events, SourceStatus(SOURCE, state, _words(logs), child.seconds))
 
@@ -342,7 +342,7 @@ def _refused(refusals: list[Any], seconds: float) -> KernelLogReading:
 
 
 def stream_kernel_log(emit: Callable[[Any], None], root_text: str, deadline_seconds: float) -> None:
-    """Emit the lines of the log that say something, before that deadline; runs in a guarded child.
+    """Emit the lines of the log with events, before that deadline; runs in a guarded child.
 
     Messages, times in seconds since 1970: `("boot", its id, when it began)`; for each log that was read
     `("log", place, first_seconds, [kept line, ...], repeated, alike, unread)`, with how many lines were left

@@ -19,18 +19,20 @@ _AS_ROOT = "in Kubernetes: deploy/kubernetes/pods; not wanted: --kubelet-socket 
 _MAX_BYTES = 64 << 20
 _MAX_DEVICES = 4096  # MIG instances and shares of 16 GPUs are far less
 _MAX_NAME_CHARACTERS = 253  # of a name in Kubernetes (RFC 1123)
-_VENDOR = "nvidia.com/"  # gpu, gpu.shared, mig-1g.10gb, and what the device plugin was told to rename them to
+_VENDOR = (
+    "nvidia.com/"  # gpu, gpu.shared, mig-1g.10gb, and the names that the device plugin is set to give them
+)
 _OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_BYTES),
     # Without it grpc sends the socket's path, escaped, as the authority, which names no host.
     ("grpc.default_authority", "localhost"),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks anew
+    ("grpc.use_local_subchannel_pool", 1),  # no backoff from an earlier call: each asks afresh
 )
 
 
 def ask_kubelet(path: str, deadline_seconds: float = DEADLINE_SECONDS) -> Reading[PodDevices]:
-    """The GPUs that the kubelet behind that socket has given out, or why it does not say."""
+    """The GPUs that the kubelet behind that socket has given out, or why it does not answer."""
     no_socket = find_obstacle(path)
     if no_socket is not None:
         return no_socket

@@ -1,8 +1,8 @@
-"""What happened on a GPU between two looks at it: its engines and links by NVML's GPM, its NVLinks' data by their counters.
+"""GPU activity between two samples: engines and links by NVML's GPM, NVLink traffic by its counters.
 
 A caller that asks again and again (`Ask.repeated`) has both looks; a single look has neither. GPM is for Hopper
 and later, and not for a part of a virtual GPU (NVIDIA/dcgm-exporter#701). In a container it may be refused for want
-of a privilege, even after it has answered for a while (NVIDIA/DCGM#214): the reason is told, and it is tried again.
+of a privilege, even after it has answered for a while (NVIDIA/DCGM#214): the reason is reported, and it is tried again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpudiag.probe.sheet import ERROR, NOT_ASKED, NOT_SUPPORTED, Absent
 from gpudiag.reference.declaration import Activity, Declared
 from gpudiag.units import KIB
 
-# A shorter window measures noise; in a longer one, as after a pause, the mean says nothing of now.
+# A shorter window measures noise; in a longer one, as after a pause, the mean shows nothing of the present.
 _SHORTEST_WINDOW_SECONDS = 0.5
 _LONGEST_WINDOW_SECONDS = 30.0
 _DECIMALS = 3  # of a percentage
 _FIRST_LOOK = "a mean between two looks, of which this was the first"
-# Of nvmlReturn_t, without those that say that the GPU has gone: a metric that is refused is no fault of the GPU.
+# Of nvmlReturn_t, without those that report the GPU as gone: a metric that is refused is no fault of the GPU.
 _REFUSALS = [code for code in range(1000) if code not in (15, 16, 28)]
 # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB; this scope means the sum over all links (nvml.h).
 _ALL_LINKS = 0xFFFFFFFF
@@ -40,7 +40,7 @@ class _Window:
         self.last = pynvml.nvmlGpmSampleAlloc()
         self.next = pynvml.nvmlGpmSampleAlloc()
         self.taken_at: float | None = None
-        self.of: object = None  # who the sample is of: a GPU instance's number is given anew
+        self.of: object = None  # who the sample is of: the number of a GPU instance is reused
         self.answers: list[float | Absent] | None = None
 
     def free(self) -> None:
@@ -54,11 +54,13 @@ def read_activity(ask: Ask, sheet: DeviceSheet, readings: Sequence[Declared]) ->
         return  # they stay NOT_ASKED
     names = [one.name for one in readings]
     # On a sheet of its own: another thread may look at the GPU's at any time.
-    told = DeviceSheet()
-    told.lost = sheet.lost
-    told.read_together(names, _answers, ask, "gpm", ask.handle, _sample_of_gpu(ask), questions_of(readings))
-    sheet.lost = told.lost
-    _copy(names, told, sheet.values, sheet.missing)
+    metrics = DeviceSheet()
+    metrics.lost = sheet.lost
+    metrics.read_together(
+        names, _answers, ask, "gpm", ask.handle, _sample_of_gpu(ask), questions_of(readings)
+    )
+    sheet.lost = metrics.lost
+    _copy(names, metrics, sheet.values, sheet.missing)
 
 
 def add_instance_activity(ask: Ask, sheet: DeviceSheet, readings: Sequence[Declared]) -> None:
@@ -86,15 +88,15 @@ def add_instance_activity(ask: Ask, sheet: DeviceSheet, readings: Sequence[Decla
 
 
 def _copy(
-    names: Sequence[str], told: DeviceSheet, values: dict[str, Any], missing: dict[str, tuple[str, str]]
+    names: Sequence[str], metrics: DeviceSheet, values: dict[str, Any], missing: dict[str, tuple[str, str]]
 ) -> None:
-    """Take over what was told: a value or the reason for none, each metric's own."""
+    """Take over the answers: a value or the reason for none, each metric's own."""
     for name in names:
-        answer = told.values.get(name)
+        answer = metrics.values.get(name)
         if isinstance(answer, Absent):
             missing[name] = (answer.reason, answer.detail)
-        elif name in told.missing:
-            missing[name] = told.missing[name]
+        elif name in metrics.missing:
+            missing[name] = metrics.missing[name]
         else:
             values[name] = answer
 
@@ -211,7 +213,7 @@ def _throughput(ask: Ask, total: int) -> float:
     """Bytes per second since the last look.
 
     Raises:
-        Absent: there was none, or the counters have begun anew.
+        Absent: there was none, or the counters were reset.
     """
     now = monotonic()
     before, then = ask.kept.get("nvlink traffic", (None, 0.0))

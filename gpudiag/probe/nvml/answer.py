@@ -42,7 +42,7 @@ class NvmlFailure:
 
 @noun
 class NvmlLibrary:
-    """What NVML says of itself, and which of those questions failed, in NVML's words."""
+    """What NVML reports about itself, and which of those questions failed, in NVML's words."""
 
     driver_version: Reading[str]
     nvml_version: Reading[str]
@@ -127,7 +127,7 @@ def make_answer(
 
 
 def _without_shared_uuids(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The rows, where a UUID that NVML gives for several GPUs is none of theirs: it tells no GPU from another."""
+    """The rows, where a UUID that NVML gives for several GPUs is none of theirs: it distinguishes no GPU from another."""
     counts = Counter(device.id.uuid for device in devices if not isinstance(device.id.uuid, Missing))
     shared = {uuid for uuid, count in counts.items() if count > 1}
     if not shared:
@@ -159,7 +159,7 @@ def reason_of_state(state: SourceState) -> MissingReason:
 
 
 def whole_device(index: int, sheet: dict[str, Any], described: Mapping[int, dict[str, Any]]) -> Device:
-    """The row of a GPU that was read; `described` is what /proc says of processes, by pid."""
+    """The row of a GPU that was read; `described` is what /proc shows of processes, by pid."""
     no_handle = missing_of(sheet, "handle")
     if no_handle is not None and sheet.keys() <= _NOTES:
         return unread_device(index, {}, no_handle)
@@ -299,7 +299,7 @@ class _Messages:
         """
         if self._child.ending != "timed_out":
             return {}
-        late = {index: told for index, told in self._late_peers.items() if index not in self._peers}
+        late = {index: late for index, late in self._late_peers.items() if index not in self._peers}
         counts = Counter(other for _, other in late.values())
         stuck = {}
         for index, (call, other) in late.items():
@@ -364,7 +364,7 @@ def explain_no_devices(machine: Machine) -> str:
     """Why a working NVML may list no GPU."""
     if machine.container is not None:
         return f"NVML works and lists no GPU: none was given to {_this_container(machine.container)}"
-    return "NVML works and lists no GPU: `dmesg | grep NVRM` says whether the driver gave one up"
+    return "NVML works and lists no GPU: `dmesg | grep NVRM` shows whether the driver gave one up"
 
 
 def _this_container(container: Container) -> str:
@@ -372,7 +372,7 @@ def _this_container(container: Container) -> str:
 
 
 def _library_absent(failure: NvmlFailure, machine: Machine) -> str:
-    if failure.code is None:  # pynvml itself could not be imported, and says so
+    if failure.code is None:  # pynvml itself could not be imported, and the words have it
         from gpudiag.installed import pip_command  # late, as in gputil/answer.py
 
         return f"{failure.words}; {pip_command('nvidia-ml-py')}"
@@ -396,7 +396,7 @@ def _driver_not_loaded(failure: NvmlFailure, machine: Machine) -> str:
     modules = machine.kernel_modules
     if not isinstance(modules, Missing) and "nouveau" in modules:
         return "nouveau drives the GPU in place of the NVIDIA driver: blacklist nouveau and reboot"
-    return "the NVIDIA kernel driver is not loaded: `sudo modprobe nvidia`; if that fails, `dmesg` says why"
+    return "the NVIDIA kernel driver is not loaded: `sudo modprobe nvidia`; if that fails, `dmesg` shows why"
 
 
 def _version_mismatch(failure: NvmlFailure, machine: Machine) -> str:
@@ -432,8 +432,8 @@ def _failed(failure: NvmlFailure, machine: Machine) -> str:
             failure.words.removeprefix(f"{CANNOT_LOAD}: ").replace("symbol: ", "symbol ").replace(": ", ", ")
         )
         return f"{CANNOT_LOAD} ({linker}): {_why_not_loaded(failure.words)}"
-    said = failure.words.replace(": ", ", ")  # behind the first colon begins what to do
-    words = f"nvmlInit failed ({said})"
+    reason = failure.words.replace(": ", ", ")  # behind the first colon begins what to do
+    words = f"nvmlInit failed ({reason})"
     if failure.code == _UNKNOWN_ERROR and machine.container is not None:
         return (
             f"{words}: restart the container; its devices were probably taken away, "

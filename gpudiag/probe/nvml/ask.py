@@ -45,10 +45,10 @@ REASON_OF_CODE = {
     30: NOT_SUPPORTED,  # reset type
 }
 
-# Not supported, function not found: the reason says all that NVML's words would.
+# Not supported, function not found: the reason has all that NVML's words would.
 _SELF_EXPLAINING = (3, 13)
 
-# What nvmlInit's code says about the source; states are words of model.SourceState.
+# The state of the source by nvmlInit's code; states are words of model.SourceState.
 STATE_OF_INIT_CODE = {
     4: "no_permission",
     9: "driver_not_loaded",
@@ -177,7 +177,7 @@ class Noted:
 class Ask:
     """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
 
-    `repeated`: the same questions are asked again and again, so that what happened in between can be told.
+    `repeated`: the same questions are asked again and again, so that what happened in between can be measured.
     """
 
     repeated = False

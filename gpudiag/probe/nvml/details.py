@@ -97,7 +97,7 @@ def _license(ask: Ask) -> str:
 
 
 def conclude_inforom(ask: Ask, sheet: DeviceSheet) -> None:
-    """Mark the InfoROM corrupted if any call said so, not only the one that validates it."""
+    """Mark the InfoROM corrupted if any call reported it, not only the one that validates it."""
     if sheet.inforom_corrupted or ask.noted.inforom_corrupted:
         sheet.values["inforom_valid"] = False
         sheet.missing.pop("inforom_valid", None)

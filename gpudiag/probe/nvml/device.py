@@ -119,7 +119,7 @@ def _asked_together(ask: Ask, count: int) -> dict[tuple[str, int], int]:
         values = list(
             ask.allowing(_ANY_CODE, "nvmlDeviceGetFieldValues", [*wanted.values(), *TRAFFIC_FIELDS])
         )
-    except Exception:  # noqa: BLE001 - a driver that refuses the batch answers the single questions, or says why not
+    except Exception:  # noqa: BLE001 - a driver that refuses the batch answers the single questions, or with the reason
         return {}
     ask.fields.update(zip(TRAFFIC_FIELDS, values[len(wanted) :], strict=True))
     found = {}
@@ -173,7 +173,7 @@ def _link_reason(error: Exception) -> tuple[str, str]:
 
 
 def add_recovery(ask: Ask, sheet: DeviceSheet) -> None:
-    """Add to each link what NVLink 5 says of it: recoveries that failed, and the bit error rate."""
+    """Add to each link what NVLink 5 reports of it: recoveries that failed, and the bit error rate."""
     links = sheet.values.get("nvlinks")
     if not links or sheet.values.get("architecture") in _BEFORE_NVLINK_5 or sheet.lost is not None:
         return
@@ -338,7 +338,7 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
             sheet.read(readings[0].name, _read_call, ask, question)
         else:
             sheet.read_together([one.name for one in readings], _read_members, ask, question, readings)
-    # Last: memory could not be read after it on one old driver, or so its users say.
+    # Last: memory could not be read after it on one old driver, by its users' reports.
     activity = activity_of(plan)
     if activity:
         read_activity(ask, sheet, activity)

@@ -106,7 +106,7 @@ def _cuda_version(number: int) -> str:
 
 
 def describe_failure(error: Exception) -> dict[str, Any]:
-    """The state of the source, NVML's words, and which library said them."""
+    """The state of the source, NVML's words, and the library that gave them."""
     state, code = state_of_init(error), code_of(error)
     words = str(error) if isinstance(error, ImportError) else reason_of(error)[1]
     if code == LIBRARY_NOT_FOUND:

@@ -240,5 +240,5 @@ def _process(process: Any, kind: str) -> dict[str, Any]:
 def _available(process: Any, member: str) -> int:
     value = getattr(process, member, None)
     if value is None or value in NOT_AVAILABLE:
-        raise Absent(NOT_SUPPORTED, "NVML does not say")
+        raise Absent(NOT_SUPPORTED, "NVML does not report it")
     return int(value)

@@ -61,7 +61,7 @@ class Row:
     def read_peers(self, rows: Sequence[Row]) -> list[dict[str, Any]] | None:
         """What lies between this GPU and each of the others; empty where it does not answer, or no other does.
 
-        None where this GPU was lost meanwhile: `document` then says so.
+        None where this GPU was lost during the calls, which `document` then reports.
         """
         others = [(row.index, place) for row in rows if row is not self and (place := row.place) is not None]
         if self._ask is None or self.lost or not others:

@@ -100,7 +100,7 @@ def _without_build(child: GuardedChild, python: str | None) -> TorchAnswer:
 
 
 def _last_line(child: GuardedChild) -> str:
-    """The last line of what the child said: of a traceback, the error itself."""
+    """The last line of the child's output: of a traceback, the error itself."""
     return child.detail.splitlines()[-1] if child.detail else str(child.ending)
 
 

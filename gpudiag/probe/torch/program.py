@@ -3,7 +3,7 @@
 `PYTHON program.py` writes JSON lines to file descriptor 3, as `guard.start_program` expects:
 
     ["absent", WORDS]          torch is not installed there
-    ["build", {...}]           model.TorchFacts, as far as the build tells it
+    ["build", {...}]           model.TorchFacts, as far as the build shows it
     ["counts", {...}]          how many GPUs torch counts, and whether CUDA initialises
     ["device", ORDINAL, {...}] one GPU as CUDA shows it, once a context was tried on it
     ["finished", SECONDS]
@@ -222,7 +222,7 @@ def _fork(torch: Any, question: str, descriptor: int) -> int:
 
 
 def _ask_afresh(question: str, descriptor: int) -> NoReturn:
-    """Become an interpreter that imports torch anew: this fork cannot use CUDA."""
+    """Become a new interpreter that imports torch: this fork cannot use CUDA."""
     os.set_inheritable(descriptor, True)
     os.execv(sys.executable, [sys.executable, __file__, question, str(descriptor)])  # noqa: S606 - itself
 

@@ -43,7 +43,7 @@ from gpudiag.linux.proc import children, is_stopped
 from gpudiag.model.job_run import Pulse, SignalSeen, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.probe.guard import GuardedChild
-from gpudiag.probe.job.own_run import (
+from gpudiag.probe.job.ranks_of_run import (
     ENDED,
     read_glance,
     read_glance_stance,

@@ -13,7 +13,7 @@ from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import escape_controls, mask_text
-from gpudiag.probe.job.own_run import OwnRank, OwnRanks
+from gpudiag.probe.job.ranks_of_run import OwnRank, OwnRanks
 from gpudiag.probe.pidfd import Pidfd
 from gpudiag.probe.pulse import PulseReader
 from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library

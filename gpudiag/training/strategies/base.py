@@ -61,7 +61,7 @@ class Setup:
 class Strategy(ABC):
     """A model under one strategy. This base class has whole parameters and gradients on every rank.
 
-    Tensors are named as in the plain model. Methods that say "of all ranks" must be called by all of them.
+    Tensors are named as in the plain model. Methods whose docstring has "of all ranks" must be called by all of them.
     """
 
     framework = "torch"
@@ -103,7 +103,7 @@ class Strategy(ABC):
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage that the engine says it runs; None for what has no stages."""
+        """The ZeRO stage that the engine reports; None for an engine without stages."""
         return None
 
     def zero_gradients(self) -> None:

@@ -43,7 +43,7 @@ def count_buckets(model: nn.Module) -> Reading[int]:
     """The number of gradient buckets of a wrapped model, once DDP has rebuilt them."""
     if not isinstance(model, DistributedDataParallel):
         return Missing(MissingReason.NOT_SUPPORTED, "it is not wrapped in DDP")
-    told: Any = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    sizes = str(told.get("rebuilt_bucket_sizes", ""))
+    logged: Any = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    sizes = str(logged.get("rebuilt_bucket_sizes", ""))
     counted = len([size for size in sizes.split(",") if size.strip()])
     return counted or Missing(MissingReason.NOT_SUPPORTED, "DDP does not report its buckets")

@@ -72,7 +72,7 @@ class ZeroStrategy(Strategy):
 
     @property
     def stage(self) -> int | None:
-        """The stage that the engine says it runs."""
+        """The stage that the engine reports."""
         return int(self._engine.zero_optimization_stage())
 
     def zero_gradients(self) -> None:

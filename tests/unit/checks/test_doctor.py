@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from gpudiag.checks.doctor.inputs import Sight
 from gpudiag.checks.doctor.report import FRAMEWORKS, NEEDS, judge_doctor
-from gpudiag.checks.doctor.sight import Sight
 from gpudiag.cli.commands import COMMANDS
 from gpudiag.model.device import SourceState, SourceStatus
 from gpudiag.model.doctor import (
@@ -138,7 +138,7 @@ def test_a_part_is_judged_by_what_was_seen(case: tuple[str, PartState, dict[str,
     report = examine(**seen)
     part = next(part for part in report.parts if part.name == name)
     assert part.state is state, part
-    assert part.says
+    assert part.seen
     if state is PartState.BROKEN:
         assert report.outcome is Outcome.ERROR
     if state in (PartState.ABSENT, PartState.LIMITED):
@@ -207,4 +207,4 @@ def test_text_has_what_to_mend_first_and_a_command_for_it() -> None:
     assert lines[-1].startswith("Next: gpudiag")
     for part in report.parts:
         assert part.name in text
-        assert part.says in " ".join(render_doctor(report, Style(verbose=True)).split())
+        assert part.seen in " ".join(render_doctor(report, Style(verbose=True)).split())

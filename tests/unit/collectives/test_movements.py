@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpudiag.checks.ranks.movements import describe_movement, find_movements
+from gpudiag.checks.ranks.rising_counters import describe_movement, find_movements
 from gpudiag.model.device import NvLink, ThrottleSeconds
 from gpudiag.model.evidence import DeviceSubject, HostSubject
 from gpudiag.model.measure import HostCounters, Movement

@@ -20,7 +20,7 @@ from tools.confirm_on_gpu.__main__ import confirm, main, plan_line
 from tools.confirm_on_gpu.plan import LIMIT_SECONDS, LOOK, STEPS, chosen_steps
 from tools.confirm_on_gpu.report import Confirmation
 from tools.confirm_on_gpu.run import REPOSITORY, Run, _grouped
-from tools.confirm_on_gpu.step import Need, Output, Step, Told
+from tools.confirm_on_gpu.step import Need, Output, Step, StepResult
 from tools.write_schemas import schema_path, schema_text
 
 MACHINE = {
@@ -40,8 +40,8 @@ def prints(document: object) -> tuple[str, ...]:
     return python(f"print({json.dumps(document)!r})")
 
 
-def read_word(output: Output, snapshot: object) -> Told:
-    return Told(Outcome.PASS, json.loads(output.text())["word"])
+def read_word(output: Output, snapshot: object) -> StepResult:
+    return StepResult(Outcome.PASS, json.loads(output.text())["word"])
 
 
 def a_step(name: str, code: str = 'print(\'{"word": "well"}\')', **changes) -> Step:
@@ -79,7 +79,7 @@ def test_a_step_that_fails_crashes_or_cannot_start_costs_only_itself(tmp_path):
         a_step("crash", "import sys; sys.exit('the driver is in pieces')"),
         a_step("garbage", "print('{')"),
         a_step("absent", command=("/no/such/program",)),
-        a_step("fails", read=lambda output, snapshot: Told(Outcome.FAIL, "not as it should be")),
+        a_step("fails", read=lambda output, snapshot: StepResult(Outcome.FAIL, "not as it should be")),
         a_step("last"),
     )
     assert status == 1
@@ -121,7 +121,7 @@ def test_a_step_that_is_cut_says_how_much_it_had_done(tmp_path):
         "file.close()\n"
         "time.sleep(600)\n"
     )
-    row = {"kind": "fifo", "right": True, "said": "fail: rank 1", "seconds": 2.5, "steps": [20, 20]}
+    row = {"kind": "fifo", "right": True, "answer": "fail: rank 1", "seconds": 2.5, "steps": [20, 20]}
     lines = f"import json, time\nprint(json.dumps({row!r}), flush=True)\nprint('{{\"ki', flush=True)\ntime.sleep(600)"
     status, seen = run_steps(
         tmp_path / "r",
@@ -132,7 +132,7 @@ def test_a_step_that_is_cut_says_how_much_it_had_done(tmp_path):
     assert status == 1
     assert "it had done 12 of 30 results after 41 s, in stage measure" in seen["cut"]["sentence"]
     assert "until then: 1 of 1 right" in seen["lines"]["sentence"]
-    assert "it said nothing" in seen["neither"]["sentence"]
+    assert "it printed nothing" in seen["neither"]["sentence"]
     assert {one["outcome"] for name, one in seen.items() if name != "machine"} == {"fail"}
     report = json.loads((tmp_path / "r" / "report.json").read_text())
     assert [one["kind"] for one in report["hangs"]] == ["fifo"]

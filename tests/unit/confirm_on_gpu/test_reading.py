@@ -142,7 +142,7 @@ def test_a_sampler_that_costs_too_much_or_is_slow_is_a_warning(output_of, share,
 
 
 def a_job(kind: str, right: bool | None) -> dict:
-    return {"kind": kind, "right": right, "said": f"said of {kind}", "seconds": 2.0, "steps": [20, 20]}
+    return {"kind": kind, "right": right, "answer": f"answer of {kind}", "seconds": 2.0, "steps": [20, 20]}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 from io import BytesIO
 
 from gpudiag.explain.answer import explain_logs, open_log
-from gpudiag.explain.places import read_place, without_previous
+from gpudiag.explain.log_paths import parse_log_path, without_previous
 from gpudiag.explain.recipe import explain_text
 from gpudiag.model.explanation import VerdictKind
 from gpudiag.reference.failures import failures
@@ -109,7 +109,7 @@ def test_a_failure_that_is_only_a_symptom_is_about_others_than_the_gpu_that_show
     )
 )
 def test_a_path_that_names_a_rank_names_it(path):
-    assert read_place(f"/logs/{path}").rank == 3
+    assert parse_log_path(f"/logs/{path}").rank == 3
 
 
 @walk(
@@ -133,7 +133,7 @@ def test_a_path_that_names_a_rank_names_it(path):
     ]
 )
 def test_a_path_that_names_the_rank_of_a_node_or_within_a_group_names_no_rank_of_the_job(path):
-    assert read_place(f"/logs/{path}").rank is None
+    assert parse_log_path(f"/logs/{path}").rank is None
 
 
 OF_MACHINES = [

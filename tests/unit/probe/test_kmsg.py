@@ -10,7 +10,7 @@ from gpudiag.model.device import SourceState
 from gpudiag.model.kernel_log import KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.kernel_log import read as kmsg
-from gpudiag.probe.kernel_log.places import Journal, Ring
+from gpudiag.probe.kernel_log.log_sources import Journal, Ring
 from gpudiag.probe.kernel_log.read import finish_kernel_log, stream_kernel_log
 
 PATIENT_SECONDS = 60.0  # a busy machine is slow; what is found is asserted, not how fast

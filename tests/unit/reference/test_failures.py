@@ -81,7 +81,7 @@ def test_known_parts_are_found_in_expressions():
 @walk(failures().values(), lambda failure: failure.id)
 def test_an_entry_is_whole(failure):
     assert failure.cause.endswith(".")
-    assert failure.mend
+    assert failure.remedy
     assert failure.source
     assert failure.program
     # A failure follows other failures of the list, or an Xid.

@@ -64,7 +64,7 @@ def test_skipped_checks_are_one_line_and_what_could_not_look_comes_after_the_fin
     text = lines(SICK)
     assert text[-3:-1] == [
         "1 without a result: torch did not answer by the deadline (torch.build)",
-        "2 checks were skipped: --verbose says why.",
+        "2 checks were skipped: --verbose shows why.",
     ]
     assert not any("no ECC" in line for line in text)
 

@@ -15,7 +15,7 @@ from gpudiag.model.evidence import RankSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job import Job, JobVerdict, Place
 from gpudiag.model.job_run import Glance, StepTime
-from gpudiag.probe.job.own_run import OwnRank, OwnRanks
+from gpudiag.probe.job.ranks_of_run import OwnRank, OwnRanks
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.members import Members
 from gpudiag.runs.job_run.stalls import Stalls

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.planted.planting import flip
-from gpudiag.training.parts import find_flipped_ranks, is_flipped
+from gpudiag.training.gradient_diagnosis import find_flipped_ranks, is_flipped
 
 RANKS = (2, 3, 4, 8)
 FRACTION = 23  # bits of a float32 below its exponent

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpudiag.model.training import StepParts
-from gpudiag.training.parts import PartsFinder, Tensors
+from gpudiag.training.gradient_diagnosis import PartsFinder, Tensors
 
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.01
 SHAPES = {"0.weight": (8, 6), "0.bias": (8,), "1.weight": (3, 8), "1.bias": (3,)}

@@ -278,4 +278,4 @@ def test_a_known_exception_says_what_it_means_and_how_it_is_mended():
     (finding,) = judge_script(script, host="a1", finished=False)
     (meaning,) = [fact for fact in finding.evidence if fact.name == "meaning"]
     known = failures()[meaning.source.removeprefix("gpudiag explain ")]
-    assert (finding.remedy, finding.owner) == (known.mend, known.owner)
+    assert (finding.remedy, finding.owner) == (known.remedy, known.owner)

@@ -58,7 +58,7 @@ _ANSWERS = {
     "no route": "no route",
     "no address": "the name has no address there",
 }
-# The same of an address of which no rank has said that it listens there.
+# The same for an address at which no rank is known to listen.
 _ANSWERS_OF_AN_ADDRESS = {
     "silent": "no answer",
     "refused": "refused",

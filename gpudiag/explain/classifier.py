@@ -71,7 +71,7 @@ class _Index:
 
 
 class Classifier:
-    """Tells what lines may show, and remembers the words that it has seen."""
+    """Finds what a line may show, and caches the words that it has seen."""
 
     def __init__(self) -> None:
         self._index = _index()
@@ -178,7 +178,7 @@ def _keys(parts: Iterable[bytes]) -> frozenset[bytes]:
 
 
 def _rarest_key(part: bytes) -> bytes | None:
-    """Four letters of one word in it that are rarest in other text; None where no word has so many."""
+    """The rarest 4-gram within one word; None if every word is shorter."""
     grams = [part[place : place + _GRAM] for place in range(len(part) - _GRAM + 1)]
     within = [gram for gram in grams if len(gram.split()) == 1 and gram == gram.strip()]
     return min(within, key=lambda gram: sum(letter in _FREQUENT for letter in gram), default=None)

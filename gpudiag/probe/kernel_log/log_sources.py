@@ -18,7 +18,7 @@ from typing import IO, Protocol
 
 from gpudiag.compat import parse_iso_time
 from gpudiag.linux.child import die_with_parent
-from gpudiag.probe.kernel_log.lines import tells_of_restart
+from gpudiag.probe.kernel_log.lines import reports_restart
 
 MAX_BYTES = 64 * 1024**2  # of one place; about 500,000 lines
 MAX_RECORDS = 1_000_000  # of /dev/kmsg, which may be written while it is read
@@ -45,8 +45,8 @@ _STAMP = (
 _KERNEL_TAG = rb"\s*\S+\s+(?:\w+\.\w+\s+)?kernel(?:\[\d+\])?(?::| - - -)\s*(?:\[\s*\d+\.\d+\](?:\[\s*[TC]\d+\])?\s*)?(?P<text>.*)"
 _ANY_LINE = re.compile(_STAMP)
 _KERNEL_LINE = re.compile(_STAMP + _KERNEL_TAG)
-# What somebody wrote into /dev/kmsg to tell of a reset: a syslog daemon takes the word before the colon for its program.
-_TOLD_LINE = re.compile(_STAMP + rb"\s*\S+\s+gpudiag(?:\[\d+\])?: (?P<text>.* reset\b.*)")
+# A reset reported by a user through /dev/kmsg: a syslog daemon takes the word before the colon for its program.
+_REPORTED_LINE = re.compile(_STAMP + rb"\s*\S+\s+gpudiag(?:\[\d+\])?: (?P<text>.* reset\b.*)")
 
 
 class Place(Protocol):
@@ -134,8 +134,8 @@ class _Tagged:
         match = _KERNEL_LINE.match(line)
         if match is not None:
             return self._seconds(match), match["text"]
-        told = _TOLD_LINE.match(line)
-        return None if told is None else (self._seconds(told), b"gpudiag: " + told["text"])
+        reported = _REPORTED_LINE.match(line)
+        return None if reported is None else (self._seconds(reported), b"gpudiag: " + reported["text"])
 
     def stamp(self, line: bytes) -> float | None:
         """The time of any program's line, in seconds since 1970."""
@@ -186,9 +186,9 @@ class Syslog(_Tagged):
         self.complete = False
 
     def parse(self, line: bytes) -> tuple[float, bytes] | None:
-        """Time and text of the kernel's own line; None for other programs, and for a line that tells of a restart."""
+        """Time and text of the kernel's own line; None for other programs, and for a line that reports a restart."""
         parsed = super().parse(line)
-        restarts = parsed is not None and tells_of_restart(parsed[1].decode(errors="replace"))
+        restarts = parsed is not None and reports_restart(parsed[1].decode(errors="replace"))
         return None if restarts else parsed
 
     def chunks(self) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Which counters rose during a run: the likely cause of what went wrong meanwhile."""
+"""Which counters rose during a run: the likely cause of what went wrong in it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace

@@ -5,8 +5,8 @@ import re
 import subprocess
 import sys
 
+from gpudiag.explain.classifier import ERROR_MARK, RAISED_MARK, Classifier, shape_of
 from gpudiag.explain.launcher_lines import LAUNCHER_LINES, LAUNCHER_MARK
-from gpudiag.explain.shapes import ERROR_MARK, RAISED_MARK, Classifier, shape_of
 from gpudiag.reference.failures import failures
 from tests.corpus.explained import texts
 from tests.corpus.jobs_explained import job_cases, recorded_cases

@@ -1,7 +1,7 @@
-"""What `gpudiag run` said of a job: its lines amid the job's own in a log, or its verdict, a JSON document.
+"""What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict, a JSON document.
 
-It watched the job while it ran, so its word is the answer where the logs alone name no cause; a cause that they name beside it is
-told as well.
+It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that they name is
+reported beside it.
 """
 
 import json
@@ -30,7 +30,7 @@ _OWN_CAUSE = frozenset((VerdictKind.MACHINE_FAILED, VerdictKind.LINK_FAILED, Ver
 
 
 @dataclass(slots=True)
-class RunWord:
+class RunReport:
     """One sentence of `gpudiag run`: STALL while the job stood still, FAIL and the like at its end."""
 
     outcome: str
@@ -47,12 +47,12 @@ class RunWord:
         return int(found[1]) if found else None
 
 
-class RunWords:
-    """Collects what `gpudiag run` said in the logs that it watches."""
+class RunReports:
+    """Collects the reports of `gpudiag run` in the logs that it watches."""
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
-        self.said: list[RunWord] = []
+        """No reports yet."""
+        self.reports: list[RunReport] = []
         self._part = ""  # what the next indented line goes on with
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -66,7 +66,7 @@ class RunWords:
             yield number, b"" if self._add(log, number, text) else raw
 
     def read_document(self, log: str, data: bytes) -> bool:
-        """Keep what a verdict says; whether it was one."""
+        """Whether the data are a verdict, which is then kept."""
         if not is_run_verdict(data):
             return False
         try:
@@ -75,42 +75,42 @@ class RunWords:
             first = (
                 findings[0] if findings else {"message": document["headline"], "outcome": document["outcome"]}
             )
-            word = RunWord(
+            word = RunReport(
                 str(first["outcome"]).upper(), _shown(first["message"]), log, 1,
                 _shown(first.get("remedy", "")), str(first.get("code", "")),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
-        self.said.append(word)
+        self.reports.append(word)
         return True
 
     def _add(self, log: str, number: int, text: str) -> bool:
         head = _HEAD.match(text)
         if head is not None:
-            self.said.append(RunWord(head[1], head[2], log, number))
+            self.reports.append(RunReport(head[1], head[2], log, number))
             self._part = "sentence"
-        elif not self.said or not text.startswith("  ") or self.said[-1].log != log:
+        elif not self.reports or not text.startswith("  ") or self.reports[-1].log != log:
             return False
         elif _DETAIL.match(text[2:]):
             self._part = "remedy" if text.startswith("  do: ") else ""
             if self._part:
-                self.said[-1].remedy = text[6:]
+                self.reports[-1].remedy = text[6:]
         elif self._part == "sentence":
-            self.said[-1].sentence = f"{self.said[-1].sentence} {text.strip()}"[:_MOST_CHARACTERS]
+            self.reports[-1].sentence = f"{self.reports[-1].sentence} {text.strip()}"[:_MOST_CHARACTERS]
         elif self._part == "remedy":
-            self.said[-1].remedy = f"{self.said[-1].remedy} {text.strip()}"[:_MOST_CHARACTERS]
+            self.reports[-1].remedy = f"{self.reports[-1].remedy} {text.strip()}"[:_MOST_CHARACTERS]
         return True
 
-    def last(self) -> RunWord | None:
+    def last(self) -> RunReport | None:
         """The last word that names a fault, with its code taken off; None without one.
 
-        What is said at the end stands above the stalls before it, and several findings stand worst first.
+        The report at the end counts before the stalls, and of several findings the worst stands first.
         """
-        ends = [place for place, one in enumerate(self.said) if one.outcome != "STALL"]
-        faults = [one for one in self.said if one.outcome in _FAILED or one.outcome == "WARN"]
+        ends = [place for place, one in enumerate(self.reports) if one.outcome != "STALL"]
+        faults = [one for one in self.reports if one.outcome in _FAILED or one.outcome == "WARN"]
         if not faults:
             return None
-        final = [one for one in self.said[ends[0] :] if one.outcome != "PASS"] if ends else []
+        final = [one for one in self.reports[ends[0] :] if one.outcome != "PASS"] if ends else []
         failed = [one for one in (final or faults) if one.outcome in _FAILED]
         return _without_code(next(iter(failed or final), faults[-1]))
 
@@ -120,22 +120,22 @@ def is_run_verdict(head: bytes) -> bool:
     return _SCHEMA.match(head) is not None
 
 
-def with_run_words(verdict: Verdict, words: RunWords) -> Verdict:
-    """The verdict by the logs, with what `gpudiag run` said: as the answer, or as one more thing that says so."""
+def with_run_reports(verdict: Verdict, words: RunReports) -> Verdict:
+    """The verdict by the logs, with the report of `gpudiag run`: as the answer, or as further evidence."""
     word = words.last()
     if word is None:
         return verdict
-    said = f"`gpudiag run` watched the job: {word.sentence}"
+    report = f"`gpudiag run` watched the job: {word.sentence}"
     kind = _kind_of(word)
     alike = verdict.kind is VerdictKind.RANK_FAILED and (word.rank is None or word.rank in verdict.ranks)
     if verdict.kind in _OWN_CAUSE or (alike and kind is VerdictKind.RANK_FAILED):
-        return replace(verdict, evidence=(*verdict.evidence, said))
+        return replace(verdict, evidence=(*verdict.evidence, report))
     if word.outcome == "WARN" and verdict.kind not in (
         VerdictKind.NOTHING,
         VerdictKind.ONLY_ECHOES,
         VerdictKind.STOPPED,
     ):
-        return replace(verdict, evidence=(*verdict.evidence, said))
+        return replace(verdict, evidence=(*verdict.evidence, report))
     names_other = verdict.kind in (
         VerdictKind.RANK_FAILED,
         VerdictKind.RANK_MISSING,
@@ -147,7 +147,7 @@ def with_run_words(verdict: Verdict, words: RunWords) -> Verdict:
         ranks=() if word.rank is None else (word.rank,),
         log=word.log,
         line=word.line,
-        cause="`gpudiag run` watched the job and says so.",
+        cause="`gpudiag run` watched the job and reported it.",
         remedy=word.remedy,
         evidence=(f"The logs alone: {verdict.sentence}",) if names_other else (),
         driver_errors=verdict.driver_errors,
@@ -155,7 +155,7 @@ def with_run_words(verdict: Verdict, words: RunWords) -> Verdict:
     )
 
 
-def _kind_of(word: RunWord) -> VerdictKind:
+def _kind_of(word: RunReport) -> VerdictKind:
     if word.outcome == "STALL" or word.code in ("job.stalled", "job.rank_left", "job.paused"):
         return VerdictKind.RANK_MISSING
     if (
@@ -169,7 +169,7 @@ def _kind_of(word: RunWord) -> VerdictKind:
     return VerdictKind.RANK_FAILED if word.outcome == "FAIL" else VerdictKind.NOTHING
 
 
-def _without_code(word: RunWord) -> RunWord:
+def _without_code(word: RunReport) -> RunReport:
     code = _CODE.search(f"{word.sentence}{word.remedy}")
     return replace(
         word,

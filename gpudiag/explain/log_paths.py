@@ -1,4 +1,4 @@
-"""What the path of a log says: of which rank, host and attempt it is."""
+"""Reads the path of a log: which rank, host and attempt it is of."""
 
 import re
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ _NUMBER_AT_END = re.compile(r"-(\d+)(?:-[a-z0-9]{5})?$")
 
 
 @dataclass(frozen=True, slots=True)
-class LogPlace:
-    """Of which rank, host and attempt a log is, as far as its path says."""
+class LogPath:
+    """The rank, host and attempt of a log, as far as its path shows them."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -44,8 +44,8 @@ class LogPlace:
 
 
 @lru_cache(maxsize=4096)
-def read_place(name: str, shared: int = 0) -> LogPlace:
-    """What a path says; the parts nearest to the file's name go before.
+def parse_log_path(name: str, shared: int = 0) -> LogPath:
+    """What a path shows; the parts nearest to the file's name take precedence.
 
     Its first `shared` characters are those of every log's path: no host's name is guessed from them.
     """
@@ -74,10 +74,10 @@ def read_place(name: str, shared: int = 0) -> LogPlace:
         below = parts[attempt + 1] if attempt + 1 < len(parts) - 1 else ""
         local = int(below) if below.isdecimal() else local
         number = _ATTEMPT.match(parts[attempt])
-        return LogPlace(
+        return LogPath(
             rank, local, node, int(number[1]) if number else None, pod, host, "/".join(parts[:attempt])
         )
-    return LogPlace(rank, local, node, None, pod, host, "/".join(parts[:-1]))
+    return LogPath(rank, local, node, None, pod, host, "/".join(parts[:-1]))
 
 
 def without_previous(name: str) -> str:

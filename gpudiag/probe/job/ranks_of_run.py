@@ -28,13 +28,13 @@ Emit = Callable[[Any], None]
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _TEXT_CHARACTERS = 160
 _DRIVERS = ("/libcuda.so", "/libamdhip64.so")
-ENDED = "the process has ended"  # as py_spy.py says it
+ENDED = "the process has ended"  # as in py_spy.py
 _GLANCE_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRank:
-    """A rank of the job: its process, what a launcher told it, and where it leaves an exception."""
+    """A rank of the job: its process, the rank that a launcher gave it, and where it leaves an exception."""
 
     pid: int
     rank: int | None
@@ -44,7 +44,7 @@ class OwnRank:
 
 @dataclass(frozen=True, slots=True)
 class OwnRanks:
-    """The ranks that are on this machine now; `expected` is how many there should be, where a launcher says so."""
+    """The ranks that are on this machine now; `expected` is how many there should be, where a launcher sets it."""
 
     ranks: tuple[OwnRank, ...]
     world_size: int | None
@@ -54,7 +54,9 @@ class OwnRanks:
 
 def start_ranks(command_pid: int, variable: str, run_id: str, *, families: bool) -> GuardedChild:
     """A child that lists the ranks whose environment has the run's id; with `families` those that have no rank, too."""
-    return start_guarded("gpudiag.probe.job.own_run:stream_ranks", command_pid, variable, run_id, families)
+    return start_guarded(
+        "gpudiag.probe.job.ranks_of_run:stream_ranks", command_pid, variable, run_id, families
+    )
 
 
 def read_ranks(child: GuardedChild) -> OwnRanks | None:
@@ -85,7 +87,7 @@ def stream_ranks(emit: Emit, command_pid: int, variable: str, run_id: str, famil
     for job in find_launched_jobs(processes):
         own = [one for one in job.ranks if _has(one.process, variable, run_id)]
         if own:
-            emit(("ranks", [_told(one.process, one.rank) for one in own], _size(job), _expected(job), None))
+            emit(("ranks", [_row_of(one.process, one.rank) for one in own], _size(job), _expected(job), None))
             return
     if families and command_pid in processes:
         stream_looks(emit, command_pid, None, 0, 0.0)
@@ -102,7 +104,7 @@ def _has(process: Process, variable: str, run_id: str) -> bool:
     return (process.environment or {}).get(variable) == run_id
 
 
-def _told(process: Process, rank: Any) -> list[Any]:
+def _row_of(process: Process, rank: Any) -> list[Any]:
     environment: Mapping[str, str] = process.environment or {}
     return [process.pid, None if isinstance(rank, Missing) else rank, environment.get(_ERROR_FILE, "")]
 
@@ -117,7 +119,7 @@ def _expected(job: FoundJob) -> int | None:
 
 def start_glance(pid: int) -> GuardedChild:
     """A child that reads where the main thread of a process is."""
-    return start_guarded("gpudiag.probe.job.own_run:stream_glance", pid)
+    return start_guarded("gpudiag.probe.job.ranks_of_run:stream_glance", pid)
 
 
 def stream_glance(emit: Emit, pid: int) -> None:

@@ -48,14 +48,14 @@ class Group:
 
 
 def is_weak_word(event: Event) -> bool:
-    """Whether an event only says that a rank was ended, and not why: a signal from outside, an exit status."""
+    """Whether an event only reports that a rank was ended, and not why: a signal from outside, an exit status."""
     return (event.standing is Standing.OUTSIDE and event.quality > 0) or (
         event.standing is Standing.ENDED and event.quality > 1
     )
 
 
 def beats(waited: Waited, root: Group, events: list[Event]) -> bool:
-    """Whether those that were waited for say more than a signal, or than a launcher's word that a rank has ended."""
+    """Whether those that were waited for explain more than a signal does, or a launcher's report that a rank has ended."""
     if root.first.standing is Standing.ENDED:
         return waited.kind in NEVER_MET
     if not (waited.ranks or waited.hosts):
@@ -106,12 +106,12 @@ def choose(candidates: list[Event]) -> Group | None:
     groups: dict[str, list[Event]] = defaultdict(list)
     outside = [event for event in candidates if event.standing is Standing.OUTSIDE]
     killed = sum(event.topic == "rank.killed" for event in candidates)
-    told_why = any(event.quality == 0 for event in outside) or (
+    has_reason = any(event.quality == 0 for event in outside) or (
         bool(outside) and 1 < killed >= len(candidates) - len(outside)
     )
     for event in candidates:
         if not (
-            told_why and event.topic == "rank.killed"
+            has_reason and event.topic == "rank.killed"
         ):  # a scheduler ends by SIGKILL what does not end by itself
             groups[event.shape].append(event)
     if not groups:
@@ -131,7 +131,7 @@ def choose(candidates: list[Event]) -> Group | None:
 
 
 def _reach(event: Event, found: list[Group]) -> timedelta:
-    """How much later than the earliest an event may be told and still have come first."""
+    """How much later than the earliest an event may be logged and still have come first."""
     first = min((group.first for group in found if group.first.at), key=order_of)
     if event.standing is Standing.OUTSIDE:
         return _GUESSED if first.standing is Standing.OUTSIDE else timedelta(seconds=1)
@@ -149,7 +149,9 @@ def _reach(event: Event, found: list[Group]) -> timedelta:
 def _weight(group: Group, found: list[Group]) -> tuple[object, ...]:
     event = group.first
     is_own_end = event.standing is Standing.ENDED and event.quality == 0 and event.code != ABORT
-    standing = Standing.CAUSE if is_own_end else event.standing  # who aborts says why before
+    standing = (
+        Standing.CAUSE if is_own_end else event.standing
+    )  # a process that aborts logs the reason before
     late = event.standing is Standing.LINK and len(found) > 1
     follows = failures()[event.topic].follows if event.topic in failures() else ()
     others = {other.first.topic for other in found if other is not group}

@@ -86,7 +86,7 @@ class Call:
 
 
 def find_awaited(call: Call) -> Awaited | None:
-    """What the call waits for; None where that says nothing, as of a sleep.
+    """What the call waits for; None where the call does not show it, as of a sleep.
 
     Raises:
         OSError: the process is gone, or may not be read.

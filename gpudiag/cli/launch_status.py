@@ -39,7 +39,7 @@ def share_report(
     ranks are on this machine, and where rank 0 accepts no report. Into the file of `wanted` rank 0 writes the
     document of all machines too; with a `quorum` the status is PASS where so many machines pass.
     """
-    if launch.tells:
+    if launch.is_reporter:
         status = _print_all(launch, report, own, render, wanted, quorum=quorum)
         launch.announce(status)
         return status
