@@ -178,6 +178,7 @@ def _text(file: IO[bytes]) -> str:
 def _keeper_of(_pid: int) -> socket.socket:
     """The connection to this process's own process with the modules, which ends with it; a fork needs another."""
     connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.pathsep.join(filter(None, (IMPORT_PATH, os.environ.get("PYTHONPATH"))))
     room = " " * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
     with theirs:
         process = subprocess.Popen(
