@@ -270,7 +270,9 @@ class Machine:
     def start(self) -> None:
         """Start its service, at the address that it had if it had one."""
         port = "0" if self.served is None else self.address.rpartition(":")[2]
-        self.served = self._stack.enter_context(serving(self.session, self.folder / "state", "--port", port))
+        self.served = self._stack.enter_context(
+            serving(self.session, self.folder / "state", "--port", port, as_shipped=True)
+        )
 
     def stop(self) -> None:
         """Stop its service as systemd does."""

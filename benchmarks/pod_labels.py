@@ -40,7 +40,9 @@ def main() -> None:
         measure_asking(kubelet)
         with (
             machine("h100x8+busy:0") as session,
-            serving(session, Path(folder) / "state", "--kubelet-socket", str(kubelet.socket)) as service,
+            serving(
+                session, Path(folder) / "state", "--kubelet-socket", str(kubelet.socket), as_shipped=True
+            ) as service,
         ):
             service.wait_for_data()
             count_series(kubelet, service)

@@ -115,7 +115,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         services = [
-            stack.enter_context(serving(stack.enter_context(machine(spec)), folder / str(number)))
+            stack.enter_context(
+                serving(stack.enter_context(machine(spec)), folder / str(number), as_shipped=True)
+            )
             for number, spec in enumerate(_MACHINES)
         ]
         for service in services:

@@ -68,12 +68,12 @@ def measure_limits(seconds: float, only: list[str]) -> None:
     print(f"{'load':>5}  {'what':44} {'aim':22} measured")
     with machine(_SCENARIO) as session, tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
-        with serving(session, state) as service:
+        with serving(session, state, as_shipped=True) as service:
             service.wait_for_data()
             uuids = [device["uuid"] for device in service.live()["devices"]]
         (readings,) = state.glob("service-simulated/*/readings")
         fill_day(readings, uuids)
-        with serving(session, state) as service:
+        with serving(session, state, as_shipped=True) as service:
             resource.prlimit(service.process.pid, resource.RLIMIT_DATA, (_LIMIT_BYTES, _LIMIT_BYTES))
             service.wait_for_data()
             for name in only:

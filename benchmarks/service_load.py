@@ -57,7 +57,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8 * options.clients)), hard))
     short = min(options.seconds, 20.0)
     with machine(options.scenario) as session, tempfile.TemporaryDirectory() as folder:
-        with serving(session, Path(folder)) as service:
+        with serving(session, Path(folder), as_shipped=True) as service:
             service.wait_for_data()
             time.sleep(_SETTLE_SECONDS)
             idle = measure_idle(service, options.seconds)

@@ -47,7 +47,8 @@ _READ_AT_START = (
 
 def starts_alike(environment: Mapping[str, str]) -> bool:
     """Whether an interpreter that starts with this environment is like the one that is running already."""
-    if environment.get("PYTHONPATH", IMPORT_PATH) not in (IMPORT_PATH, str(REPOSITORY)):
+    outside = os.environ.get("PYTHONPATH")
+    if environment.get("PYTHONPATH", outside) not in (outside, IMPORT_PATH, str(REPOSITORY)):
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith("PYTHON")} - {"PYTHONPATH"}
     return all(environment.get(name) == os.environ.get(name) for name in (*names, *_READ_AT_START))
@@ -177,11 +178,12 @@ def _text(file: IO[bytes]) -> str:
 def _keeper_of(_pid: int) -> socket.socket:
     """The connection to this process's own process with the modules, which ends with it; a fork needs another."""
     connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.pathsep.join(filter(None, (IMPORT_PATH, os.environ.get("PYTHONPATH"))))
     room = " " * _ROOM_BYTES  # overwritten by each command: /proc shows what lies there
     with theirs:
         process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), room],
-            env={**os.environ, "PYTHONPATH": IMPORT_PATH, _ROOM_VARIABLE: room},
+            env={**os.environ, "PYTHONPATH": path, _ROOM_VARIABLE: room},
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -56,8 +56,10 @@ def finding_kinds() -> tuple[FindingKind, ...]:
 
 def name_reporters(kind: FindingKind) -> str:
     """The checks and commands that may report a code, in one text: `the check gpu.lost; gpudiag merge`."""
-    checks = [check.name for check in BUILTIN if kind in check.reports]
-    commands = [f"gpudiag {name}" for name, kinds in COMMAND_FINDINGS.items() if kind in kinds]
+    checks = [check.name for check in BUILTIN if any(one is kind for one in check.reports)]
+    commands = [
+        f"gpudiag {name}" for name, kinds in COMMAND_FINDINGS.items() if any(one is kind for one in kinds)
+    ]
     of_checks = [f"the check{'s' * (len(checks) > 1)} {', '.join(checks)}"] if checks else []
     return "; ".join([*of_checks, *([", ".join(commands)] if commands else [])])
 

@@ -1,6 +1,7 @@
 """One topic explained: a finding code, a check, an Xid, an SXid or a known failure."""
 
 from dataclasses import replace
+from functools import cache
 
 from gpudiag.checks import BUILTIN
 from gpudiag.checks.catalogue import describe_limits, finding_kinds, name_reporters
@@ -33,6 +34,7 @@ _CLASSES = {
 _NETWORK_UNIT_XID = 149  # the NVLink 5 error whose subcode names the place to look at
 
 
+@cache
 def known_topics() -> dict[str, Explanation]:
     """Every finding code, every check and every rule of the linter by its name; where two are one word, the code."""
     checks = {check.name: _explain_check(check) for check in BUILTIN}

@@ -82,15 +82,24 @@ def machine(spec: str = "h100x8+busy:0") -> Iterator[Session]:
 
 @contextlib.contextmanager
 def serving(
-    session: Session, state: Path, *options: str, ends: bool = True, descriptors: int | None = None
+    session: Session,
+    state: Path,
+    *options: str,
+    ends: bool = True,
+    descriptors: int | None = None,
+    as_shipped: bool = False,
 ) -> Iterator[Served]:
-    """A service on that machine, with so many descriptors; at the end it is asked to stop, and must."""
+    """A service on that machine, with so many descriptors; at the end it is asked to stop, and must.
+
+    `as_shipped`: started as a user starts it, with its own pauses; what is measured of it is true of no other.
+    """
     log = state / f"serve-{time.monotonic_ns()}.log"
     state.mkdir(parents=True, exist_ok=True)
     environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state), "PYTHONPATH": IMPORT_PATH}
     with log.open("wb") as output, open(os.devnull) as nothing:
-        words = ("-c", PROGRAM, "serve", "--port", "0", *options)
-        start = start_python if descriptors is None else start_cold
+        start = start_python if descriptors is None and not as_shipped else start_cold
+        program = ("-m", "gpudiag") if as_shipped else ("-c", PROGRAM)
+        words = (*program, "serve", "--port", "0", *options)
         process = start(words, environment, nothing.fileno(), output.fileno(), output.fileno())
     if descriptors is not None:  # before it asks how many it has: its modules take longer to load
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))

@@ -75,6 +75,7 @@ def attacked(service: Served, first: bytes, block: bytes, clients: int = CLIENTS
         assert not thread.is_alive()
 
 
+@pytest.mark.sliced
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_is_sent_without_end_takes_no_memory_and_nobody_else_waits(served, what):
     before, most = resident_bytes(served.process.pid), 0

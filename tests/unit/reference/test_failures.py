@@ -90,7 +90,7 @@ def test_an_entry_is_whole(failure):
     )
 
 
-@pytest.mark.parametrize("kind", finding_kinds(), ids=lambda kind: kind.code)
+@walk(finding_kinds(), lambda kind: kind.code)
 def test_every_code_is_explained_whole(kind):
     explanation = known_topics()[kind.code]
     assert explanation.meaning
