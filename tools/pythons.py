@@ -29,7 +29,18 @@ TOOLS = (
 TESTS = (
     *(
         f"tests/unit/{name}"
-        for name in ("checks", "explain", "lint", "measured", "model", "probe", "reference", "render", "runs", "sampler")
+        for name in (
+            "checks",
+            "explain",
+            "lint",
+            "measured",
+            "model",
+            "probe",
+            "reference",
+            "render",
+            "runs",
+            "sampler",
+        )
     ),
     "tests/unit/test_compat.py",
     "tests/unit/test_installed.py",
