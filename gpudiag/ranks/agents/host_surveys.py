@@ -127,7 +127,7 @@ class HostSurveys:
         while time.monotonic() < deadline and (
             (own_rank in targets and not own) or any(self._is_awaited(rank) for rank in asked)
         ):
-            self._remote.poll()
+            self._remote.receive()
             now = time.monotonic()
             if now - self._told_at >= _TELL_SECONDS:
                 self._told_at = now

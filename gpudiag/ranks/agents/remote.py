@@ -198,9 +198,8 @@ class RemoteRanks:
         self._own_rank = own_rank
         self._own = own
         self._told_at = 0.0
-        self._relays: set[str] = (
-            set()
-        )  # hosts of followers that listen for agents that this one does not hear
+        self._received: list[RawEvent] = []
+        self._relays: set[str] = set()  # hosts whose followers listen for agents that are not heard here
         self._asked_at = 0.0
         self._turn = 0
         others = (rank for rank in range(world_size) if rank != own_rank)
@@ -224,13 +223,18 @@ class RemoteRanks:
         return [*self._handshake.filenos(), *(link.fileno() for link in self._links())]
 
     def poll(self) -> list[RawEvent]:
-        """Receive messages; return the events in them, with their rank and times of our clock."""
-        events = [event for caller in self._handshake.poll() for event in self._welcome(caller)]
+        """Receive messages; return the events that have come since the last call, with their rank and times of our clock."""
+        self.receive()
+        events, self._received = self._received, []
+        return events
+
+    def receive(self) -> None:
+        """Receive messages, and keep the events in them for `poll`: for those that wait for a reply."""
+        self._received += [event for caller in self._handshake.poll() for event in self._welcome(caller)]
         for record in self._records.values():
             if record.link is not None:
-                events += self._receive(record, record.link)
+                self._received += self._receive(record, record.link)
         self.strays.poll()
-        return events
 
     def views(self) -> tuple[RankView, ...]:
         """The view of every remote rank for the watchdog; times are our CLOCK_MONOTONIC."""
@@ -445,7 +449,7 @@ class RemoteRanks:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(map(condition, self._records.values())):
             time.sleep(0.01)
-            self.poll()
+            self.receive()
 
     def _welcome(self, caller: Caller) -> list[RawEvent]:
         """Accept the agent for its rank; return the events that came with its greeting."""

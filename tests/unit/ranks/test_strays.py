@@ -98,6 +98,17 @@ def test_a_stray_counts_where_its_rank_is_missing_and_tells_more_later(leader: L
     leader.poll_until(lambda: not leader.remote.strays.lookers())  # it has found its own rank 0
 
 
+def test_events_that_come_while_the_leader_waits_for_a_reply_are_kept(leader: Leader) -> None:
+    event = {"kind": "emitted", "at": 1.0, "data": {"size": 8}}
+    with closing(leader.connect(hello(1, "a1"))) as link:
+        link.send(RankState(view(1), (event,)))
+        while not leader.remote._received:
+            leader.remote.receive()  # as a survey of the hosts does
+        ((rank, kept),) = leader.remote.poll()
+        assert (rank, kept["data"]) == (1, {"size": 8})
+        assert leader.remote.poll() == []
+
+
 def test_what_a_follower_hears_counts_as_what_the_leader_hears() -> None:
     own = Card(KEY, "nccl-test", "", os.getuid(), 0, 3, "a0", PLACE, leads=True)
     lost = card(2, "a2", key=KEY, place=PLACE, obstacle="no_answer", found="a0 does not answer")
