@@ -42,6 +42,8 @@ _READ_AT_START = (
     "TZ",
     "MALLOC_ARENA_MAX",
     "COVERAGE_PROCESS_START",
+    # The simulated library opens it when it is loaded, here before the child that asks NVML closes what it inherits.
+    "GPUDIAG_SIMULATED_CALL_LOG",
 )
 
 

@@ -102,7 +102,7 @@ def test_each_rank_is_asked_for_itself_and_a_silent_one_costs_only_itself() -> N
     ("page", "title", "said"),
     [
         (b"", b"Grafana", "not torch's"),
-        (b"nothing", b"Torch Distributed Debug Server", "where the ranks are"),
+        (b"nothing", b"Torch Distributed Debug Server", "does not list the ranks' addresses"),
     ],
 )
 def test_another_server_and_a_page_without_ranks_are_sentences(page: bytes, title: bytes, said: str) -> None:

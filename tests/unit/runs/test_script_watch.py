@@ -34,8 +34,8 @@ def test_ranks_that_wait_for_one_that_works_are_told_and_not_ended_until_the_lim
     bench.tell(0, "works", WORKS)
     assert not bench.over_after(2.0)
     assert len(bench.said) == 1
-    assert "ranks 1 and 2 wait at train.py:9" in bench.said[0]
-    assert "rank 0 works at prepare.py:3 in unpack (its child tar" in bench.said[0]
+    assert "ranks 1 and 2 wait in a collective at train.py:9" in bench.said[0]
+    assert "rank 0 works at prepare.py:3 in unpack: its child tar" in bench.said[0]
     assert "1800 s (30 times --hang-after)" in bench.said[0]
     assert not bench.over_after(1700.0)
     assert len(bench.said) == 1
@@ -77,7 +77,7 @@ def test_a_rank_that_told_nothing_is_told_as_moving_once_the_wait_is_twice_as_lo
     assert not bench.over_after(10.0)
     assert bench.said == []
     assert not bench.over_after(60.0)
-    assert "rank 0 works at several places (its Python stack changes)" in bench.said[0]
+    assert "rank 0 works: its Python stack changes" in bench.said[0]
 
 
 def test_a_rank_that_finished_is_waited_for_by_nobody():
