@@ -27,7 +27,7 @@ _PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may
 ANNOUNCE_AFTER_SECONDS = 1.5
 _PAUSES_SECONDS = (0.5, 0.5, 1.0, 1.0, 2.0, 4.0, 8.0)  # the last one again and again
 _TIMES_OF_END, _PAUSE_OF_END_SECONDS = 3, 0.05
-_FRESH_SECONDS = 2.5 * _PAUSES_SECONDS[-1]
+FRESH_SECONDS = 2.5 * _PAUSES_SECONDS[-1]
 _MOST_BYTES = 4096
 _MOST_CARDS = 1024
 _MOST_KNOWN = 64
@@ -111,7 +111,7 @@ class Announcer:
 
     def heard(self) -> tuple[Heard, ...]:
         """What other agents have announced lately."""
-        oldest = time.monotonic() - _FRESH_SECONDS
+        oldest = time.monotonic() - FRESH_SECONDS
         return tuple(one for one in tuple(self._heard.values()) if one.at >= oldest)
 
     def _run(self) -> None:

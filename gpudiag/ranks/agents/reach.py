@@ -242,12 +242,14 @@ class MeetingWatch:
         """
 
         def look() -> None:
-            began = time.monotonic()
-            found = look_for_silent_address(self._meeting)
-            if found is None:
-                time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
-                found = look_for_other_server(self._meeting)
-            told(found)
+            began, found = time.monotonic(), None
+            try:
+                found = look_for_silent_address(self._meeting)
+                if found is None:
+                    time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
+                    found = look_for_other_server(self._meeting)
+            finally:
+                told(found)  # in any case: the leader holds its verdict on this rank until then
 
         threading.Thread(target=look, daemon=True).start()
 

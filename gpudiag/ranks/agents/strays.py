@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpudiag.ranks.agents import messages
-from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.announce import FRESH_SECONDS, Announcer, Heard
 from gpudiag.ranks.agents.astray import relation
 from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.diagnosis.split import Looker, Met, Relation
@@ -215,7 +215,9 @@ class Strays:
         """What agents announce that reaches this one, or one of its followers."""
         own = () if self._announcer is None else self._announcer.heard()
         known = {(heard.card.rank, heard.card.host) for heard in own}
-        return (*own, *(heard for place, heard in self._relayed.items() if place not in known))
+        oldest = time.monotonic() - FRESH_SECONDS
+        relayed = (heard for place, heard in self._relayed.items() if place not in known)
+        return (*own, *(heard for heard in relayed if heard.at >= oldest))
 
     def _unreached(self) -> list[Heard]:
         """The agents of this run that are heard, and that no link reaches."""
