@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudiag.model.codec import dumps
+from gpudiag_api.access import Access
 from gpudiag_api.gate import role_of
 from gpudiag_api.replies import Encoded, Problem, encode_body, reply
-from gpudiag_api.service import Service
 from gpudiag_api.service_routes import session_of
 
 _POLICY = (
@@ -30,7 +30,7 @@ _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag
 class Page:
     """The files of `gpudiag_api/static`, read once."""
 
-    def __init__(self, service: Service, folder: Path | None = None) -> None:
+    def __init__(self, service: Access, folder: Path | None = None) -> None:
         """Read the package's own files, or those of `folder`."""
         self._service = service
         place = folder or Path(str(files("gpudiag_api"))) / "static"
@@ -62,7 +62,7 @@ class Page:
         live = self._service.live
         if live is not None and role_of(request) is not None:
             text = text.replace(_LIVE, _LIVE.replace("null", _escaped(live.body.decode())))
-        self._service.watch.note_look()
+        self._service.note_look()
         answer = reply(request, encode_body(text.encode(), "text/html; charset=utf-8"), cache="no-store")
         answer.headers["Content-Security-Policy"] = _POLICY
         answer.headers["X-Frame-Options"] = "DENY"
