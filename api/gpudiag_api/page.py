@@ -19,7 +19,7 @@ _POLICY = (
 )
 _LIVE = '<script type="application/json" id="gpudiag-live">null</script>'
 _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
-_INDEX = "index.html"
+_INDEX, _HUB_INDEX = "index.html", "hub.html"
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
 <p>This installation has no page: it was built without one. The numbers are at
@@ -33,6 +33,7 @@ class Page:
     def __init__(self, service: Access, folder: Path | None = None) -> None:
         """Read the package's own files, or those of `folder`."""
         self._service = service
+        self._index = _HUB_INDEX if service.is_hub else _INDEX
         place = folder or Path(str(files("gpudiag_api"))) / "static"
         self._files = _read_files(place)
 
@@ -42,11 +43,11 @@ class Page:
         Raises:
             Problem: there is no such file.
         """
-        name = request.scope["path"].strip("/") or _INDEX
-        if name == _INDEX:
+        name = request.scope["path"].strip("/") or self._index
+        if name == self._index:
             await self._service.wait_for_live(_FIRST_SECONDS)
             return self._answer_index(request)
-        if name not in self._files:
+        if name not in self._files or name in (_INDEX, _HUB_INDEX):
             raise Problem(
                 404, "not_found", "there is nothing here", "the page is at the root, the API at api/v1"
             )
@@ -55,8 +56,10 @@ class Page:
         return reply(request, self._files[name], cache=cache)
 
     def _answer_index(self, request: Request) -> Response:
-        given = self._files.get(_INDEX)
+        given = self._files.get(self._index)
         text = _ABSENT if given is None else given.body.decode()
+        if given is None and self._service.is_hub:
+            text = text.replace("api/v1/devices", "api/v1/machines")
         session = dumps(session_of(self._service, request))
         text = text.replace(_SESSION, _SESSION.replace("null", _escaped(session)))
         live = self._service.live

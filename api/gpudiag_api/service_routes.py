@@ -224,7 +224,7 @@ def _add_session(router: APIRouter, service: Access) -> None:
 def session_of(service: Access, request: Request) -> Session:
     """What the caller of this request may do."""
     settings = service.settings
-    return Session(role_of(request), settings.allow_actions, settings.reading_needs_token, service.is_hub)
+    return Session(role_of(request), settings.allow_actions, settings.reading_needs_token)
 
 
 async def _token(request: Request) -> str:

@@ -1,7 +1,7 @@
 """Where other machines' services are, as a user writes it: addresses, lists of them, the files of lists and of tokens."""
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -112,8 +112,8 @@ def _with_extra(address: Address, word: str) -> Address:
     raise UsageError(f"{word!r} is neither name=NAME nor page=URL", hint=_LINE_HINT)
 
 
-def _each_once(addresses: "Sequence[Address] | object") -> tuple[Address, ...]:
-    found = tuple({address.key: address for address in addresses}.values())  # type: ignore[attr-defined]
+def _each_once(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    found = tuple({address.key: address for address in addresses}.values())
     if not found:
         raise UsageError("no machine is named", hint=_ADDRESS_HINT)
     if len(found) > MOST_MACHINES:

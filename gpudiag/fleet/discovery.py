@@ -106,7 +106,7 @@ class Discovery:
             *(self._repeat(f"@{path}", self._read_file(path), FILE_SECONDS) for path in sources.files),
             *(self._repeat(f"dns:{name.host}", self._read_name(name), DNS_SECONDS) for name in sources.names),
             *(
-                self._repeat(f"slurm:{part}", self._read_slurm(part), SLURM_SECONDS)
+                self._repeat(f"slurm:{part}" if part else "slurm", self._read_slurm(part), SLURM_SECONDS)
                 for part in sources.partitions
             ),
         ]

@@ -65,6 +65,7 @@ class Machine:
         self.answered_at: datetime | None = None
         self.verdict: str | None = None
         self.verdict_since: datetime | None = None
+        self._last_verdict: str | None = None  # while it answered
         self.changed = True  # since somebody has described it
         self._client = MachineClient(address, tls)
         self._viewers = viewers
@@ -230,10 +231,12 @@ class Machine:
         report = self.report
         is_current = self.state is AnswerState.ANSWERS and report is not None and not self._is_old()
         self.verdict = report.verdict if is_current and report is not None else "error"
-        if self.verdict == before:
+        if self.verdict != before:
+            self.verdict_since = now
+        if self.state is not AnswerState.ANSWERS:
             return
-        self.verdict_since = now
-        if before is not None and self.state is AnswerState.ANSWERS and report is not None:
+        before, self._last_verdict = self._last_verdict, self.verdict
+        if before is not None and before != self.verdict and report is not None:
             words = report.headline if is_current else "its report is old"
             shown = (self.verdict or "nothing judged").upper()
             self._happened(

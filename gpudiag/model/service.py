@@ -392,4 +392,3 @@ class Session:
     role: str | None  # read or act
     actions_allowed: bool
     token_required: bool
-    hub: bool = False  # the service shows other machines, not its own

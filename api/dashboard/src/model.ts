@@ -264,6 +264,7 @@ export interface Session {
   role: string | null;
   actions_allowed: boolean;
   token_required: boolean;
+  hub: boolean;
 }
 
 // `gpudiag.series/1`: readings over a range of time.
@@ -334,3 +335,101 @@ export interface Run {
 export type RunState = "queued" | "running" | "cancelling" | "succeeded" | "failed" | "cancelled" | "lost";
 
 export type PlanValue = string | number | boolean | string[] | null;
+
+// `gpudiag.hub/1`: all machines of a hub, worst first.
+export interface HubDocument {
+  schema: string;
+  sequence: number;
+  at: string;
+  host: string;
+  version: string;
+  counts: HubCounts;
+  notes: string[];
+  machines: HubMachine[];
+}
+
+// How many machines have which verdict, and their GPUs.
+export interface HubCounts {
+  machines: number;
+  passed: number;
+  warned: number;
+  failed: number;
+  unknown: number;
+  silent: number;
+  gpus: number;
+  healthy_gpus: number;
+}
+
+// One machine: how it answers since when, and its last report.
+export interface HubMachine {
+  name: string;
+  page: string;
+  state: AnswerState;
+  since: string;
+  reason: string | null;
+  verdict: string | null;
+  verdict_since: string | null;
+  answered_at: string | null;
+  clock_offset_seconds: number | null;
+  notes: string[];
+  report: MachineReport | null;
+}
+
+// How a machine's service answers.
+export type AnswerState = "asked" | "answers" | "silent" | "refused" | "unreadable";
+
+// What a machine's service reported last; `lacks` names what its version does not have.
+export interface MachineReport extends WithMissing {
+  at: string;
+  host: string;
+  simulated: string | null;
+  version: string;
+  driver_version: string | null;
+  verdict: string | null;
+  headline: string;
+  gpus: MachineGpu[];
+  users: string[];
+  jobs: string[];
+  finding_count: number;
+  findings: MachineFinding[];
+  lacks: string[];
+}
+
+// One GPU of a machine, as its service reported it last.
+export interface MachineGpu extends WithMissing {
+  uuid: string | null;
+  nvml_index: number | null;
+  name: string | null;
+  health: string;
+  utilization_percent: number | null;
+  memory_used_bytes: number | null;
+  memory_total_bytes: number | null;
+  temperature_celsius: number | null;
+  power_draw_watts: number | null;
+  serial: string | null;
+}
+
+// One finding of a machine, in a line and its remedy.
+export interface MachineFinding {
+  code: string;
+  outcome: string;
+  message: string;
+  remedy: string;
+  blocks_jobs: boolean;
+}
+
+// `gpudiag.hub_events/1`: what happened on all machines, oldest first.
+export interface HubEvents {
+  schema: string;
+  entries: HubEvent[];
+}
+
+// One thing that happened to a machine: in its own words, or seen by the hub.
+export interface HubEvent {
+  number: number;
+  at: string;
+  machine: string;
+  kind: string;
+  message: string;
+  severity: string;
+}
