@@ -2,13 +2,13 @@
 
 import types
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from gpudiag.model.codec import type_hints
+from gpudiag.model.codec import type_hints, written_fields
 from gpudiag.model.evidence import Scalar, Subject
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import PlanValue, Run
@@ -105,7 +105,7 @@ def _flat_hints(noun: Any) -> dict[str, Any]:
     """The types by name, with the members of what is written beside the others."""
     hints = type_hints(noun)
     flat: dict[str, Any] = {}
-    for one in fields(noun):
+    for one in written_fields(noun):
         flat |= _flat_hints(hints[one.name]) if one.metadata.get("flatten") else {one.name: hints[one.name]}
     return flat
 

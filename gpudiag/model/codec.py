@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 
 # The codec writes such a field's members beside it instead of under its name.
 FLATTEN = {"flatten": True}
+# The codec neither writes nor reads such a field; it has a default.
+UNWRITTEN = {"unwritten": True}
 _NEWER_THAN_THE_DOCUMENT = Missing(MissingReason.NOT_ASKED, "the document does not have it")
 _REASONS = {reason.value: reason for reason in MissingReason}
 _NO_WORDS: dict[str, str] = {}
@@ -192,10 +194,15 @@ def _encode_noun(noun: Any) -> dict[str, Any]:
     return document
 
 
+def written_fields(noun_type: Any) -> "list[Field[Any]]":
+    """The fields that a document has, or whose members it has."""
+    return [one for one in fields(noun_type) if not one.metadata.get("unwritten")]
+
+
 @cache
 def _written_fields(noun_type: Any) -> tuple[tuple[str, bool], ...]:
     """Each field's name, and whether its members are written beside it."""
-    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in fields(noun_type))
+    return tuple((one.name, bool(one.metadata.get("flatten"))) for one in written_fields(noun_type))
 
 
 def format_time(moment: datetime) -> str:
@@ -303,7 +310,7 @@ _SCALARS: dict[Any, type] = {
 
 @cache
 def _field_plan(noun_type: Any) -> tuple[_Plan, ...]:
-    return tuple(_Plan(noun_type, one) for one in fields(noun_type))
+    return tuple(_Plan(noun_type, one) for one in written_fields(noun_type))
 
 
 def _noun(noun_type: Any, document: Any, otherwise: Missing | None) -> Any:

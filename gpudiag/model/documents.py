@@ -2,14 +2,14 @@
 
 import json
 import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.errors import UsageError
 from gpudiag.model.benchmark import Judgement
-from gpudiag.model.codec import decode, type_hints
+from gpudiag.model.codec import decode, type_hints, written_fields
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
@@ -135,7 +135,7 @@ def _noun_schema(noun: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = type_hints(noun)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for field in fields(noun):
+    for field in written_fields(noun):
         if field.metadata.get("flatten"):
             inner = _noun_schema(hints[field.name], definitions)
             properties |= inner["properties"]
