@@ -175,6 +175,11 @@ def word_of(words: tuple[str | None, ...], number: int) -> str:
     return word or f"unknown_{number}"
 
 
+def name_action(action: str) -> str:
+    """A recovery action in a sentence: `gpu reset`, `recovery action 7`."""
+    return action.replace("unknown_", "recovery action ").replace("_", " ")
+
+
 def reasons_of(mask: int) -> list[str]:
     """The reasons that a clocks event mask names, lowest bit first; `bit_11` where there is no word."""
     bits = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]

@@ -34,7 +34,7 @@ from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.placement import Placement, RanksWanted, place_ranks
 from gpudiag.runs.script_look import OutsideLook
 from gpudiag.runs.script_output import show_output
-from gpudiag.runs.train import describe_machine
+from gpudiag.runs.train import TrainingRun, describe_machine
 from gpudiag.training.script_main import ScriptJob
 from gpudiag.training.stack_watch import PATIENCE, users_place
 
@@ -146,14 +146,6 @@ class ScriptPlan:
     deadline_seconds: float = LOOK_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRun:
-    """The result of a run; `reporter`: this process of the launch prints the report."""
-
-    report: TrainingReport
-    reporter: bool
-
-
 def run_script(
     plan: ScriptPlan,
     environment: RankEnvironment | None = None,
@@ -161,7 +153,7 @@ def run_script(
     python: str | None = None,
     listener: Callable[[RunEvent], None] | None = None,
     notice: Callable[[str], None] | None = None,
-) -> ScriptRun:
+) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
     `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
@@ -183,7 +175,7 @@ def run_script(
     run, words = _run(plan, environment, placement, look, faults, python, notice)
     report = _report(plan, placement, run, words, look.job)
     emitter.emit_report(report)
-    return ScriptRun(report, run.reporter)
+    return TrainingRun(report, run.reporter)
 
 
 def _run(

@@ -131,6 +131,7 @@ def place_of(group: Group) -> Place:
         any(one.moves for one in group.positions),
         any(one.busy for one in group.positions),
         tuple(one.seen.pid for one in group.positions if one.rank is None),
+        head.call.operation if head.kind in FOR_RANKS else "",
     )
 
 
