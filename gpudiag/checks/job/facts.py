@@ -3,9 +3,9 @@
 from gpudiag.checks.job.gpu_use import describe_use
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import describe_line
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.evidence import Evidence, Subject, about_ranks
 from gpudiag.model.job import REMOVABLE, Job
+from gpudiag.reference.stacks import own_frames
 
 _FRAMES = 3
 _STACK = "py-spy"

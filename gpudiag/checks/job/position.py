@@ -17,7 +17,9 @@ from gpudiag.checks.job.movement import (
     works,
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
-from gpudiag.checks.job.stacks import (
+from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.reading import Missing
+from gpudiag.reference.stacks import (
     Call,
     asks_store,
     is_at_exit,
@@ -26,8 +28,6 @@ from gpudiag.checks.job.stacks import (
     read_call,
     waits_for_work,
 )
-from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
-from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (

@@ -16,9 +16,9 @@ from statistics import median
 
 from gpudiag.checks.job.gpu_waits import find_wait_in_frames
 from gpudiag.checks.job.rhythm import asleep_share
-from gpudiag.checks.job.stacks import read_call
 from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, RankShare
+from gpudiag.reference.stacks import read_call
 from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, find_call
 
 BLOCK_SECONDS = 5.0

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from gpudiag.checks.job import position as at
 from gpudiag.checks.job.position import Position, find_position
-from gpudiag.checks.job.stacks import Call, read_call
 from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.model.job import Frame, Job, KnownBy, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.script import ScriptPlace
+from gpudiag.reference.stacks import Call, read_call
 from gpudiag.reference.waits import GPU, RANKS
 
 OWN_REPORT = "Python stacks"
