@@ -19,6 +19,7 @@ from gpudiag.checks.job.movement import (
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing
+from gpudiag.model.script import OWN_STACKS
 from gpudiag.reference.stacks import (
     Call,
     asks_store,
@@ -101,6 +102,11 @@ class Position:
     def waits_for_gpu(self) -> bool:
         """Whether it waits for its GPU, which may be in a collective, and nothing of it moves."""
         return self.kind == GPU and not self.moves
+
+    @property
+    def read_by(self) -> str:
+        """What read its stack: py-spy, or the rank itself."""
+        return OWN_STACKS if self.seen.last.stacks == OWN_STACKS else "py-spy"
 
     @property
     def frames(self) -> tuple[Frame, ...]:
