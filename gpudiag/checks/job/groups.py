@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job.position import FOR_RANKS, Position, describe_line
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.job import Frame, Place
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.stacks import own_frames
 
 _STACK_FRAMES = 6
 _PEERS = ("src", "dst", "group_src", "group_dst")
