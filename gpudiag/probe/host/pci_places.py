@@ -51,7 +51,12 @@ def _place(folder: str, kind: str, rdma: list[str], interfaces: list[str]) -> di
     root, bridges = _above(folder)
     sheet = Sheet(reason_of)
     sheet.values.update(
-        bus_id=bus_id_of_address(address), kind=kind, root=root, bridges=bridges, rdma_devices=rdma, interfaces=interfaces
+        bus_id=bus_id_of_address(address),
+        kind=kind,
+        root=root,
+        bridges=bridges,
+        rdma_devices=rdma,
+        interfaces=interfaces,
     )
     sheet.values["virtual_function"] = os.path.lexists(os.path.join(folder, "physfn"))
     sheet.read("numa_node", lambda: parse_numa_node(_line(folder, "numa_node")))
