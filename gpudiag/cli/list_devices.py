@@ -40,7 +40,7 @@ _MIN_WATCH_SECONDS = 1.0
 )
 @click.option("--ids", is_flag=True, help="With --free: print only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
-    "--watch", type=SecondsRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS."
+    "--watch", type=SecondsRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS; with history and keys: gpudiag watch."
 )
 @deadline_option(
     DEADLINE_SECONDS, "; unless it is given, 5 s more for each GPU that the driver attaches first"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from gpudiag.cli.streams import steer
 from gpudiag.errors import ExitStatus, SourceFailedError
 from gpudiag.model.codec import dumps, noun
 from gpudiag.model.device import Snapshot, SourceState
@@ -13,6 +15,7 @@ from gpudiag.model.reading import NOT_ASKED
 from gpudiag.runs.devices import DeviceRequest, read_devices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import NoReturn
 
@@ -89,8 +92,6 @@ def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions)
 
 def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes | None) -> NoReturn:
     """Show the listing again and again: each with its time, or one JSON document a line."""
-    from gpudiag.cli.watch import redraw
-
     early = [started]  # for the first view only
 
     def draw() -> str:
@@ -99,7 +100,38 @@ def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes
         heading = f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n"
         return text if options.as_json else heading + text
 
-    redraw(interval_seconds, draw, as_json=options.as_json)
+    _redraw(interval_seconds, draw, as_json=options.as_json)
+
+
+# ECMA-48: cursor home, erase to the end of the line, erase to the end of the screen.
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def _redraw(interval_seconds: float, draw: Callable[[], str], *, as_json: bool) -> NoReturn:
+    """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
+
+    On a terminal in place, in a pipe one after the other. After a view that takes longer than the interval the next comes at once.
+    """
+    in_place = sys.stdout.isatty() and not as_json
+    if in_place:
+        steer(sys.stdout, f"{_HOME}{_CLEAR_REST}")
+    while True:
+        began = monotonic()
+        text = draw()
+        if in_place:
+            _write_in_place(text)
+        else:
+            sys.stdout.write(text if as_json else f"{text}\n")
+        sys.stdout.flush()
+        sleep(max(0.0, interval_seconds - (monotonic() - began)))
+
+
+def _write_in_place(text: str) -> None:
+    steer(sys.stdout, _HOME)
+    for line in text.removesuffix("\n").split("\n"):
+        sys.stdout.write(line)
+        steer(sys.stdout, f"{_CLEAR_LINE}\n")
+    steer(sys.stdout, _CLEAR_REST)
 
 
 def _print_free(snapshot: Snapshot, wanted: int, options: ListOptions) -> ExitStatus:
