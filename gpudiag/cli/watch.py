@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpudiag.watch.recording import Recorder
 
 _FASTEST_SECONDS, _SLOWEST_SECONDS = 1.0, 60.0
+_FIRST_SECONDS = 1.0  # for the first picture: a GPU that takes longer comes with the next ones
 _DUMB_TERMINALS = ("", "dumb", "unknown")
 _LIGHT = "gpudiag list --watch 1"
 _EXAMPLES = f"""\b
@@ -139,7 +140,7 @@ def _take_first(started: StartedProbes) -> Snapshot:
     """The listing by the probes that were started before anything else was loaded."""
     from gpudiag.probe.inventory import take_snapshot
 
-    return take_snapshot(("nvml",), started=started)
+    return take_snapshot(("nvml",), _FIRST_SECONDS, started=started, patient=False)
 
 
 def _token(path: Path | None) -> str | None:

@@ -20,7 +20,7 @@ CHARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The user's choice; `host` is the machine that is shown, `gpu` the only one whose processes are."""
+    """The user's choice; `host` is the machine that is shown, `gpu` the only one whose processes are, `finding` is under the cursor."""
 
     host: str | None = None
     sort: str = SORTS[0]
@@ -29,6 +29,7 @@ class Choice:
     is_tree: bool = True
     chart: str = next(iter(CHARTS))
     gpu: str | None = None
+    finding: str | None = None
     is_paused: bool = False
     note: str = ""  # of a recording or a replay, in the first line
 

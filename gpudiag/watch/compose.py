@@ -27,7 +27,7 @@ def compose(frames: Sequence[Frame], choice: Choice, width: int, glyphs: Glyphs,
         header=header_lines(frame, choice, width, glyphs, now),
         hosts=host_table(frames, choice.filter, width, glyphs, now) if len(frames) > 1 else None,
         gpus=gpu_table(frame, choice.chart, width, glyphs, now),
-        findings=finding_table(frame.findings, verdict, width, glyphs),
+        findings=finding_table(frame.findings, verdict, choice.finding, width, glyphs),
         processes=process_table(frame, choice, width, glyphs, now),
         footer=_footer(choice, width),
     )

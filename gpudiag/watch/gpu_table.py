@@ -1,11 +1,11 @@
 """The table of GPUs: memory, load, heat and power with their short history, and how each GPU is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.gpu.state import GpuState, state_of_health
 from gpudiag.model.device import MigInstance
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading, value_or
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, value_or
 from gpudiag.model.service import Live, LiveDevice
 from gpudiag.reference.reading_names import describe_missing
 from gpudiag.render.devices_text import (
@@ -43,9 +43,10 @@ class _Gpu:
 
 def gpu_table(frame: Frame, chart: str, width: int, glyphs: Glyphs, now: float) -> Table:
     """The GPUs of one machine, one row each and one for each MIG instance."""
-    columns = fit_columns(_columns(chart), width)
-    heading, places = heading_line(columns)
     live = frame.live
+    devices = () if live is None else live.devices
+    columns = fit_columns([column for column in _columns(chart) if not _is_of_none(column, devices)], width)
+    heading, places = heading_line(columns)
     if live is None:
         return Table(heading, ())
     rows = []
@@ -61,6 +62,18 @@ def gpu_table(frame: Frame, chart: str, width: int, glyphs: Glyphs, now: float) 
             lines = [_silent_line(gpu, width, now)]
         rows.append(Row(key, tuple(lines)))
     return Table(heading, tuple(rows), places)
+
+
+# Columns that are left out where no GPU of the machine has the reading.
+_OPTIONAL = {"SM": "sm_activity_percent", "TENS": "tensor_activity_percent", "FAN": "fan_speed_percent"}
+
+
+def _is_of_none(column: Column[_Gpu], devices: Sequence[LiveDevice]) -> bool:
+    name = _OPTIONAL.get(column.heading)
+    if name is None or not devices:
+        return False
+    readings: list[Reading[float]] = [getattr(device, name) for device in devices]
+    return all(isinstance(one, Missing) and one.reason is MissingReason.NOT_SUPPORTED for one in readings)
 
 
 def _driver_answers(live: Live) -> bool:
@@ -88,19 +101,19 @@ def _silent_line(gpu: _Gpu, width: int, now: float) -> tuple[Span, ...]:
         parts = ((last.utilization_percent, "%"), (last.temperature_celsius, "C"), (last.power_draw_watts, "W"))
         numbers = " ".join(f"{value:.0f}{unit}" for value, unit in parts if not isinstance(value, Missing))
         words += f"; {ago} ago: {numbers}"
-    name = f"{gpu.label:>3} {fill(_text(describe_name(gpu.row.name)), _NAME_WIDTH)} "
+    name = f"{gpu.label:>{_INDEX_WIDTH}} {fill(_text(describe_name(gpu.row.name)), _NAME_WIDTH)} "
     room = width - len(name) - len(state.text) - 1
     return cut((Span(name, BOLD), Span(fill(words, max(0, room)), DIM), Span(" "), state), width)
 
 
-_NAME_WIDTH = 11
+_INDEX_WIDTH, _NAME_WIDTH = 4, 11
 
 
 def _columns(chart: str) -> tuple[Column[_Gpu], ...]:
     """All columns; the chart of the chosen reading is the last that goes, the two others are for wide terminals."""
     others = [name for name in ("utilization_percent", "power_draw_watts", "temperature_celsius") if name != chart]
     return (
-        Column("GPU", 4, 1, lambda gpu, _: Span(gpu.label, BOLD), is_right=True),
+        Column("GPU", _INDEX_WIDTH, 1, lambda gpu, _: Span(gpu.label, BOLD), is_right=True),
         Column("NAME", _NAME_WIDTH, 3, _name, most=24, weight=1),
         Column("", 6, 6, _memory_bar, most=20, weight=2),
         Column("MEM GiB", 11, 1, _memory, is_right=True),

@@ -35,7 +35,9 @@ def _title(frame: Frame, choice: Choice, width: int, now: float) -> Line:
     live = frame.live
     shown_at = now if live is None else live.at.timestamp()
     clock = datetime.fromtimestamp(shown_at, UTC).strftime("%H:%M:%S UTC")
-    left = [Span(frame.name, BOLD), Span("  ")]
+    left = [Span("PAUSED  ", WARN)] if choice.is_paused else []
+    left += [Span(f"{choice.note}  ", WARN)] if choice.note else []
+    left += [Span(frame.name, BOLD), Span("  ")]
     if live is None:
         left.append(Span("reading the machine" if frame.problem is None else "no answer", WARN))
         return spread(left, [Span(clock, DIM)], width)
@@ -44,9 +46,7 @@ def _title(frame: Frame, choice: Choice, width: int, now: float) -> Line:
     left.append(Span(live.headline))
     if live.simulated is not None:
         left.append(Span(f"  SIMULATED {live.simulated}", WARN))
-    right = [Span(choice.note, WARN)] if choice.note else []
-    if choice.is_paused:
-        right.append(Span(" PAUSED", WARN))
+    right = []
     if not isinstance(live.driver_version, Missing):
         right.append(Span(f"  driver {live.driver_version}", DIM))
     return spread(left, [*right, Span(f"  {clock}", DIM)], width)

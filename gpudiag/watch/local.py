@@ -9,6 +9,7 @@ from importlib import import_module
 
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import Findings, Live
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
@@ -113,10 +114,20 @@ class LocalFeed:
 
 
 def unjudged_live(snapshot: Snapshot, interval_seconds: float) -> Live:
-    """A listing as a tick, before any check has judged it."""
+    """A listing as a tick, before any check has judged it; GPUs that have not answered yet are left out."""
     facts = SamplerFacts(
         polls=True, paused=False, silent_seconds=None, interval_seconds=interval_seconds, restarts=0, stuck=0, since=None
     )  # fmt: skip
-    live = build_live(snapshot, NvmlPicture(), facts, None, {}, 0)
-    count = len(snapshot.devices)
-    return replace(live, headline=f"{count} GPU{'s' * (count != 1)}, not judged yet")
+    nvml = snapshot.source("nvml")
+    read = tuple(device for device in snapshot.devices if not _is_late(device))
+    of_all = "" if len(read) == len(snapshot.devices) else f" of {len(snapshot.devices)}"
+    headline = f"{len(read)}{of_all} GPU{'s' * (len(read) != 1)} read, not judged yet"
+    if not snapshot.devices:
+        headline = nvml.reason or "no GPU was read yet"
+    return replace(build_live(replace(snapshot, devices=read), NvmlPicture(), facts, None, {}, 0), headline=headline)
+
+
+def _is_late(device: Device) -> bool:
+    """Whether the GPU had no time to answer: the watch finds out whether it hangs."""
+    why = device.responding
+    return isinstance(why, Missing) and why.reason in (MissingReason.TIMED_OUT, MissingReason.ATTACHING)

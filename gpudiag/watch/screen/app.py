@@ -10,6 +10,8 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 
+from gpudiag.model.reading import Missing, value_or
+from gpudiag.reference.reading_names import describe_missing
 from gpudiag.watch.choice import Choice
 from gpudiag.watch.compose import chosen_frame, compose, share_lines
 from gpudiag.watch.feed import Feed
@@ -29,6 +31,10 @@ _MOST_OF_HOSTS, _MOST_OF_FINDINGS = 14, 12
 _DRAW_SECONDS = 0.1  # news that come together are drawn once
 _AGE_SECONDS = 1.0  # ages grow also where no news come
 _SEEK_SECONDS = 10.0
+_SHOWN_OF_PROCESS = (
+    "user", "kind", "started_at", "state", "memory_used_bytes", "resident_bytes", "sm_utilization_percent",
+    "processor_percent", "gpu_instance_id", "container_id", "slurm_job_id",
+)  # fmt: skip
 _TESTS = (
     (("preflight", "--level", "instant"), "preflight --level instant: all readings, under 2 s, disturbs nobody"),
     (("preflight", "--level", "quick"), "preflight --level quick: short tests on the GPUs that nobody uses, 45 s and more"),
@@ -164,7 +170,7 @@ class WatchApp(App[Ended]):
             return
         self._drawn_at = time.monotonic()
         root = self.screen_stack[0]
-        choice = replace(self.choice, note=self.feed.note)
+        choice = replace(self.choice, note=self.feed.note, finding=root.query_one(f"#{_FINDINGS}", Pane).key)
         view = compose(self._frames, choice, self.size.width, self._glyphs, self._now())
         tables = (view.hosts, view.gpus, view.findings, view.processes)
         panes = [root.query_one(f"#{name}", Pane) for name in _PANES]
@@ -264,6 +270,11 @@ class WatchApp(App[Ended]):
                 self.choose(replace(self.choice, filter=words))
 
         self.push_screen(FilterLine(self.choice.filter), take)
+
+    def on_pane_moved(self, message: Pane.Moved) -> None:
+        """Show the finding under the cursor whole."""
+        if message.pane.id == _FINDINGS:
+            self.draw()
 
     def on_pane_headed(self, message: Pane.Headed) -> None:
         """Sort by the heading that was clicked."""
@@ -379,9 +390,13 @@ class WatchApp(App[Ended]):
 
 def describe_use(use: Use) -> list[str]:
     """All that is known of a process, in lines."""
+    process = use.process
     lines = [use.command, ""]
-    if use.where:
-        lines.append(f"runs in        {use.where}")
-    for parent in () if use.process is None or not isinstance(use.process.parents, tuple) else use.process.parents:
-        lines.append(f"started by     {parent.pid}  {parent.command}")
+    if process is None:
+        return [*lines, "It has started processes that use GPUs, and uses none itself."]
+    for name in _SHOWN_OF_PROCESS:
+        value = getattr(process, name)
+        shown = describe_missing(value) if isinstance(value, Missing) else value
+        lines.append(f"{name.replace('_', ' '):24} {shown}")
+    lines += [f"{'started by':24} {parent.pid}  {parent.command}" for parent in value_or(process.parents, ())]
     return lines

@@ -89,6 +89,14 @@ class Pane(Widget, can_focus=True):
             super().__init__()
             self.pane, self.key = pane, key
 
+    class Moved(Message):
+        """The cursor stands on another row."""
+
+        def __init__(self, pane: "Pane") -> None:
+            """The pane, which has the row's key."""
+            super().__init__()
+            self.pane = pane
+
     class Headed(Message):
         """A click on a heading that sorts."""
 
@@ -167,7 +175,9 @@ class Pane(Widget, can_focus=True):
             self.post_message(self.Chosen(self, self.key))
 
     def _stand_on(self, row: Row) -> None:
-        self.key = row.key
+        if self.key != row.key:
+            self.key = row.key
+            self.post_message(self.Moved(self))
         places = [place for place, (_, key) in enumerate(self._lines) if key == row.key]
         if places:
             if places[-1] >= self._top + self._room:
