@@ -35,7 +35,11 @@ class Question(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """The question, the answers, and how to call it off."""
-        lines = [self.question, "", *(f" {number}  {text}" for number, text in enumerate(self.answers, start=1))]
+        lines = [
+            self.question,
+            "",
+            *(f" {number}  {text}" for number, text in enumerate(self.answers, start=1)),
+        ]
         with Vertical(classes="dialog"):
             yield Static("\n".join([*lines, "", " Esc  do nothing"]), markup=False)
 
@@ -63,7 +67,10 @@ class FilterLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """One line to write in."""
         with Vertical(classes="dialog"):
-            yield Static("Show processes with all of these words (pid, user, job, pod, container, command):", markup=False)
+            yield Static(
+                "Show processes with all of these words (pid, user, job, pod, container, command):",
+                markup=False,
+            )
             yield Input(self._text, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -125,7 +132,10 @@ class CommandOutput(Page):
     def on_mount(self) -> None:
         """Start it: tied to this process's life, and without a terminal."""
         super().on_mount()
-        environment = with_import_path(os.environ) | {"NO_COLOR": "1", "COLUMNS": str(max(40, self.size.width))}
+        environment = with_import_path(os.environ) | {
+            "NO_COLOR": "1",
+            "COLUMNS": str(max(40, self.size.width)),
+        }
         environment.pop("FORCE_COLOR", None)
         argv = [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *self._arguments]
         try:
@@ -142,7 +152,10 @@ class CommandOutput(Page):
         self._texts += [line.decode(errors="replace").rstrip("\r") for line in lines]
         if not data and self._program is not None:
             status = self._program.wait(1.0)
-            self._texts += ["", f"(it has ended with exit status {status})" if status is not None else "(it has ended)"]
+            self._texts += [
+                "",
+                f"(it has ended with exit status {status})" if status is not None else "(it has ended)",
+            ]
         self.call_after_refresh(self.show_text)
 
     def on_unmount(self) -> None:
