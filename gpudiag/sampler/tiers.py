@@ -19,15 +19,13 @@ from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
-SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
+SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s shows nothing of now (probe.nvml.activity)
 FIXED_SECONDS = 60.0
 
 # Of one processor, for each GPU: while no client looks, and while one does (docs/measurements.md).
 _IDLE_SHARE = 0.004
 _LOOKED_SHARE = 0.009
-_LEAST_SLOW_SHARE = (
-    0.25  # of that for the slow tier, whatever the fast one takes: its readings tell of faults
-)
+_LEAST_SLOW_SHARE = 0.25  # of that for the slow tier, whatever the fast one takes: its readings show faults
 _NEWEST_WEIGHT = 0.3  # of a tick's time in the running mean
 
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
@@ -133,14 +131,14 @@ class WatchedAsk(Ask):
 
 
 def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> object:
-    """What tells two calls of a function apart; None where an argument is no plain number."""
+    """What distinguishes two calls of a function; None where an argument is no plain number."""
     if all(isinstance(value, int) for value in (*arguments, *named.values())):
         return (name, *arguments, *sorted(named.items()))
     return None
 
 
 class ProcessFacts:
-    """What /proc says of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+    """What /proc shows of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
 
     def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
         """Know none yet; /proc is found under `root`."""
@@ -150,7 +148,7 @@ class ProcessFacts:
         self._known: dict[int, tuple[int, float, dict[str, Any]]] = {}
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc says of each process in the sheet, by pid; a stuck process may block this forever."""
+        """What /proc shows of each process in the sheet, by pid; a stuck process may block this forever."""
         described, known, now = {}, {}, monotonic()
         for process in sheet.values.get("processes", ()):
             pid = process["pid"]
