@@ -33,7 +33,7 @@ from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import GIB, format_rate, format_size
 
 ONE_RANK, MIXED, REAL_JOB, NO_WARM_UP = "one_rank", "mixed", "real_job", "no_warm_up"
-NO_GPU, SHARED_GPU = "no_gpu", "shared_gpu"
+NO_GPU, SHARED_GPU, ONLY_AVERAGE = "no_gpu", "shared_gpu", "only_average"
 # Settings that make NCCL slower by design, with what they do (NCCL's documentation of its variables).
 _SLOWING = (
     (r"NCCL_P2P_DISABLE=1", "GPUs do not read each other's memory"),
@@ -130,6 +130,12 @@ def _not_a_measurement(table: MeasuredTable) -> tuple[str, str] | None:
         return (
             f"{table.operation} {where}: the run shows whether results are right, and no speed of a GPU or link",
             "Run it with one rank on each GPU: `gpudiag nccl-test`.",
+        )
+    if ONLY_AVERAGE in remarks:
+        return (
+            f"{table.operation}: only the average over all sizes is there, which small messages pull down by an amount"
+            " that depends on the sizes; the row of the largest size is what counts",
+            "Give the whole output of the run.",
         )
     if any(one.value < 0 for one in table.values):
         return (

@@ -55,6 +55,8 @@ def judge_copies(table: MeasuredTable) -> list[Finding]:
     if not table.complete:
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: the matrix ends before its last row")]
     kind = kind_of(table)
+    if FASTER_WITHOUT in table.remarks:
+        return [_judge_detour(table)]
     if isinstance(table.setup.gpu, Missing):
         seen = f"{table.operation}: {_range(table.values)}"
         apart = _slow_parts(table)
@@ -118,16 +120,21 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
     return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
 
 
+def _judge_detour(table: MeasuredTable) -> Finding:
+    """Copies with peer access that are slower than the same program's copies through host memory, on whichever GPUs."""
+    gpu = table.setup.gpu
+    where = "" if isinstance(gpu, Missing) else f" on {short_gpu(gpu)}"
+    message = f"{table.operation}{where}: {_range(table.values)}; copies through host memory are faster than with peer access"
+    remedy = (
+        "Peer traffic takes a detour: turn ACS off on the PCIe bridges and the IOMMU off or to pass-through (`lspci -vvv |"
+        " grep ACSCtl`: SrcValid- is right), and run it again."
+    )
+    return SLOW.finding(FileSubject(table.file, table.line), message, _fact(table), remedy=remedy)
+
+
 def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Finding]:
     """Copies between GPUs, by NVLink where the board has it, else by PCIe."""
     subject = FileSubject(table.file, table.line)
-    if FASTER_WITHOUT in table.remarks:
-        message = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}; copies through host memory are faster than with peer access"
-        remedy = (
-            "Peer traffic takes a detour: turn ACS off on the PCIe bridges and the IOMMU off or to pass-through (`lspci -vvv |"
-            " grep ACSCtl`: SrcValid- is right), and run it again."
-        )
-        return [SLOW.finding(subject, message, _fact(table), remedy=remedy)]
     if board is None:
         return [_no_reference(table, gpu)]
     bound, links = link_bound(gpu, board), find_links(gpu)

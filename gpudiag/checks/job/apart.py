@@ -10,12 +10,12 @@ from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, 
 from gpudiag.checks.job.groups_made import judge_groups_made
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _APART_SECONDS = 1.0  # calls that do not match will never match
 _SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))

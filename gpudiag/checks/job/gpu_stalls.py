@@ -17,13 +17,13 @@ from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.library_evidence import LibraryEvidence
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _APART_SECONDS = 0.9  # of two looks a second apart: counts that do not fit will never fit
 _LOOPS = ("for ", "while ", "async for ")

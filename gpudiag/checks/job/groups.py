@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job.position import FOR_RANKS, Position, describe_line
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.job import Frame, Place
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.stacks import own_frames
 
 _STACK_FRAMES = 6
 _PEERS = ("src", "dst", "group_src", "group_dst")
@@ -131,6 +131,7 @@ def place_of(group: Group) -> Place:
         any(one.moves for one in group.positions),
         any(one.busy for one in group.positions),
         tuple(one.seen.pid for one in group.positions if one.rank is None),
+        head.call.operation if head.kind in FOR_RANKS else "",
     )
 
 

@@ -12,13 +12,13 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_alike, is_are, name_positions
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.checks.job.subgroups import members_of
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import asks_rank, order_of
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
+from gpudiag.reference.stacks import own_frames
 
 _MAKES = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration"))
 _HELPER = "_new_process_group_helper"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gpudiag.checks.job.polling import only_polled
-from gpudiag.checks.job.stacks import changed_counters, shape_of
 from gpudiag.model.job import Frame, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing
+from gpudiag.reference.stacks import changed_counters, shape_of
 
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
 _WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to look

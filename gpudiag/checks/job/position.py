@@ -17,7 +17,10 @@ from gpudiag.checks.job.movement import (
     works,
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
-from gpudiag.checks.job.stacks import (
+from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.reading import Missing
+from gpudiag.model.script import OWN_STACKS
+from gpudiag.reference.stacks import (
     Call,
     asks_store,
     is_at_exit,
@@ -26,8 +29,6 @@ from gpudiag.checks.job.stacks import (
     read_call,
     waits_for_work,
 )
-from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
-from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
@@ -101,6 +102,11 @@ class Position:
     def waits_for_gpu(self) -> bool:
         """Whether it waits for its GPU, which may be in a collective, and nothing of it moves."""
         return self.kind == GPU and not self.moves
+
+    @property
+    def read_by(self) -> str:
+        """What read its stack: py-spy, or the rank itself."""
+        return OWN_STACKS if self.seen.last.stacks == OWN_STACKS else "py-spy"
 
     @property
     def frames(self) -> tuple[Frame, ...]:

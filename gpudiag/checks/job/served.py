@@ -23,11 +23,11 @@ from gpudiag.checks.job.groups import (
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.loops import find_loop
 from gpudiag.checks.job.position import Position, find_position
-from gpudiag.checks.job.stacks import changed_counters
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import SERVER, Frame, Job, Place
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.stacks import changed_counters
 from gpudiag.reference.waits import RANKS, find_wait
 
 _NOT_FOR_WORK = frozenset((at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER, at.TERMINAL))

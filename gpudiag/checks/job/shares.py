@@ -16,10 +16,10 @@ from statistics import median
 
 from gpudiag.checks.job.gpu_waits import find_wait_in_frames
 from gpudiag.checks.job.rhythm import asleep_share
-from gpudiag.checks.job.stacks import read_call
 from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, RankShare
-from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, find_call
+from gpudiag.reference.stacks import find_awaited, read_call
+from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS
 
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
@@ -63,9 +63,7 @@ def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[
         return Glance(at_seconds, asleep, place, GPU, f"for its GPU ({wait.call})")
     if not asleep and call.awaited == RANKS and call.frame is None:
         return Glance(at_seconds, asleep, place, "")  # it computes in a backward pass, or in a hook
-    text = call.own.text if call.own is not None and not call.library else ""
-    by_text = find_call(text) if text else None
-    awaited = call.awaited or (by_text.awaited if by_text and (asleep or by_text.awaited != GPU) else "")
+    awaited = find_awaited(call, on_gpu=asleep)
     return Glance(at_seconds, asleep, place, awaited, call.words, call.operation)
 
 

@@ -5,9 +5,9 @@ import re
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.job import Frame
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _ASKS_RANK = re.compile(
     r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE

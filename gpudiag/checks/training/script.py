@@ -17,7 +17,7 @@ from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, about_ran
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import Incident
 from gpudiag.model.number_ranges import name_ranks
-from gpudiag.model.script import EXPLANATION, RecordedCollective, ScriptPlace, explanation
+from gpudiag.model.script import EXPLANATION, RecordedCollective, ScriptError, explanation
 from gpudiag.model.training import ScriptResult
 from gpudiag.units import format_size
 
@@ -49,7 +49,7 @@ class _Group:
 
 
 def judge_mismatch(
-    findings: Sequence[Finding], raised: Mapping[int, ScriptPlace], words: Sequence[str]
+    findings: Sequence[Finding], raised: Mapping[int, ScriptError], words: Sequence[str]
 ) -> Finding | None:
     """The finding for a rank that was in another collective than the others; None where there was none.
 
@@ -77,7 +77,7 @@ def judge_mismatch(
     return COLLECTIVE_MISMATCHED.finding(subject, f"{odd}, while {'; '.join(map(str, others))}{by}", *facts)
 
 
-def _group(raised: Mapping[int, ScriptPlace], gone: tuple[int, ...]) -> list[_Group]:
+def _group(raised: Mapping[int, ScriptError], gone: tuple[int, ...]) -> list[_Group]:
     """Collectives with the ranks that were in them, the fewest ranks first.
 
     A process that was ended had expected fewer bytes than came, so it was in the smallest of them; where all
@@ -102,7 +102,7 @@ def judge_script(
     *,
     host: str,
     finished: bool,
-    raised: Mapping[int, ScriptPlace] | None = None,
+    raised: Mapping[int, ScriptError] | None = None,
     words: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
     """Everything wrong with how the ranks ended; `finished`: every rank reached the script's end.
@@ -133,7 +133,7 @@ def _printed_elsewhere(incidents: Sequence[Incident]) -> list[str]:
     return [str(fact.value) for fact in facts if fact.name == EXPLANATION]
 
 
-def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: Sequence[str]) -> Finding:
+def _in_users_words(finding: Finding, raised: Mapping[int, ScriptError], words: Sequence[str]) -> Finding:
     """The finding with the user's own line as its place, seconds for iterations, and fitting advice."""
     rank = finding.subject.rank if isinstance(finding.subject, RankSubject) else None
     facts = {fact.name: fact.value for fact in finding.evidence}
@@ -180,7 +180,7 @@ def _users_place(facts: Mapping[str, object]) -> str | None:
 
 
 def _evidence(
-    finding: Finding, ended: ScriptPlace | None, memory: tuple[int, int] | None
+    finding: Finding, ended: ScriptError | None, memory: tuple[int, int] | None
 ) -> tuple[Evidence, ...]:
     """The evidence of a rank of a script: the user's line first, and no iteration, for it has none."""
     facts: list[Evidence] = []

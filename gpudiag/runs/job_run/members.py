@@ -253,19 +253,18 @@ class Members:
         """Keep where each rank was in a look at all of them."""
         for place in verdict.places:
             wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
-            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
             for member in self.living:
                 if member.rank in place.ranks:
                     if place.moves:
                         member.standing.note_movement(at_seconds)
-                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, place.operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:
-        """The rank of a process; its pid where nothing tells the rank."""
+        """The rank of a process; its pid where the rank is unknown."""
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 
