@@ -19,6 +19,7 @@ from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
 from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.receipt import Receipt, ReceiptCheck
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
 from gpudiag.model.service import (
@@ -60,6 +61,8 @@ DOCUMENTS: dict[str, type] = {
         JobRun,
         DoctorReport,
         Topology,
+        Receipt,
+        ReceiptCheck,
         *_OF_SERVICE,
     )
 }
