@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpudiag.checks.job.position import FOR_RANKS
+from gpudiag.checks.job.position import FOR_RANKS, find_positions
 from gpudiag.compat import UTC
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
@@ -251,13 +251,14 @@ class Members:
 
     def note_look(self, verdict: JobVerdict, at_seconds: float) -> None:
         """Keep where each rank was in a look at all of them."""
+        operations = {one.rank: one.call.operation for one in find_positions(verdict.job)}
         for place in verdict.places:
             wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
-            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
             for member in self.living:
                 if member.rank in place.ranks:
                     if place.moves:
                         member.standing.note_movement(at_seconds)
+                    operation = operations.get(member.rank, "")
                     member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
