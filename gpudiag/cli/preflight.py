@@ -16,7 +16,14 @@ from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
 from gpudiag.cli.options import deadline_option, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.preflight_output import announcer, render_one, warn_strict, write_reports
+from gpudiag.cli.preflight_output import (
+    announcer,
+    keep_receipt,
+    prove_receipt,
+    render_one,
+    warn_strict,
+    write_reports,
+)
 from gpudiag.cli.printing import print_result, warn, warn_unremembered
 from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import EventFile, events_option
@@ -37,6 +44,7 @@ Examples:
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
+  gpudiag preflight --level acceptance --receipt node17.json --sign site_key
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict."""
 
 
@@ -82,6 +90,18 @@ def _reports(
     metavar="FORMAT=FILE",
     help=f"Write a report to FILE too: {', '.join(REPORT_FORMATS)}.",
 )
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a receipt: FILE.json and the same as a page, FILE.html.",
+)
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign the receipt with this SSH key, as ssh-keygen -Y does.",
+)
 @click.option("--reason", is_flag=True, help="Print one line instead, for Slurm or Kubernetes.")
 @click.option(
     "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
@@ -111,6 +131,7 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
     if options["listing"]:
         _refuse_beside_list()
         return _print_checks(plan)
+    prove_receipt(options["receipt"], options["sign"])
     surroundings = _surroundings(options, started)
     environment = read_machine_place(options)
     if environment is not None:
@@ -138,6 +159,7 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
         status = exit_status(report, plan)
         warn_strict(report, plan, status)
         written = write_reports(report, reports) and kept
+        written = keep_receipt(report, plan, options["receipt"], options["sign"]) and written
         warning = run.remember()
     warn_unremembered(warning)
     return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR

@@ -54,6 +54,31 @@ def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool
     return written
 
 
+def prove_receipt(path: Path | None, key: Path | None) -> None:
+    """Raise UsageError unless a receipt can be written there, and signed with that key."""
+    if path is None:
+        if key is not None:
+            raise UsageError("--sign signs a receipt, and none is asked for", hint="add --receipt FILE")
+        return
+    from gpudiag.runs.receipt import require_receipt
+
+    require_receipt(path, key)
+
+
+def keep_receipt(report: Report, plan: PreflightPlan, path: Path | None, key: Path | None) -> bool:
+    """Whether the receipt that is asked for could be written; a failure is reported."""
+    if path is None:
+        return True
+    from gpudiag.runs.receipt import make_receipt, write_receipt
+
+    try:
+        write_receipt(path, make_receipt(report, plan), key)
+    except GpudiagError as error:
+        warn(f"no receipt: {error.message}")
+        return False
+    return True
+
+
 def warn_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> None:
     """Print on standard error which gap or warning `--strict` alone exits for; nothing where it changes nothing."""
     words = describe_strict(report, plan, status)
@@ -110,6 +135,7 @@ def _look(
         own = exit_status(report, plan)
         warn_strict(report, plan, own)
         written = write_reports(report, options["reports"])
+        written = keep_receipt(report, plan, options["receipt"], options["sign"]) and written
         own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
         status = share_report(
             launch,

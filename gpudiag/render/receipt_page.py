@@ -25,6 +25,7 @@ from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size
 
 _FLOPS_PER_TFLOP = 1e12
 _WORDS = {None: "", Outcome.PASS: "", Outcome.WARN: " ▼", Outcome.FAIL: " ▼▼"}
+_LIMIT_CHARACTERS = 200
 _MOST_COLUMNS = 16  # of a matrix of GPUs; wider ones are listed
 
 
@@ -128,15 +129,25 @@ def _finding(told: Told) -> Iterator[str]:
 
 
 def _parts(receipt: Receipt) -> Iterator[str]:
-    rows = [
+    gpus = [
         (
             _text(part.name),
             *(_reading(value) for value in (part.model, part.serial, part.uuid, part.board, part.firmware)),
         )
         for part in receipt.parts
+        if part.kind == "gpu"
     ]
-    table = _table(("part", "model", "serial number", "UUID", "board", "firmware"), rows, "parts")
-    yield from _section("Parts", table if rows else "<p>No GPU and no RDMA card is listed.</p>")
+    cards = [
+        (_text(part.name), _reading(part.model), _reading(part.board))
+        for part in receipt.parts
+        if part.kind != "gpu"
+    ]
+    lines = []
+    if gpus:
+        lines.append(_table(("GPU", "model", "serial number", "UUID", "board", "VBIOS"), gpus, "parts"))
+    if cards:
+        lines.append(_table(("network card", "kind", "board"), cards))
+    yield from _section("Parts", *(lines or ["<p>No GPU and no RDMA card is listed.</p>"]))
 
 
 def _versions(receipt: Receipt) -> Iterator[str]:
@@ -184,14 +195,14 @@ def _matrix(links: Sequence[MeasuredSpeed]) -> Iterator[str]:
     by_ends = {_ends(one.subject): one for one in links}
     rows = [
         (
-            _text(source),
+            _text(_short(source)),
             *(_value(by_ends[source, to]) if (source, to) in by_ends else "<td></td>" for to in ends),
         )
         for source in ends
     ]
     at_least, by = _limit(links)
     yield f"<h3>Copies from GPU (rows) to GPU (columns), {_unit(links[0].unit)}</h3>"
-    yield _table(("from", *map(_text, ends)), rows, "numbers")
+    yield _table(("from", *(_text(_short(end)) for end in ends)), rows, "numbers")
     yield f'<p class="note">At least {at_least}: {by}</p>' if by else '<p class="note">No limit is known.</p>'
 
 
@@ -199,6 +210,11 @@ def _speeds_of_all(speeds: Sequence[MeasuredSpeed]) -> Iterator[str]:
     rows = [(f"{_text(one.name)}, {_unit(one.unit)}", _value(one), *_limit([one])) for one in speeds]
     if rows:
         yield _table(("operation", "measured", "at least", "by"), rows, "numbers")
+
+
+def _short(end: str) -> str:
+    """`GPU 3` of `GPU 3 (86:00.0)`: the slots stand in the table of parts."""
+    return end.partition(" (")[0]
 
 
 def _ends(subject: Subject) -> tuple[str, str]:
@@ -388,7 +404,7 @@ def _skipped(report: Report) -> Iterator[str]:
     covered = coverage(report)
     rows = [(_word(Outcome.ERROR), _text(", ".join(names)), _text(reason)) for reason, names in covered.errors.items()]
     rows += [(_word(Outcome.SKIP), _text(", ".join(names)), _text(reason)) for reason, names in covered.skipped.items()]
-    table = _table(("", "checks", "why"), rows)
+    table = _table(("", "checks", "why"), rows, "skipped")
     yield from _section("Skipped, and why", table if rows else "<p>Nothing.</p>")
 
 
@@ -410,8 +426,9 @@ def _looked_at(receipt: Receipt) -> Iterator[str]:
 
 
 def _limits(limits: Sequence[str], result: CheckResult) -> str:
-    words = "; ".join(map(_text, limits))
-    return words if result.outcome is not Outcome.ERROR else f"{words} ({_text(describe_reason(result))})"
+    """What is held against what, as far as a table has room for it: the document has all."""
+    words = escape(one_line("; ".join(limits), _LIMIT_CHARACTERS))
+    return words if result.outcome is not Outcome.ERROR else f"no result: {_text(describe_reason(result))}"
 
 
 def _verification(digest: str) -> Iterator[str]:

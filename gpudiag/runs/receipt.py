@@ -271,7 +271,7 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
         if b"gpudiag.receipt/" not in data or "does not know the schema" in error.message:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         return ReceiptCheck(Outcome.FAIL, str(path), error.message, whole=False)
-    problem = _why_changed(sealed)
+    problem = why_changed(sealed)
     signature = _verify(path, data, signers)
     outcome = Outcome.PASS if problem is None else Outcome.FAIL
     words = problem or "no byte has changed since it was written"
@@ -298,7 +298,8 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
     )
 
 
-def _why_changed(sealed: Sealed) -> str | None:
+def why_changed(sealed: Sealed) -> str | None:
+    """What shows that the file was changed since it was written; None where nothing does."""
     if not sealed.is_whole:
         return f"it was changed: it states the digest {sealed.stated[:12]}.., and its bytes have {sealed.actual[:12]}.."
     if sealed.kind == PAGE and not read_sealed(sealed.document).is_whole:
