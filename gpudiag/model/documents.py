@@ -34,14 +34,14 @@ from gpudiag.model.service import (
     Session,
     Sources,
     Timeline,
-    Topology,
 )
+from gpudiag.model.topology import Topology
 from gpudiag.model.training import TrainingReport
 
 # --- the documents
 
 _OF_SERVICE: tuple[Any, ...] = (
-    Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
+    Live, DeviceDocument, Processes, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
     Run, RunEvents, Series, Timeline,
 )  # fmt: skip
 DOCUMENTS: dict[str, type] = {
@@ -61,6 +61,7 @@ DOCUMENTS: dict[str, type] = {
         Job,
         JobRun,
         DoctorReport,
+        Topology,
         Receipt,
         ReceiptCheck,
         Comparison,

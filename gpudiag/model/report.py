@@ -94,8 +94,10 @@ class FindingGroup:
     owner: Owner | None  # None for a check that could not look
     machines: tuple[str, ...]
     count: int  # of findings: a machine may have several
-    message: str  # the first one's, as its remedy
-    remedy: str
+    message: str  # the first one's
+    remedy: (
+        str  # for all of them: INDEX where their GPUs differ, and where remedies differ, with its machines
+    )
 
 
 @noun
