@@ -93,7 +93,10 @@ def compare_sides(before: Side, now: Side) -> Compared:
 
 def is_same_machine(before: Snapshot, now: Snapshot) -> bool:
     """Whether both are of one machine: they have a GPU in common; without GPUs, the name."""
-    known = [{one.id.uuid for one in side.devices if not isinstance(one.id.uuid, Missing)} for side in (before, now)]
+    known = [
+        {one.id.uuid for one in side.devices if not isinstance(one.id.uuid, Missing)}
+        for side in (before, now)
+    ]
     if all(known):
         return bool(known[0] & known[1]) or (before.host == now.host and len(known[0]) != len(known[1]))
     return before.host == now.host
@@ -120,19 +123,53 @@ def _host_facts(before: Snapshot, now: Snapshot) -> Iterator[_Fact]:
     yield fact(Whose.DRIVER, "kernel module", lambda one: one.machine.kernel_driver_flavor, version)
     yield fact(Whose.DRIVER, "fabric manager", _fabric_manager, version)
     yield fact(Whose.HOST, "kernel", lambda one: one.machine.kernel_release, version)
-    yield fact(software if in_container else Whose.HOST, "operating system", lambda one: one.machine.operating_system, version)
+    yield fact(
+        software if in_container else Whose.HOST,
+        "operating system",
+        lambda one: one.machine.operating_system,
+        version,
+    )
     yield fact(Whose.HOST, "processor", lambda one: one.machine.processor, "another processor")
-    yield fact(Whose.HOST, "logical processors", lambda one: one.machine.logical_processors, "more or fewer processors")
+    yield fact(
+        Whose.HOST,
+        "logical processors",
+        lambda one: one.machine.logical_processors,
+        "more or fewer processors",
+    )
     yield _memory(before, now)
     yield fact(Whose.NETWORK, "RDMA ports", name_ports, "a card or port is gone, or new")
     yield fact(Whose.HOST, "IOMMU", _iommu, "it decides whether GPUs reach each other and cards directly")
-    yield fact(Whose.HOST, "bridges that redirect (ACS)", _bridges, "they send traffic between GPUs through the processor")
-    for name, field in (("torch", "version"), ("CUDA of torch", "cuda_runtime_version"), ("NCCL", "nccl_version")):
+    yield fact(
+        Whose.HOST,
+        "bridges that redirect (ACS)",
+        _bridges,
+        "they send traffic between GPUs through the processor",
+    )
+    for name, field in (
+        ("torch", "version"),
+        ("CUDA of torch", "cuda_runtime_version"),
+        ("NCCL", "nccl_version"),
+    ):
         yield fact(software, name, lambda one, field=field: _torch(one, field), version)  # type: ignore[misc]
-    yield fact(Whose.CONTAINER, "container", lambda one: _container(one), "it decides which files, limits and devices there are")
+    yield fact(
+        Whose.CONTAINER,
+        "container",
+        lambda one: _container(one),
+        "it decides which files, limits and devices there are",
+    )
     where = Whose.CONTAINER if in_container else Whose.HOST
-    yield fact(where, "allowed processors", lambda one: one.machine.logical_processors_allowed, "the job may use more or fewer")
-    yield fact(where, "/dev/shm", lambda one: _size(one.machine.shared_memory_total_bytes), "NCCL and data loaders share memory there")
+    yield fact(
+        where,
+        "allowed processors",
+        lambda one: one.machine.logical_processors_allowed,
+        "the job may use more or fewer",
+    )
+    yield fact(
+        where,
+        "shared memory",
+        lambda one: _size(one.machine.shared_memory_total_bytes),
+        "NCCL and data loaders share memory there",
+    )
     yield fact(where, "memory limit", _memory_limit, "the job may use more or less")
     yield from _variables(before, now)
 
@@ -140,9 +177,9 @@ def _host_facts(before: Snapshot, now: Snapshot) -> Iterator[_Fact]:
 def _memory(before: Snapshot, now: Snapshot) -> _Fact:
     """The host's memory: firmware and kernel keep a little more or less of it for themselves."""
     first, second = before.machine.memory_total_bytes, now.machine.memory_total_bytes
-    if not isinstance(first, Missing) and not isinstance(second, Missing):
-        if min(first, second) >= MEMORY_SHARE * max(first, second):
-            second = first
+    known = not isinstance(first, Missing) and not isinstance(second, Missing)
+    if known and min(first, second) >= MEMORY_SHARE * max(first, second):
+        second = first
     why = "a memory module is gone, or new"
     return _Fact(Whose.HOST, now.host, "memory", _size(first), _size(second), Outcome.WARN, why)
 
@@ -244,17 +281,29 @@ def _facts_of(before: Device, now: Device, *, same_machine: bool) -> Iterator[_F
     for name, read in GPU_FACTS:
         whose = Whose.LINK if name in _OF_LINKS else Whose.GPU
         outcome = Outcome.FAIL if name == "model" else Outcome.WARN
-        why = "another board" if name in _OF_THE_BOARD else "fewer lanes or links" if whose is Whose.LINK else _SETTING
+        why = (
+            "another board"
+            if name in _OF_THE_BOARD
+            else "fewer lanes or links"
+            if whose is Whose.LINK
+            else _SETTING
+        )
         yield _Fact(whose, where, name, read(before), read(now), outcome, why, index)
     for name, read in _FIRMWARE:
-        yield _Fact(Whose.GPU, where, name, read(before), read(now), Outcome.WARN, "another board or firmware", index)
+        yield _Fact(
+            Whose.GPU, where, name, read(before), read(now), Outcome.WARN, "another board or firmware", index
+        )
     replaced = before.id.uuid != now.id.uuid
     for name, read in _IDENTITIES:
         why = "the board was replaced, or moved" if same_machine else _TELLS_NOTHING
         outcome = Outcome.WARN if same_machine else Outcome.PASS
         yield _Fact(Whose.GPU, where, name, read(before), read(now), outcome, why, index)
     for name, read, outcome in () if replaced else _COUNTS:
-        why = "it happened between the two" if outcome is Outcome.WARN else "ECC corrected them, or spare rows took their place"
+        why = (
+            "it happened between the two"
+            if outcome is Outcome.WARN
+            else "ECC corrected them, or spare rows took their place"
+        )
         yield _Fact(Whose.GPU, where, name, read(before), read(now), outcome, why, index)
 
 
@@ -271,7 +320,9 @@ def _count(
             if id(device) in paired:
                 continue
             silent = device.responding is not True
-            counterpart = any(one.id.uuid == device.id.uuid or one.id.bus_id == device.id.bus_id for one in second.devices)
+            counterpart = any(
+                one.id.uuid == device.id.uuid or one.id.bus_id == device.id.bus_id for one in second.devices
+            )
             if silent and first is before and counterpart:
                 continue  # it did not answer before; now it is compared as a new one
             if counterpart and first is before:
@@ -279,7 +330,9 @@ def _count(
                 yield Difference(Whose.GPU, name_device(device), _ANSWERS, "yes", "no", Outcome.FAIL, reason)
             elif not silent and not (counterpart and first is now):
                 why = "a GPU is gone" if first is before else "there is one more"
-                yield Difference(Whose.GPU, f"{name_device(device)} {_identity(device)}", "GPU", *words, outcome, why)
+                yield Difference(
+                    Whose.GPU, f"{name_device(device)} {_identity(device)}", "GPU", *words, outcome, why
+                )
 
 
 def _identity(device: Device) -> str:
@@ -292,13 +345,17 @@ def _grouped(different: Iterable[_Fact]) -> Iterator[Difference]:
     """One difference for each fact; GPUs that differ alike are named together."""
     groups: dict[tuple[object, ...], list[_Fact]] = {}
     for one in different:
-        key = (one.whose, one.name, str(one.before), str(one.now), one.outcome) + (() if one.index is not None else (one.where,))
+        key = (one.whose, one.name, str(one.before), str(one.now), one.outcome) + (
+            () if one.index is not None else (one.where,)
+        )
         groups.setdefault(key, []).append(one)
     for facts in groups.values():
         first = facts[0]
         indices = [one.index for one in facts if one.index is not None]
         where = f"GPUs {number_ranges(indices)}" if len(indices) > 1 else first.where
-        yield Difference(first.whose, where, first.name, str(first.before), str(first.now), first.outcome, first.why)
+        yield Difference(
+            first.whose, where, first.name, str(first.before), str(first.now), first.outcome, first.why
+        )
 
 
 def _only_one(facts: Iterable[_Fact]) -> Iterator[str]:
@@ -306,7 +363,10 @@ def _only_one(facts: Iterable[_Fact]) -> Iterator[str]:
     seen: set[tuple[str, str]] = set()
     for one in facts:
         for side, other, words in ((one.before, one.now, "second"), (one.now, one.before, "first")):
-            lost = isinstance(other, Missing) and other.reason not in (MissingReason.NOT_ASKED, MissingReason.NOT_SUPPORTED)
+            lost = isinstance(other, Missing) and other.reason not in (
+                MissingReason.NOT_ASKED,
+                MissingReason.NOT_SUPPORTED,
+            )
             if lost and not isinstance(side, Missing) and (one.name, words) not in seen:
                 seen.add((one.name, words))
                 yield f"{one.name}: not read in the {words}"
@@ -322,7 +382,12 @@ _BY_TOPIC = {
 }
 _OF_GPUS = (Category.HW_THERMAL, Category.HW_MEMORY, Category.HW_POWER, Category.SW_XID)
 _LINKS = (Category.HW_NVLINK, Category.HW_NVSWITCH, Category.HW_PCIE)
-_BY_OWNER = {Owner.HARDWARE: Whose.GPU, Owner.HOST: Whose.HOST, Owner.SOFTWARE: Whose.SOFTWARE, Owner.JOB: Whose.JOB}
+_BY_OWNER = {
+    Owner.HARDWARE: Whose.GPU,
+    Owner.HOST: Whose.HOST,
+    Owner.SOFTWARE: Whose.SOFTWARE,
+    Owner.JOB: Whose.JOB,
+}
 
 
 def whose_finding(finding: Finding) -> Whose:
@@ -340,8 +405,16 @@ def _finding_differences(
 ) -> Iterator[Difference]:
     """Findings that one of the two has alone."""
     names = _old_indices(pairs)
-    first = {(one.code, _label(one.subject, {})): one for one in before.findings() if one.outcome is not Outcome.PASS}
-    second = {(one.code, _label(one.subject, names)): one for one in now.findings() if one.outcome is not Outcome.PASS}
+    first = {
+        (one.code, _label(one.subject, {})): one
+        for one in before.findings()
+        if one.outcome is not Outcome.PASS
+    }
+    second = {
+        (one.code, _label(one.subject, names)): one
+        for one in now.findings()
+        if one.outcome is not Outcome.PASS
+    }
     new: dict[tuple[str, Outcome], list[Finding]] = {}
     for key, finding in second.items():
         if key not in first:
@@ -349,13 +422,19 @@ def _finding_differences(
     for alike in new.values():
         one, where = alike[0], _join_places([_label(finding.subject, {}) for finding in alike])
         more = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
-        yield Difference(whose_finding(one), where, one.code, "not found", f"{one.message}{more}", one.outcome, one.remedy)
+        yield Difference(
+            whose_finding(one), where, one.code, "not found", f"{one.message}{more}", one.outcome, one.remedy
+        )
     judged = {result.check for result in now.results if result.outcome is not Outcome.SKIP}
     by_check = {finding.code: result.check for result in before.results for finding in result.findings}
     for (code, place), finding in first.items():
         if (code, place) not in second:
             gone = by_check.get(code) in judged
-            words, why = ("no longer found", "it is better") if gone else ("not looked at", "the second one does not answer it")
+            words, why = (
+                ("no longer found", "it is better")
+                if gone
+                else ("not looked at", "the second one does not answer it")
+            )
             yield Difference(whose_finding(finding), place, code, finding.message, words, Outcome.PASS, why)
 
 
@@ -440,11 +519,18 @@ def _speed_difference(
 ) -> Difference:
     unit = changes[0].speed.unit
     places = [change.place for change in changes]
-    furthest = min(changes, key=lambda change: change.share) if is_slower else max(changes, key=lambda change: change.share)
+    furthest = (
+        min(changes, key=lambda change: change.share)
+        if is_slower
+        else max(changes, key=lambda change: change.share)
+    )
     on_cpu = any(place.startswith("rank ") for place in places)
     everywhere = len(changes) > 1 and len(changes) == of_test
     where = _join_places(places)
-    words = (f"{furthest.share - 1:+.0%}", "of the earlier speed" if len(changes) == 1 else f"at {furthest.place}, the furthest")
+    words = (
+        f"{furthest.share - 1:+.0%}",
+        "of the earlier speed" if len(changes) == 1 else f"at {furthest.place}, the furthest",
+    )
     change = " ".join(words)
     if not is_slower:
         whose, why, outcome = _whose_speed(name), f"faster, {change}", Outcome.PASS
@@ -453,15 +539,23 @@ def _speed_difference(
     else:
         outcome = Outcome.WARN
         limit = f"{change}; limit {least:.0%} of the earlier speed"
-        shared = [one for one in found if one.whose in _SHARED and one.outcome is not Outcome.PASS] if everywhere else []
+        shared = (
+            [one for one in found if one.whose in _SHARED and one.outcome is not Outcome.PASS]
+            if everywhere
+            else []
+        )
         if shared:
-            named = ", ".join(dict.fromkeys(f"{one.name} {one.before} became {one.now}" for one in shared[:3]))
+            named = ", ".join(
+                dict.fromkeys(f"{one.name} {one.before} became {one.now}" for one in shared[:3])
+            )
             whose, why = shared[0].whose, f"{limit}; {_ALL_GPUS}, and {named}"
         elif everywhere:
             whose, why = Whose.HOST, f"{limit}; {_ALL_GPUS}, and nothing else differs that was compared"
         else:
             whose, why = _whose_speed(name), limit
-    return Difference(whose, where, name, _speed(furthest.before, unit), _speed(furthest.now, unit), outcome, why)
+    return Difference(
+        whose, where, name, _speed(furthest.before, unit), _speed(furthest.now, unit), outcome, why
+    )
 
 
 def _whose_speed(name: str) -> Whose:

@@ -222,6 +222,7 @@ def _active_links(device: Device) -> Reading[int]:
 
 
 def name_ports(snapshot: Snapshot) -> Reading[str]:
+    """The RDMA ports of the machine, as one text."""
     state = snapshot.machine.state
     if not isinstance(state, HostState) or isinstance(state.infiniband_ports, Missing):
         return NOT_ASKED

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import field, replace
 
 from gpudiag.compat import Self, StrEnum
-from gpudiag.model.codec import noun
+from gpudiag.model.codec import UNWRITTEN, noun
 from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
 from gpudiag.model.reading import Missing, MissingReason
 

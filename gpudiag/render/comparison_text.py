@@ -39,12 +39,29 @@ def render_comparison(found: Comparison, style: Style = PLAIN) -> str:
         if len(others) > len(shown):
             lines.append(f"{_INDENT}and {len(others) - len(shown)} more: --verbose has all")
     if found.not_compared:
-        lines += ["", *wrapped(f"Not compared: {one_line('; '.join(found.not_compared[: style.most(4)]))}", indent=_INDENT)]
+        lines += [
+            "",
+            *wrapped(
+                f"Not compared: {one_line('; '.join(found.not_compared[: style.most(4)]))}", indent=_INDENT
+            ),
+        ]
     codes = [one.name for one in matters if "." in one.name and " " not in one.name]
-    return "\n".join([*lines, *next_lines(*(f"gpudiag explain {one_line(code)}" for code in codes[:1]), "gpudiag compare --json")]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                *next_lines(
+                    *(f"gpudiag explain {one_line(code)}" for code in codes[:1]), "gpudiag compare --json"
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
-def _verdict(found: Comparison, matters: list[Difference], others: list[Difference], style: Style) -> list[str]:
+def _verdict(
+    found: Comparison, matters: list[Difference], others: list[Difference], style: Style
+) -> list[str]:
     word = found.outcome.value.upper()
     counts = f"{count_of(len(matters), 'difference')} that matter{'s' * (len(matters) == 1)}"
     more = f", {len(others)} more" if others else ""
@@ -53,7 +70,9 @@ def _verdict(found: Comparison, matters: list[Difference], others: list[Differen
     for name, one in (("A", found.before), ("B", found.now)):
         lines += wrapped(f"{name}: {_document(one)}", first=_INDENT, indent=_INDENT + "   ")
     if not found.same_machine:
-        lines += wrapped("Two machines: GPUs are compared slot by slot, or by their number.", first=_INDENT, indent=_INDENT)
+        lines += wrapped(
+            "Two machines: GPUs are compared slot by slot, or by their number.", first=_INDENT, indent=_INDENT
+        )
     return lines
 
 
@@ -65,8 +84,21 @@ def _document(one: ComparedDocument) -> str:
 
 
 def _difference(one: Difference, style: Style) -> list[str]:
-    before, now = (one_line(words, None if style.verbose else _MOST_CHARACTERS) for words in (one.before, one.now))
+    before, now = (
+        one_line(words, None if style.verbose else _MOST_CHARACTERS) for words in (one.before, one.now)
+    )
     word = f"{one.outcome.value.upper()} " if one.outcome is not Outcome.PASS else ""
-    lines = wrapped(f"{word}{one_line(one.where)}: {one_line(one.name)}: {before} -> {now}", first=_INDENT, indent=_INDENT * 2)
+    lines = wrapped(
+        f"{word}{one_line(one.where)}: {one_line(one.name)}: {before} -> {now}",
+        first=_INDENT,
+        indent=_INDENT * 2,
+    )
     lines[0] = style.paint_outcome(lines[0], one.outcome.value)
-    return [*lines, *wrapped(one_line(one.why, None if style.verbose else 2 * _MOST_CHARACTERS), first=_INDENT * 2, indent=_INDENT * 2)]
+    return [
+        *lines,
+        *wrapped(
+            one_line(one.why, None if style.verbose else 2 * _MOST_CHARACTERS),
+            first=_INDENT * 2,
+            indent=_INDENT * 2,
+        ),
+    ]

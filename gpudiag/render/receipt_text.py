@@ -22,7 +22,9 @@ def render_receipt_check(found: ReceiptCheck, style: Style = PLAIN) -> str:
         lines.append(f"{_INDENT}{found.digest}")
     lines += wrapped(_signed(found), first=_INDENT, indent=_INDENT)
     if found.outcome is Outcome.FAIL:
-        lines += wrapped("Do: get it again from who issued it, and compare the digests.", first=_INDENT, indent=_INDENT)
+        lines += wrapped(
+            "Do: get it again from who issued it, and compare the digests.", first=_INDENT, indent=_INDENT
+        )
     return "\n".join([*lines, *next_lines("gpudiag compare RECEIPT OTHER")]) + "\n"
 
 

@@ -36,7 +36,9 @@ def compare_files(before: Path, now: Path) -> Comparison:
     first, second = _read(before), _read(now)
     compared = compare_sides(first.side, second.side)
     changed = tuple(
-        Difference(Whose.DOCUMENT, one.document.path, "receipt", "as written", "changed", Outcome.FAIL, one.problem)
+        Difference(
+            Whose.DOCUMENT, one.document.path, "receipt", "as written", "changed", Outcome.FAIL, one.problem
+        )
         for one in (first, second)
         if one.problem is not None
     )
