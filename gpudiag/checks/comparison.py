@@ -177,9 +177,8 @@ def _host_facts(before: Snapshot, now: Snapshot) -> Iterator[_Fact]:
 def _memory(before: Snapshot, now: Snapshot) -> _Fact:
     """The host's memory: firmware and kernel keep a little more or less of it for themselves."""
     first, second = before.machine.memory_total_bytes, now.machine.memory_total_bytes
-    known = not isinstance(first, Missing) and not isinstance(second, Missing)
-    if known and min(first, second) >= MEMORY_SHARE * max(first, second):
-        second = first
+    if isinstance(first, int) and isinstance(second, int):
+        second = first if min(first, second) >= MEMORY_SHARE * max(first, second) else second
     why = "a memory module is gone, or new"
     return _Fact(Whose.HOST, now.host, "memory", _size(first), _size(second), Outcome.WARN, why)
 
@@ -191,8 +190,8 @@ def _variables(before: Snapshot, now: Snapshot) -> Iterator[_Fact]:
         return
     why = "a variable of the job: unset it, or set it on both"
     for name in sorted({*first, *second}):
-        values = (MASK if names_secret(name) else one.get(name, "not set") for one in (first, second))
-        yield _Fact(Whose.JOB, now.host, name, *values, outcome=Outcome.WARN, why=why)
+        was, is_now = (MASK if names_secret(name) else one.get(name, "not set") for one in (first, second))
+        yield _Fact(Whose.JOB, now.host, name, was, is_now, Outcome.WARN, why)
 
 
 def _environment(snapshot: Snapshot) -> Mapping[str, str] | None:

@@ -202,8 +202,8 @@ def _matrix(links: Sequence[MeasuredSpeed]) -> Iterator[str]:
         return
     ends = list(dict.fromkeys(end for one in links for end in _ends(one.subject)))
     if len(ends) > _MOST_COLUMNS:
-        rows = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
-        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), rows, "numbers")
+        listed = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
+        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), listed, "numbers")
         return
     by_ends = {_ends(one.subject): one for one in links}
     rows = [
