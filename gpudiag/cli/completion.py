@@ -18,7 +18,9 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
 
     name = "word"
 
-    def __init__(self, choices: Sequence[str], what: str, extras: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, choices: Sequence[str], what: str, extras: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         """Allow `choices`; `what` is one of them, with its article: `a format`. `extras` may follow one of them, after commas."""
         self.choices = tuple(choices)
         self._what = what

@@ -16,7 +16,15 @@ from typing import Any
 from gpudiag.linux.proc import Stat
 from gpudiag.model.codec import join_sheets
 from gpudiag.probe.host.processes import read_parents, read_process, stat_of_process
-from gpudiag.probe.nvml.ask import INVALID_ARGUMENT, SUCCESS, Ask, DeviceSheet, code_of, reason_of, reason_of_code
+from gpudiag.probe.nvml.ask import (
+    INVALID_ARGUMENT,
+    SUCCESS,
+    Ask,
+    DeviceSheet,
+    code_of,
+    reason_of,
+    reason_of_code,
+)
 from gpudiag.probe.nvml.memory import shares_of_processes
 from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_ASKED, NOT_SUPPORTED, Sheet
 
@@ -156,7 +164,9 @@ class ProcessFacts:
         self._read = read
         # By pid: its start in clock ticks, when it was read, and what was.
         self._known: dict[int, tuple[int, float, dict[str, Any]]] = {}
-        self._used: dict[int, tuple[float, float]] = {}  # by pid: when it was looked at, processor seconds by then
+        self._used: dict[
+            int, tuple[float, float]
+        ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
         """What /proc and the driver say of each process in the sheet, by pid; a stuck process may block this forever."""
@@ -189,9 +199,13 @@ class ProcessFacts:
         sheet.read("resident_bytes", lambda: stat.resident_bytes)
         before, self._used[pid] = self._used.get(pid), (now, stat.cpu_seconds)
         if before is None or now <= before[0] or stat.cpu_seconds < before[1]:
-            sheet.mark("processor_percent", NOT_ASKED, "a mean between two looks, of which this was the first")
+            sheet.mark(
+                "processor_percent", NOT_ASKED, "a mean between two looks, of which this was the first"
+            )
         else:
-            sheet.values["processor_percent"] = round(100 * (stat.cpu_seconds - before[1]) / (now - before[0]), 1)
+            sheet.values["processor_percent"] = round(
+                100 * (stat.cpu_seconds - before[1]) / (now - before[0]), 1
+            )
         return sheet.document()
 
 

@@ -29,7 +29,8 @@ def finding_table(
         chosen = next(iter(whole), None)
     if sum(map(len, whole.values())) > _ROOM_FOR_ALL:
         whole = {
-            key_of_told(one): whole[chosen] if key_of_told(one) == chosen else _first_line(one, width) for one in told
+            key_of_told(one): whole[chosen] if key_of_told(one) == chosen else _first_line(one, width)
+            for one in told
         }
     count = str(len(told)) if told else "not judged yet" if verdict is None else "none"
     rows = tuple(Row(key, lines) for key, lines in whole.items())
@@ -63,7 +64,10 @@ def _first_line(told: Told, width: int) -> tuple[Line, ...]:
 def _lines(told: Told, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     """The sentence with its code, the remedy, and how it is known."""
     word, room = _word(told), width - len(_INDENT)
-    lines = [(word if number == 0 else Span(_INDENT), Span(text)) for number, text in enumerate(_wrapped(_words_of(told), room))]
+    lines = [
+        (word if number == 0 else Span(_INDENT), Span(text))
+        for number, text in enumerate(_wrapped(_words_of(told), room))
+    ]
     arrow = f"{glyphs.arrow} "
     blank = " " * cells_of(arrow)
     lines += [

@@ -66,7 +66,8 @@ class History:
     def copied(self) -> Mapping[str, Series]:
         """The series as they are now."""
         return {
-            key: {name: tuple(values) for name, values in of_gpu.items()} for key, of_gpu in self._series.items()
+            key: {name: tuple(values) for name, values in of_gpu.items()}
+            for key, of_gpu in self._series.items()
         }
 
 
