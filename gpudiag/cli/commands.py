@@ -34,6 +34,9 @@ COMMANDS = {
     "list": LazyCommand(
         "gpudiag.cli.list_devices", "list_devices", "List the GPUs, who uses them, and which are free."
     ),
+    "topo": LazyCommand(
+        "gpudiag.cli.topo", "topo", "Show how GPUs and network cards are joined, and what stands out."
+    ),
     "watch": LazyCommand(
         "gpudiag.cli.watch", "watch", "Watch GPUs, processes and findings live on a terminal."
     ),

@@ -284,57 +284,6 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyDevice:
-    """One GPU's place in the machine."""
-
-    uuid: Reading[str]
-    bus_id: Reading[str]
-    nvml_index: Reading[int]
-    name: Reading[str]
-    numa_node: Reading[int]
-    pcie_generation: Reading[int]
-    pcie_width: Reading[int]
-    pcie_generation_slot_max: Reading[int]
-    pcie_width_slot_max: Reading[int]
-    nvlinks_active: Reading[int]
-    nvlinks_total: Reading[int]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLink:
-    """What was measured between two GPUs, the last time: the stored metric, which names the method."""
-
-    metric: str
-    value: float
-    unit: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyLink:
-    """What lies between two GPUs, in the words of `PeerAccess`."""
-
-    from_uuid: Reading[str]
-    to_uuid: Reading[str]
-    path: Reading[str]
-    read: Reading[str]
-    nvlink: Reading[str]
-    nvlink_count: Reading[int]  # links that lead straight to the other GPU
-    measured: MeasuredLink | None
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """`gpudiag.topology/1`: the GPUs and what lies between each two."""
-
-    SCHEMA: ClassVar[str] = "gpudiag.topology/1"
-
-    host: str
-    devices: tuple[TopologyDevice, ...]
-    links: tuple[TopologyLink, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Sources:
     """`gpudiag.sources/1`: the sources side by side, and where they differ."""
 

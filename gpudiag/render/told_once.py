@@ -123,7 +123,7 @@ def _facts(group: list[Finding]) -> tuple[str, ...]:
 
 def _remedy(group: list[Finding]) -> str:
     """The remedy with every GPU in its commands, where only the GPU differs; else the first one."""
-    if len({finding.remedy_of_any for finding in group}) != 1 or not group[0].remedy_of_any:
+    if len({finding.remedy_of_any for finding in group}) != 1:
         return describe_remedy(group[0])
     subjects = (finding.subject for finding in sorted(group, key=lambda finding: _index(finding) or 0))
     return one_line(name_gpu_in(group[0].remedy_of_any, *subjects), MAX_TEXT_CHARACTERS)

@@ -253,12 +253,11 @@ class Members:
         """Keep where each rank was in a look at all of them."""
         for place in verdict.places:
             wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
-            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
             for member in self.living:
                 if member.rank in place.ranks:
                     if place.moves:
                         member.standing.note_movement(at_seconds)
-                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, place.operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
