@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from gpudiag.errors import UsageError
 from gpudiag.model.benchmark import Judgement
 from gpudiag.model.codec import decode, type_hints, written_fields
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
@@ -64,6 +65,7 @@ DOCUMENTS: dict[str, type] = {
         Topology,
         Receipt,
         ReceiptCheck,
+        Comparison,
         *_OF_SERVICE,
     )
 }

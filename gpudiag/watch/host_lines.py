@@ -4,8 +4,8 @@ from datetime import datetime
 
 from gpudiag.compat import UTC
 from gpudiag.model.host_activity import HostActivity
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-from gpudiag.model.service import Live, SamplerState
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.service import SamplerState
 from gpudiag.render.devices_text import NO_VALUE
 from gpudiag.units import format_gib, format_rate, format_seconds
 from gpudiag.watch.choice import Choice
@@ -57,8 +57,8 @@ def _trouble(frame: Frame, now: float) -> str:
     if frame.problem is not None:
         since = (
             ""
-            if frame.heard_at is None
-            else f"; last answer {format_seconds(float(round(now - frame.heard_at)))} ago"
+            if frame.received_at is None
+            else f"; last answer {format_seconds(float(round(now - frame.received_at)))} ago"
         )
         return f"{frame.name}: {frame.problem}{since}"
     live = frame.live

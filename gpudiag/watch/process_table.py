@@ -12,7 +12,7 @@ from gpudiag.render.devices_text import NO_VALUE
 from gpudiag.units import format_gib, format_seconds
 from gpudiag.watch.choice import LARGEST_FIRST, Choice
 from gpudiag.watch.columns import Column, fit_columns, heading_line, row_line
-from gpudiag.watch.frame import Frame, key_of_row
+from gpudiag.watch.frame import Frame
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import BOLD, DIM, PLAIN, WARN, Row, Span, Table
 

@@ -18,7 +18,7 @@ from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dump_document, encode
 from gpudiag.model.documents import from_document
 from gpudiag.model.service import Findings, Live
-from gpudiag.units import format_seconds, format_size
+from gpudiag.units import format_size
 from gpudiag.watch.frame import POINTS, Frame, History
 
 _PACKED = ".gz"

@@ -114,7 +114,7 @@ class ServicesFeed:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Each machine as it was heard last."""
+        """Each machine as it was received last."""
         now = time()
         return tuple(machine.frame(now) for machine in self._machines)
 
@@ -174,7 +174,7 @@ class _Machine:
         self._history = History()
         self._has_history = False
         self._problem: str | None = None
-        self._heard_at: float | None = None
+        self._received_at: float | None = None
         self._news: list[tuple[str, object, float]] = []
         self._keeps_news = False
 
@@ -192,13 +192,13 @@ class _Machine:
             limit = max(_SILENT_TICKS * self._interval, _ANSWER_SECONDS)
             if (
                 problem is None
-                and self._heard_at is not None
-                and now - self._heard_at > limit + self._interval
+                and self._received_at is not None
+                and now - self._received_at > limit + self._interval
             ):
                 problem = "it does not answer"
             history = self._history.copied()
             return Frame(
-                self.address.name, self._live, self._findings, history, problem, self._heard_at, is_here=False
+                self.address.name, self._live, self._findings, history, problem, self._received_at, is_here=False
             )
 
     def pop_news(self) -> list[tuple[str, object, float]]:
@@ -234,9 +234,9 @@ class _Machine:
             self._has_history = True
             self._live, self._findings, self._version = live, findings, live.findings_version
             self._history.add(live)
-            self._problem, self._heard_at = None, time()
+            self._problem, self._received_at = None, time()
             if self._keeps_news:
-                self._news.append(("live", live, self._heard_at))
+                self._news.append(("live", live, self._received_at))
 
     def _read_history(self) -> Mapping[str, Mapping[str, tuple[float | None, ...]]]:
         """What the service remembers of the last minutes; an older service may not have some of the series."""
@@ -260,9 +260,9 @@ class _Machine:
         if answer.status != http.client.OK:
             raise _RefusedError(_WORDS_OF_STATUS.get(answer.status, f"it answered with HTTP {answer.status}"))
         document: Any = from_document(json.loads(body))
-        if not isinstance(document, kind):
-            raise ValueError(f"not a {kind.__name__}")
-        return document
+        if isinstance(document, kind):
+            return document
+        raise ValueError(f"not a {kind.__name__}")
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:

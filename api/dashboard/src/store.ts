@@ -1,4 +1,4 @@
-// What the page knows now, and who wants to be told when it changes.
+// What the page knows now, and who listens to its changes.
 
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem, read, send } from "./api";
@@ -74,16 +74,16 @@ export const serviceNow = (): number => {
 const tooOld = (at: number, live: Live): boolean =>
   serviceNow() - at > Math.max(live.sampler.stale_after_seconds, SLOWEST_NEWS_SECONDS);
 
-// Since when the service itself has said nothing, in seconds of its clock; null: it speaks. Then its word does not count:
+// Since when the service itself has sent nothing, in seconds of its clock; null: it sends. Then its verdict does not count:
 // it may be gone, or stopped, or the computer with this page was asleep.
 export function silentSince({ live, connection }: State): number | null {
   if (!live) return null;
-  const told = Date.parse(live.at) / 1000;
-  return tooOld(told, live) || connection === "lost" ? told : null;
+  const sent = Date.parse(live.at) / 1000;
+  return tooOld(sent, live) || connection === "lost" ? sent : null;
 }
 
-// Since when the page has had no numbers that can be called current; null: they are current. The service says so too, in
-// its verdict, for as long as it speaks.
+// Since when the page has had no numbers that can be called current; null: they are current. The service shows that too, in
+// its verdict, for as long as it sends.
 export function outdatedSince(now: State): number | null {
   if (!now.live) return null;
   const silent = silentSince(now);
@@ -103,7 +103,7 @@ const mayRead = (session: Session | null): boolean => session === null || sessio
 function connect(): void {
   if (close || !mayRead(state.session)) return;
   let wasLost = false;
-  const tell = (connection: Connection): void => {
+  const onConnection = (connection: Connection): void => {
     if (connection === state.connection) return;
     update({ connection });
     if (connection === "lost") wasLost = true;
@@ -113,7 +113,7 @@ function connect(): void {
       void readSession();
     }
   };
-  close = openStream(receive, tell, () => void readSession());
+  close = openStream(receive, onConnection, () => void readSession());
 }
 
 // Reads what this page may do now; without the right to read, it asks for a token and listens no longer.

@@ -167,7 +167,7 @@ class Driver:
         self.answer = answer
         self.asked = 0
 
-    def nvmlDeviceGetProcessUtilization(self, _handle: object, _since: int) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(self, _handle: object, _since: int) -> list[Any]:
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
