@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.api.serving import Served, serving
+from tests.browser.test_pictures import take
 from tests.browser.watched_page import DESKTOP, PHONE, Browsing, WatchedPage
 from tests.fake_machines import FAILED, FakeMachine, live_document, machines_on_sockets
 
@@ -197,6 +198,51 @@ def test_a_hub_that_ends_is_shown_as_silent_and_nothing_stays_green(
         service.process.kill()
         watched.sees("The hub has been silent since")
         assert "was PASS" in watched.page.locator(".machine").inner_text()
+
+
+def rack() -> list[FakeMachine]:
+    """Forty-eight machines as a picture of them wants: most at work, a few free, some with a story."""
+    made = []
+    for number in range(48):
+        host = f"h100-{number:02}"
+        rows = live_document(host)["devices"]
+        for place, row in enumerate(rows):
+            load = (number * 37 + place * 11) % 45 + 55 if number % 6 else 0
+            row |= {
+                "utilization_percent": load,
+                "temperature_celsius": 34 + load // 3,
+                "power_draw_watts": 90.0 + 6 * load,
+            }
+            if not load:
+                row |= {"memory_used_bytes": 0, "processes": [], "slurm_jobs": []}
+        made.append(FakeMachine(host, changes={"devices": rows}))
+    made[16].changes |= FAILED
+    made[16].changes["devices"][5] |= {"health": "fail", "utilization_percent": None}
+    made[29].changes |= {"verdict": "warn", "headline": "8 healthy, 1 warning", "finding_count": 1, "findings": [
+        {"code": "gpu.hot", "outcome": "warn", "message": "GPU 2 is slowed down by heat: 89 °C", "remedy": "Look at the fans and at the air in front of them", "blocks_jobs": False}
+    ]}  # fmt: skip
+    made[29].changes["devices"][2] |= {"health": "warn", "temperature_celsius": 89}
+    made[7].kind = "hang"
+    made[40].kind, made[41].clock_seconds = "old", 3600.0
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.sliced
+def test_pictures_of_a_hub(
+    browsing: Browsing, built_page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    looks = {"light": ((1600, 1000), "light"), "dark": ((1600, 1000), "dark"), "phone-dark": (PHONE, "dark")}
+    with (
+        machines_on_sockets(rack()) as fakes,
+        serving(HERE, tmp_path, "--hub", list_of(fakes, tmp_path_factory)) as service,
+    ):
+        service.wait(lambda: (service.get("/api/v1/machines").json().get("counts") or {}).get("silent"))
+        for look, (size, colours) in looks.items():
+            with browsing.page(f"{service.url}/", size, colours) as watched:
+                watched.open()
+                watched.page.locator(".machine.fail").wait_for()
+                take(watched, f"hub-{look}", tmp_path, size)
 
 
 def test_what_a_machine_says_is_text_and_never_markup(
