@@ -1,7 +1,8 @@
 """Tables of nccl-tests, of every binary and version: rows of sizes, out of place and in place.
 
-Columns differ: up to 2.9 `error` instead of `#wrong` and no root; all_gather had no `redop`; from 2.18 `-I` adds four columns
-of iterations behind each placement. Other lines may stand between the parts of a row, which is printed in pieces.
+Columns differ: up to 2.9 `error` instead of `#wrong` and no root; all_gather had no `redop`; from 2.18 `-I`
+adds four columns of iterations behind each placement. Other lines may stand between the parts of a row, which
+is printed in pieces.
 """
 
 import re
@@ -293,8 +294,8 @@ def _is_mixed(rows: list[_Row], starts: int, first_ranks: int) -> bool:
     for before, after in pairwise(rows):
         if after.key == before.key and smallest < after.size < before.size:
             return True
-    # One row of each size from each process: sizes repeat. Of a run with one size, cycles repeat it, unless its ranks send
-    # nothing.
+    # One row of each size from each process: sizes repeat. Of a run with one size, cycles repeat it, unless
+    # its ranks send nothing.
     repeated = any(
         after.size == before.size > 0 and after.key == before.key for before, after in pairwise(rows)
     )

@@ -1,7 +1,7 @@
 """MIG instances as series: who they are, and what each GPU instance has of its own, which is memory and activity.
 
-Compute instances share the memory and the counters of their GPU instance: one series for each GPU instance, or sums
-would count them twice.
+Compute instances share the memory and the counters of their GPU instance: one series for each GPU instance,
+or sums would count them twice.
 """
 
 from collections.abc import Iterator

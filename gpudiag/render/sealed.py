@@ -1,8 +1,8 @@
 """The digest of a receipt's file: over every byte of it, and written into it.
 
-One rule for both files, JSON and page: the SHA-256 of the file with the 64 digits of the digest as zeros. It stands in the
-first line of the document, so that nothing in a receipt can take its place. It finds an accident; a change on purpose, with a
-new digest, only a signature finds.
+One rule for both files, JSON and page: the SHA-256 of the file with the 64 digits of the digest as zeros. It
+stands in the first line of the document, so that nothing in a receipt can take its place. It finds an
+accident; a change on purpose, with a new digest, only a signature finds.
 """
 
 import re
@@ -71,9 +71,7 @@ def read_sealed(data: bytes) -> Sealed:
         if found:
             zeroed = data[: found.start(2)] + _ZEROS + data[found.end(2) :]
             document = data if kind == JSON else _document_of(data)
-            return Sealed(
-                kind, found[1].decode(), found[2].decode(), sha256(zeroed).hexdigest(), document
-            )
+            return Sealed(kind, found[1].decode(), found[2].decode(), sha256(zeroed).hexdigest(), document)
     raise UsageError("it is no receipt, or its first line was changed")
 
 

@@ -127,10 +127,10 @@ def run_nccl_test(
 ) -> NcclTestRun:
     """Run the plan on all its ranks; return the run with its report.
 
-    `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener` gets
-    stages, results and findings as they happen, in rank 0's process only.
-    `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
-    are; by default they are in its state directory. `notice` gets a sentence while ranks are waited for.
+    `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener`
+    gets stages, results and findings as they happen, in rank 0's process only. `python` is the interpreter
+    that runs the ranks. `store` names where this machine's earlier results are; by default they are in its
+    state directory. `notice` gets a sentence while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -188,7 +188,8 @@ def measure_collectives(
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
-    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data after that.
+    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data
+    after that.
 
     Raises:
         UsageError: torch is not installed for that interpreter.

@@ -152,8 +152,8 @@ def _ignore(_: str) -> None:
 class Surroundings:
     """What only the caller of a preflight sets: the job's interpreter, the good machine, the store, the patience.
 
-    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it. `history` is the
-    child that reads this store, where it was started early.
+    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it.
+    `history` is the child that reads this store, where it was started early.
     """
 
     store: str

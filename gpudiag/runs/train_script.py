@@ -165,8 +165,8 @@ def run_script(
 ) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
-    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
-    ranks are waited for.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence
+    while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.

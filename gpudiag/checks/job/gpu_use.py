@@ -1,7 +1,8 @@
 """What the ranks' GPUs do, by NVML: which of them works, and which is the odd one out.
 
-A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that never ends. Both
-draw little more than an idle GPU. Power, the activity of tensor cores and memory, and traffic show work.
+A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that
+never ends. Both draw little more than an idle GPU. Power, the activity of tensor cores and memory, and
+traffic show work.
 """
 
 from collections import Counter
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, Reading
 
-# An H100 SXM of 700 W draws 120 W idle, and 125 W with NCCL kernels that wait (18 %); 170 to 240 W with light training (24 to 34 %).
+# An H100 SXM of 700 W draws 120 W idle, and 125 W with NCCL kernels that wait (18 %); 170 to 240 W with light
+# training (24 to 34 %).
 _WORK_POWER_SHARE = 0.30
 _WAIT_POWER_SHARE = 0.25
 _WORK_ACTIVITY_PERCENT = 5.0  # of tensor cores or memory: a kernel that waits polls one address

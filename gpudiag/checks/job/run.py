@@ -22,7 +22,8 @@ from gpudiag.units import format_seconds
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
 # A signal and the ends that follow it are reported by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
-# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
+# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception
+# at a timeout.
 _LAST_MOVES = timedelta(seconds=30)
 _UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
 # What starts ranks on other machines, or lets another service start them: they are not below the command.

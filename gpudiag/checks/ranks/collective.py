@@ -383,8 +383,8 @@ COLLECTIVE_FINDINGS = (
 def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
     """One finding per rank whose data was wrong, or that alone held wrong data; earliest first.
 
-    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a sum in
-    the place of another reduction, which is what the library made of the request.
+    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a
+    sum in the place of another reduction, which is what the library made of the request.
     """
     corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
     corrupted.sort(key=lambda incident: incident.at_seconds)

@@ -1,7 +1,8 @@
 """What NVML shows of the GPUs that a job's ranks use, twice, in a guarded child; which rank uses which GPU.
 
-The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's activities and
-NVLink's traffic are what happened between the two; where a driver refuses them, the rest still counts.
+The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's
+activities and NVLink's traffic are what happened between the two; where a driver refuses them, the rest still
+counts.
 """
 
 import os
@@ -94,7 +95,8 @@ def with_gpu_looks(
 ) -> RankSeen:
     """The rank with the looks at its GPU: the one that lists its process, else the only one whose device it has open.
 
-    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no looks.
+    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no
+    looks.
     """
     listed = list(gpus)
     own = [one for one in listed if _lists(one, pids)] or [one for one in listed if _is_only_open(one, rank)]

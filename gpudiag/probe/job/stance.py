@@ -11,8 +11,8 @@ from gpudiag.reference.waits import is_library
 def read_stance(pid: int, frames: Sequence[RawFrame]) -> tuple[str, bool]:
     """The text for a stack, innermost frame first, and whether it is in a loop that only polls; empty without a line of the user's.
 
-    The user's frames count with their lines and where the objects of their variables lie; of the function with a polling loop, and of what it calls,
-    only that it is in that loop.
+    The user's frames count with their lines and where the objects of their variables lie; of the function
+    with a polling loop, and of what it calls, only that it is in that loop.
     """
     sources = Sources()
     seen: list[tuple[object, ...]] = []

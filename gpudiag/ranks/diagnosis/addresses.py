@@ -5,7 +5,8 @@
     an address of another family than the others'    -> gloo refuses the pair
     an address of a network that others do not reach -> the others have no route, or get no answer
 
-An address that is not reached but that nobody has to connect to is no fault: gloo connects from the greater address.
+An address that is not reached but that nobody has to connect to is no fault: gloo connects from the greater
+address.
 """
 
 from collections import Counter
@@ -25,7 +26,8 @@ def find_wrong_addresses(
 ) -> tuple[Incident, ...]:
     """An incident for each host whose ranks publish a wrong address; `first` is what was seen of it.
 
-    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not seen.
+    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not
+    seen.
     """
     if len(survey.hosts) < 2:
         return ()

@@ -151,8 +151,8 @@ def read_last_collective() -> RecordedCollective | None:
     return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
 
 
-# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's to the
-# second, which all builds have from 2.8 on.
+# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's
+# to the second, which all builds have from 2.8 on.
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 

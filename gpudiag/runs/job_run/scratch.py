@@ -1,8 +1,8 @@
 """The files by which a job's processes answer gpudiag: pipes of flight recorders, and the exceptions that ended ranks.
 
-They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed, the next start does
-that, once no process of that job is left. The place is one that every machine and container has: torch ends a rank that cannot
-make its pipe.
+They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed,
+the next start does that, once no process of that job is left. The place is one that every machine and
+container has: torch ends a rank that cannot make its pipe.
 """
 
 import os
