@@ -259,9 +259,9 @@ class _Machine:
         if answer.status != http.client.OK:
             raise _RefusedError(_WORDS_OF_STATUS.get(answer.status, f"it answered with HTTP {answer.status}"))
         document: Any = from_document(json.loads(body))
-        if not isinstance(document, kind):
-            raise ValueError(f"not a {kind.__name__}")
-        return document
+        if isinstance(document, kind):
+            return document
+        raise ValueError(f"not a {kind.__name__}")
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:

@@ -2,11 +2,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem, read, send } from "./api";
-import type { Live, Session } from "./model";
+import type { HubDocument, Live, Session } from "./model";
 import { type Connection, openStream, type StreamEvent } from "./stream";
 
 export interface State {
   live: Live | null;
+  hub: HubDocument | null; // in place of `live`, where the service is a hub
   receivedAt: number; // milliseconds of this machine's clock
   connection: Connection;
   session: Session | null;
@@ -15,8 +16,11 @@ export interface State {
 const SLOWEST_NEWS_SECONDS = 5; // somebody looks: a tick a second
 const HIDDEN_MS = 30_000; // then the stream is given up: the sampler slows down when nobody looks
 
+const first = inlined<Live | HubDocument>("gpudiag-live");
+
 export let state: State = {
-  live: inlined<Live>("gpudiag-live"),
+  live: first && "devices" in first ? first : null,
+  hub: first && "machines" in first ? first : null,
   receivedAt: Date.now(),
   connection: "connecting",
   session: inlined<Session>("gpudiag-session"),
@@ -62,8 +66,10 @@ export function useEvents(listener: (event: StreamEvent) => void, dependencies: 
 }
 
 // The service's clock: the page's own may be wrong, and ages must not be.
-export const serviceNow = (): number =>
-  (state.live ? Date.parse(state.live.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+export const serviceNow = (): number => {
+  const newest = state.live ?? state.hub;
+  return (newest ? Date.parse(newest.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+};
 
 const tooOld = (at: number, live: Live): boolean =>
   serviceNow() - at > Math.max(live.sampler.stale_after_seconds, SLOWEST_NEWS_SECONDS);
@@ -88,6 +94,7 @@ export function outdatedSince(now: State): number | null {
 
 function receive(event: StreamEvent): void {
   if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });
+  if (event.name === "machines") update({ hub: event.data as HubDocument, receivedAt: Date.now() });
   for (const listener of listeners) listener(event);
 }
 

@@ -9,7 +9,7 @@ export interface StreamEvent {
   data: unknown;
 }
 
-const NAMES = ["live", "findings", "event", "run", "run_event", "run_log"];
+const NAMES = ["live", "findings", "event", "run", "run_event", "run_log", "machines", "machine_event"];
 const FIRST_EVENT_MS = 5_000; // then the stream is held up by a proxy, and polling takes over
 const POLL_MS = 1_000;
 const POLLS_BEFORE_RETRY = 60;

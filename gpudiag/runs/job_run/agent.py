@@ -46,7 +46,6 @@ from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.ranks_of_run import (
     ENDED,
     read_glance,
-    read_glance_stance,
     read_ranks,
     start_glance,
     start_ranks,
@@ -403,8 +402,7 @@ class Agent:
             if read is not None and not isinstance(read, Missing):
                 member.has_gpu = member.has_gpu or read[1]
                 member.glances.append(judge_glance(at_seconds, *read))
-                stance, polls = read_glance_stance(child)
-                member.standing.note(at_seconds, stance, polls=polls)
+                member.standing.note(at_seconds, read[2])
 
         return keep
 

@@ -5,10 +5,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 from gpudiag.model.reading import Missing, value_or
 from gpudiag.reference.reading_names import describe_missing
@@ -78,7 +79,7 @@ class WatchApp(App[Ended]):
     .dialog Static { width: auto; max-width: 100%; background: ansi_default; color: ansi_default; }
     .dialog Input { width: 60; max-width: 100%; border: none; height: 1; padding: 0; background: ansi_default; color: ansi_default; }
     """
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", show=False),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False),

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
@@ -26,7 +27,7 @@ _MOST_LINES = 5000
 class Question(ModalScreen[int | None]):
     """Asks which of several things to do; the answer is its place, None where it was called off."""
 
-    BINDINGS = [Binding("escape,q,n", "dismiss_with_nothing", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,n", "dismiss_with_nothing", show=False)]
 
     def __init__(self, question: str, answers: Sequence[str]) -> None:
         """Each answer has its number as its key."""
@@ -57,7 +58,7 @@ class Question(ModalScreen[int | None]):
 class FilterLine(ModalScreen[str | None]):
     """Asks for the words of the filter; None where it was called off."""
 
-    BINDINGS = [Binding("escape", "dismiss_with_nothing", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss_with_nothing", show=False)]
 
     def __init__(self, text: str) -> None:
         """Begin with the words that are there."""
@@ -85,7 +86,7 @@ class FilterLine(ModalScreen[str | None]):
 class Page(ModalScreen[None]):
     """A text that scrolls, until Esc."""
 
-    BINDINGS = [Binding("escape,q,enter", "dismiss", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", show=False)]
 
     def __init__(self, title: str, lines: Sequence[str] = ()) -> None:
         """Show the lines under the title."""

@@ -6,7 +6,7 @@ import { link } from "../route";
 import { silentSince, useStore } from "../store";
 import { Status } from "./status";
 
-const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail: "FAIL", error: "UNKNOWN" };
+export const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail: "FAIL", error: "UNKNOWN" };
 
 export function Verdict({ live }: { live: Live }) {
   // The service shows by itself when its numbers are old; when it is the service that is silent, the page must.
