@@ -167,7 +167,7 @@ class NcclTests:
             row is None
             or not tokens
             or len(tokens) > 4 * _GROUP
-            or not all(_is_number(one) for one in tokens)
+            or not all(one in ("N/A", "nan", "-nan", "inf") or _number(one) is not None for one in tokens)
         ):
             return
         row.numbers += tokens
@@ -236,10 +236,6 @@ class NcclTests:
                     )
                 )
         return found
-
-
-def _is_number(word: str) -> bool:
-    return word in ("N/A", "nan", "-nan", "inf") or _number(word) is not None
 
 
 def _number(word: str) -> float | None:

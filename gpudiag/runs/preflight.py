@@ -19,7 +19,7 @@ from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.context import Context
-from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.device import Snapshot
 from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Finding
 from gpudiag.model.history import History, KnownGpus
@@ -471,7 +471,10 @@ def _attempt(measure: Callable[[], Reading[_T]]) -> Reading[_T]:
 def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
     """The second snapshot, with what only the first has: torch, GPUtil, CUDA's numbering."""
     ordinals = {device.id.uuid: device.id.cuda_ordinal for device in first.devices}
-    devices = tuple(_with_ordinal(device, ordinals) for device in again.devices)
+    devices = tuple(
+        replace(device, id=replace(device.id, cuda_ordinal=ordinals.get(device.id.uuid, NOT_ASKED)))
+        for device in again.devices
+    )
     asked_again = {status.name: status for status in again.sources if status.name not in ("gputil", "torch")}
     sources = tuple(asked_again.get(status.name, status) for status in first.sources)
     return replace(
@@ -482,10 +485,6 @@ def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
         machine=again.machine,
         kernel_log=again.kernel_log,
     )
-
-
-def _with_ordinal(device: Device, ordinals: dict[Reading[str], Reading[int]]) -> Device:
-    return replace(device, id=replace(device.id, cuda_ordinal=ordinals.get(device.id.uuid, NOT_ASKED)))
 
 
 def _comparable(stored: Snapshot, now: Snapshot) -> bool:

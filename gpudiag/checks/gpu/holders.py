@@ -227,15 +227,13 @@ def _matters(snapshot: Snapshot, device: Device, own: frozenset[int]) -> bool:
     processes = () if isinstance(device.processes, Missing) else device.processes
     if any(_is_mps_server(process) for process in processes):
         return False
-    if device.mig_mode == "enabled" and not _names_instances(snapshot):
+    if device.mig_mode == "enabled" and "MIG-" not in snapshot.machine.allocation.get(
+        "CUDA_VISIBLE_DEVICES", ""
+    ):
         return False
     if computing_on(device, own):
         return True
     return not processes and snapshot.machine.container is not None and not is_coherent(device)
-
-
-def _names_instances(snapshot: Snapshot) -> bool:
-    return "MIG-" in snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def _memories(snapshot: Snapshot, device: Device, own: frozenset[int]) -> Iterator[_Memory]:

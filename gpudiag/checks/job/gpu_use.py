@@ -108,7 +108,8 @@ def _words(looks: Sequence[GpuLook]) -> str:
 
 
 def _is_idle(look: GpuLook) -> bool:
-    return _below(look.utilization_percent, _IDLE_PERCENT) is True
+    share = look.utilization_percent
+    return not isinstance(share, Missing) and share <= _IDLE_PERCENT
 
 
 def _only_waits(look: GpuLook) -> bool:
@@ -129,10 +130,6 @@ def _power_share(look: GpuLook) -> float | None:
 
 def _above(value: Reading[int] | Reading[float], limit: float) -> bool | None:
     return None if isinstance(value, Missing) else value >= limit
-
-
-def _below(value: Reading[int] | Reading[float], limit: float) -> bool | None:
-    return None if isinstance(value, Missing) else value <= limit
 
 
 def _is_known(value: Reading[int]) -> bool:

@@ -139,7 +139,7 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     """The rank's position by all its looks."""
     nothing = Call(None, (), "")
     seen = with_lock_file(seen)
-    first, last = _first_whole(seen), seen.last
+    first, last = next((look for look in seen.looks if look.main is not None), seen.first), seen.last
     gone = _if_gone(seen)
     if gone is not None:
         return Position(seen, GONE, gone, nothing, False, None)
@@ -225,10 +225,6 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
-
-
-def _first_whole(seen: RankSeen) -> ProcessLook:
-    return next((look for look in seen.looks if look.main is not None), seen.first)
 
 
 def _if_gone(seen: RankSeen) -> str | None:

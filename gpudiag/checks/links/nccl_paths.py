@@ -7,7 +7,7 @@ chips of one Broadcom switch: its log may have PIX where a path is PXB here, and
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -217,11 +217,10 @@ def network_is_faster(
     )
     if _setting(machine, "NCCL_NET_DISABLE_INTRA") == "1":
         return False
-    return all(_gb_beside(ways[gpu]) > between for gpu in (first, second))
-
-
-def _gb_beside(own: Iterable[WayToNic]) -> float:
-    return max((way.gb_per_second for way in own if is_within(way.path, "PXB")), default=0.0)
+    return all(
+        max((way.gb_per_second for way in ways[gpu] if is_within(way.path, "PXB")), default=0.0) > between
+        for gpu in (first, second)
+    )
 
 
 def takes_nic(machine: Machine, nic: TopologyNic) -> bool:

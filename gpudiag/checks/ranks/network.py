@@ -464,7 +464,11 @@ def _kind_of(suspect: Suspect) -> FindingKind:
 
 def _message(suspect: Suspect, found: Localisation) -> str:
     names = [_name(found.nodes[node], found) for node in suspect.nodes]
-    rail = "" if suspect.rail is None or not _has_rails(found) else f"rail {suspect.rail}"
+    rail = (
+        ""
+        if suspect.rail is None or not any(len(node.ranks) > 1 for node in found.nodes)
+        else f"rail {suspect.rail}"
+    )
     several = len(names) > 1
     if several:
         who = " and ".join(names) + (f" on {rail}" if rail else "")
@@ -545,7 +549,3 @@ def _name(node: Node, found: Localisation) -> str:
 def _is_acted(found: Localisation) -> bool:
     """Whether the nodes are ranks of one host."""
     return len({node.host for node in found.nodes}) == 1
-
-
-def _has_rails(found: Localisation) -> bool:
-    return any(len(node.ranks) > 1 for node in found.nodes)

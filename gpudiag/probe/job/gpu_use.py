@@ -99,15 +99,15 @@ def with_gpu_looks(
     looks.
     """
     listed = list(gpus)
-    own = [one for one in listed if _lists(one, pids)] or [one for one in listed if _is_only_open(one, rank)]
+    own = [
+        one
+        for one in listed
+        if any(process["pid"] in pids for _, sheet in one.values() for process in sheet.get("processes", ()))
+    ] or [one for one in listed if _is_only_open(one, rank)]
     if len(own) != 1:
         return rank
     looks = tuple(_look(at, sheet, pids) for _, (at, sheet) in sorted(own[0].items()))
     return replace(rank, gpu_looks=looks)
-
-
-def _lists(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], pids: frozenset[int]) -> bool:
-    return any(process["pid"] in pids for _, sheet in gpu.values() for process in sheet.get("processes", ()))
 
 
 def _is_only_open(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], rank: RankSeen) -> bool:

@@ -51,11 +51,10 @@ def find_wrong_addresses(
 def _all(survey: Survey) -> Iterator[tuple[int, Published]]:
     for rank in sorted(survey.hosts):
         # One address is enough to blame a host.
-        yield from ((rank, one) for one in _worst_first(survey.published(rank))[:1])
-
-
-def _worst_first(published: Sequence[Published]) -> list[Published]:
-    return sorted(published, key=lambda one: not _is_wrong_alone(one))
+        yield from (
+            (rank, one)
+            for one in sorted(survey.published(rank), key=lambda one: not _is_wrong_alone(one))[:1]
+        )
 
 
 def _is_wrong_alone(one: Published) -> bool:
@@ -71,17 +70,15 @@ def _why_unreached(survey: Survey, rank: int, one: Published) -> tuple[Try, ...]
     needed = False
     for (source, _), tries in survey.tries(Purpose.PUBLISHED, rank).items():
         for each in tries:
-            if each.target.address != one.address or _reaches(survey, source, each):
+            if each.target.address != one.address or (
+                each.answer is Answer.REPLIES and not survey.own(source, each.target.address)
+            ):
                 continue
             failed.append(each)
             needed = needed or _has_to_connect(survey, source, one.address)
     if needed and 2 * len({id(each) for each in failed}) > len(others):
         return tuple(failed)
     return _why_other_family(survey, rank, one)
-
-
-def _reaches(survey: Survey, source: int, tried: Try) -> bool:
-    return tried.answer is Answer.REPLIES and not survey.own(source, tried.target.address)
 
 
 def _has_to_connect(survey: Survey, source: int, address: str) -> bool:
