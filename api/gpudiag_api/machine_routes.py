@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from gpudiag.checks.gpu.state import findings_about
+from gpudiag.checks.links.topology import build_topology
 from gpudiag.compat import parse_iso_time
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
@@ -21,13 +22,13 @@ from gpudiag.model.service import (
     Series,
     Sources,
     Timeline,
-    Topology,
 )
+from gpudiag.model.topology import Topology
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.render.metrics_otel import otel_document
 from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
-from gpudiag.service.usage import build_topology, list_processes
+from gpudiag.service.usage import list_processes
 from gpudiag.store.history import machine_key
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays

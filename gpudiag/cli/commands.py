@@ -34,6 +34,10 @@ COMMANDS = {
     "list": LazyCommand(
         "gpudiag.cli.list_devices", "list_devices", "List the GPUs, who uses them, and which are free."
     ),
+    "topo": LazyCommand(
+        "gpudiag.cli.topo", "topo", "Show how GPUs and network cards are joined, and what stands out."
+    ),
+    "watch": LazyCommand("gpudiag.cli.watch", "watch", "Watch GPUs, processes and findings live on a terminal."),
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),

@@ -22,7 +22,7 @@ from gpudiag.units import BYTES_PER_GB, BYTES_PER_MB
 
 P2P_SAMPLE, COPY_SAMPLE = "p2pBandwidthLatencyTest", "bandwidthTest"
 _SECTION = re.compile(
-    r"(?P<ways>Unidirectional|Bidirectional) P2P=(?P<peer>Enabled|Disabled) Bandwidth.*Matrix \(GB/s\)"
+    r"(?P<ways>Unidirectional|Bidirectional) P2P=(?P<peer>Enabled|Disabled) Bandwidth(?P<by>.*) Matrix \(GB/s\)"
 )
 _OTHER_SECTION = re.compile(r"P2P Connectivity Matrix|P2P=\w+ Latency.*Matrix")
 _HEAD = re.compile(r"^\s*D\\D((?:\s+\d+)+)\s*$")
@@ -43,7 +43,8 @@ class P2pSample:
     file: str
     facts: Facts
     tables: list[MeasuredTable] = field(default_factory=list)
-    _sections: dict[tuple[str, str], tuple[int, _Matrix]] = field(default_factory=dict)
+    # By direction, peer access, and what the program calls its way of copying: writes, reads, or nothing.
+    _sections: dict[tuple[str, str, str], tuple[int, _Matrix]] = field(default_factory=dict)
     _open: _Matrix | None = None
     _columns: list[int] = field(default_factory=list)
     _connected: _Matrix = field(default_factory=list)
@@ -53,7 +54,7 @@ class P2pSample:
     def read(self, number: int, line: str) -> None:
         """Take one line."""
         if (section := _SECTION.search(line)) is not None:
-            key = (section["ways"], section["peer"])
+            key = (section["ways"], section["peer"], section["by"])
             if key in self._sections:
                 self._finish()
             self._open, self._columns = [], []
@@ -87,13 +88,17 @@ class P2pSample:
 
     def _finish(self) -> None:
         for ways in ("Unidirectional", "Bidirectional"):
-            without = self._sections.get((ways, "Disabled"))
-            enabled = self._sections.get((ways, "Enabled")) or (without if self._is_apart() else None)
-            if ways == "Unidirectional" and (own := enabled or without) is not None:
-                self._add_local(*own)
-            if enabled is not None:
-                self._add_pairs(ways, enabled, without)
+            without, enabled = self._of(ways, "Disabled"), self._of(ways, "Enabled")
+            if not enabled and self._is_apart():
+                enabled = without
+            if ways == "Unidirectional" and (own := [*enabled, *without]):
+                self._add_local(*next((section for section in own if self._is_whole(section[1])), own[0]))
+            for section in enabled:
+                self._add_pairs(ways, section, without[0] if without else None)
         self._sections, self._open, self._connected, self._may, self._may_not = {}, None, [], False, False
+
+    def _of(self, ways: str, peer: str) -> list[tuple[int, _Matrix]]:
+        return [section for key, section in self._sections.items() if key[:2] == (ways, peer)]
 
     def _is_apart(self) -> bool:
         """Whether no GPU reads another one's memory."""

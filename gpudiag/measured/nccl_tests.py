@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK
+from gpudiag.checks.benchmarks.collectives import MIXED, NO_WARM_UP, ONE_RANK, ONLY_AVERAGE
 from gpudiag.checks.benchmarks.judge import NCCL_TESTS, NOT_CHECKED, OLD_ERROR_COLUMN
 from gpudiag.measured.facts import Facts
 from gpudiag.model.benchmark import MeasuredTable, MeasuredValue, Metric, TestResult
@@ -88,6 +88,7 @@ class NcclTests:
     _starts: int = 0
     _remarks: list[str] = field(default_factory=list)
     _failure: str = ""
+    _average_line: int = 0
 
     def read(self, number: int, whole: str) -> None:
         """Take one line."""
@@ -98,7 +99,7 @@ class NcclTests:
             self._bounds = found if self._bounds == NOT_ASKED else max(found, int(str(self._bounds)))
             self._ended = True
         elif "Avg bus" in whole and _AVERAGE.search(whole) is not None:
-            self._ended = True
+            self._ended, self._average_line = True, number
         elif "_perf" in whole and (program := _ANY_PROGRAM.search(whole)) is not None:
             if self._ended:
                 self._finish()
@@ -177,6 +178,13 @@ class NcclTests:
     def end(self) -> list[MeasuredTable]:
         """All tables of the file."""
         self._finish()
+        if not self.tables and self._average_line:
+            self.tables.append(
+                MeasuredTable(
+                    self.file, self._average_line, NCCL_TESTS, self._version, self._operation or "collective",
+                    Metric.BUSBW, (), self.facts.setup(), complete=False, remarks=(ONLY_AVERAGE,),
+                )
+            )  # fmt: skip
         return self.tables
 
     def _finish(self) -> None:
@@ -282,15 +290,16 @@ def _is_mixed(rows: list[_Row], starts: int, first_ranks: int) -> bool:
     if first_ranks > 1 or starts > 1:
         return True
     smallest = min((row.size for row in rows), default=0)
-    back = 0
     for before, after in pairwise(rows):
-        if after.key == before.key and 0 < after.size < before.size:
-            back += 1
-            if after.size > smallest:
-                return True
-    # One row of each size from each process: sizes repeat, and ranks that send nothing have no bus bandwidth.
-    repeated = sum(after.size == before.size and after.size > 0 for before, after in pairwise(rows))
-    return bool(repeated) and not any(_number(group[2]) for row in rows for group in row.groups)
+        if after.key == before.key and smallest < after.size < before.size:
+            return True
+    # One row of each size from each process: sizes repeat. Of a run with one size, cycles repeat it, unless its ranks send
+    # nothing.
+    repeated = any(
+        after.size == before.size > 0 and after.key == before.key for before, after in pairwise(rows)
+    )
+    several = len({row.size for row in rows}) > 1
+    return repeated and (several or not any(_number(group[2]) for row in rows for group in row.groups))
 
 
 def _is_of_one_rank(rows: list[_Row], gpus: Reading[int]) -> bool:

@@ -19,6 +19,7 @@ from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
 from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.receipt import Receipt, ReceiptCheck
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
 from gpudiag.model.service import (
@@ -32,14 +33,14 @@ from gpudiag.model.service import (
     Session,
     Sources,
     Timeline,
-    Topology,
 )
+from gpudiag.model.topology import Topology
 from gpudiag.model.training import TrainingReport
 
 # --- the documents
 
 _OF_SERVICE: tuple[Any, ...] = (
-    Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
+    Live, DeviceDocument, Processes, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
     Run, RunEvents, Series, Timeline,
 )  # fmt: skip
 DOCUMENTS: dict[str, type] = {
@@ -59,6 +60,9 @@ DOCUMENTS: dict[str, type] = {
         Job,
         JobRun,
         DoctorReport,
+        Topology,
+        Receipt,
+        ReceiptCheck,
         *_OF_SERVICE,
     )
 }

@@ -1,11 +1,13 @@
-"""Where a rank of a user's script is, and whether it waits, works or stands still."""
+"""What the ranks of a user's script report: where they stand still or work, the exceptions that ended them, their training."""
 
 from dataclasses import dataclass
 from math import prod
 
 from gpudiag.model.evidence import Evidence
+from gpudiag.model.job import ProcessLook
 
 EXPLANATION = "explanation"
+OWN_STACKS = "Python stacks"  # what read the stacks of a rank's look at itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +28,28 @@ class RecordedCollective:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptPlace:
-    """One rank whose Python stack has not moved for `--hang-after`, or whose code works on while others wait.
+class OwnLook:
+    """A rank's look at itself: its stack has not moved for `--hang-after`, or its code works on while others wait.
 
-    `place` is the user's own line, `call` what it calls as it stands there, `stack` the frames from the innermost
-    out. `awaited` is whom the rank waits for (`ranks`, `gpu`, `loader`, `lock` ...), None where unknown.
-    `work`: what still moves; then the rank works, and is not hung. `batches` is how many it has had,
+    `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches` is how many it has had,
     `steps` how many training steps it has begun, by their forward where that can be seen, or their backward.
     """
 
-    place: str
-    stack: tuple[str, ...] = ()
-    call: str = ""
-    awaited: str | None = None
-    awaited_words: str = ""
+    look: ProcessLook
     work: str | None = None
-    in_kernel: str = ""
+    uses_gpu: bool = False
     batches: int = 0
     steps: int = 0
-    shared_memory: tuple[int, int] | None = (
-        None  # of /dev/shm, total and free bytes, when an exception ended it
-    )
-    collective: RecordedCollective | None = None  # the last one that it entered, when an exception ended it
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptError:
+    """Where an exception reached the user's code: the line, and the frames from the innermost out."""
+
+    place: str
+    stack: tuple[str, ...] = ()
+    shared_memory: tuple[int, int] | None = None  # of /dev/shm, total and free bytes
+    collective: RecordedCollective | None = None  # the last one that the rank entered
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class ToldFailure:
     source: str
 
 
-def find_told_failure(tool: str, message: str) -> ToldFailure | None:
+def find_reported_failure(tool: str, message: str) -> ToldFailure | None:
     """The entry whose pattern is in the message of that program."""
     for entry in read_table(_BOARDS)["told_failure"]:
         failure = ToldFailure(**entry)

@@ -139,6 +139,15 @@ PEER_PATHS = {
     "numa_node": 40,
     "system": 50,
 }
+# The letters of `nvidia-smi topo -m` for each path over PCIe, as its legend explains them.
+PATH_LABELS = {
+    "board": "PIX",
+    "pcie_switch": "PIX",
+    "pcie_switches": "PXB",
+    "host_bridge": "PHB",
+    "numa_node": "NODE",
+    "system": "SYS",
+}
 PEER_STATUSES = (
     "ok",
     "chipset_not_supported",

@@ -91,7 +91,7 @@ def _works(snapshot: Snapshot) -> bool:
 
 
 def _name(device: Device) -> str:
-    name = describe_name(device)
+    name = describe_name(device.name)
     if isinstance(name, Missing):
         return "sleeping GPU" if device.is_asleep else "GPU of unknown model"
     return name

@@ -171,5 +171,5 @@ def _told_of_absent(verdict: JobVerdict) -> JobVerdict:
     are = "is" if len(absent) == 1 else "are"
     note = f"{name_ranks(absent)} {are} on no machine of these documents: run `gpudiag hang --json` there too"
     outcome = verdict.outcome if verdict.outcome is Outcome.FAIL else Outcome.ERROR
-    headline = verdict.headline if outcome is Outcome.FAIL else f"cannot tell: {note}"
+    headline = verdict.headline if outcome is Outcome.FAIL else f"unknown: {note}"
     return replace(verdict, outcome=outcome, headline=headline, unseen=(*verdict.unseen, note))

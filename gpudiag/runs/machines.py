@@ -88,6 +88,7 @@ PREFLIGHT_LOOKS = {
     "quick": Look("preflight", 60.0, 180.0),
     "standard": Look("preflight", 240.0, 720.0),
     "long": Look("preflight", 900.0, 9000.0),
+    "acceptance": Look("preflight", 900.0, 9000.0),
 }
 BANDWIDTH_LOOK = Look("bandwidth", 240.0, 720.0)
 HANG_LOOK = Look("hang", 45.0, 120.0)

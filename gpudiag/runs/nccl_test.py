@@ -188,7 +188,7 @@ def measure_collectives(
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
-    One of `servers` forks the ranks, where given.
+    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data after that.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -198,7 +198,16 @@ def measure_collectives(
     setup = _set_up(plan, None, here, python, servers)
     watch = start_watch(gpus=here.backend == "nccl")
     run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True))
-    return build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
+    found: Reading[Localisation] = NOT_ASKED
+    if plan.localise:
+        why = why_not_localised(run)
+        if why is None:
+            found, again = _exchange(setup, run)
+            run = add_localisation(run, found, again)
+        else:
+            found = Missing(MissingReason.NOT_SUPPORTED, why)
+    measured = build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
+    return replace(measured, localisation=found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +310,15 @@ def _localise(
         so_far = _judge_run(setup, past, run)
         found_so_far = so_far[0].message if so_far else "operations between these hosts take long"
         notice(f"{found_so_far}; now pairs of nodes exchange data, to find the node or link")
-    found, again = localise(
+    found, again = _exchange(setup, run, notice)
+    return add_localisation(run, found, again), found
+
+
+def _exchange(
+    setup: _Setup, run: RankRun, notice: Callable[[str], None] | None = None
+) -> tuple[Reading[Localisation], RankRun]:
+    """What pairs of nodes exchanged after that run, and the run of the ranks that did."""
+    return localise(
         run,
         setup.placement,
         setup.environment,
@@ -311,7 +328,6 @@ def _localise(
         notice=notice,
         server=setup.server(more=False),
     )
-    return add_localisation(run, found, again), found
 
 
 def _run(

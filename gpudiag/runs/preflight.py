@@ -9,12 +9,12 @@ from typing import TypeVar
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.host.network import judge_interfaces, network_loopback
 from gpudiag.checks.registry import Check
-from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement
-from gpudiag.model.plan import PreflightPlan
+from gpudiag.model.plan import LEVELS, PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Measures, Report
 from gpudiag.model.training import StrategyMeasurement
@@ -33,13 +33,15 @@ from gpudiag.store.state_folder import own_machine_key
 _T = TypeVar("_T")
 INSTANT = "instant"
 _OF_HISTORY = ("history", "earlier", "baseline", "known_gpus")  # what checks need that the store has
-_ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
+# What checks need that only ranks can measure, and what besides only a test can.
+_ON_RANKS = ("collective", "active", "training", "operations", "card_pairs")
+_TESTED = (*_ON_RANKS, "disks")
 # The driver may have to wake up before that, which takes some seconds without persistence mode.
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
 _LOOK_SECONDS = 5.0
 # Levels that load the GPUs long enough for their own two looks to say more than a stored one.
-_OWN_PAIR_LEVELS = ("standard", "long")
+_OWN_PAIR_LEVELS = LEVELS[2:]
 
 
 class Preflight(MachineRun):
@@ -58,7 +60,7 @@ class Preflight(MachineRun):
         self._level = gathering_level(plan, self._checks)
         if self._level == INSTANT:  # which alone cannot wait for a slow history
             self._read_seconds = READ_SECONDS
-        measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
+        measured = [] if self._level == INSTANT else [need for need in _TESTED if wants(self._checks, need)]
         preload = TRAINING_MODULES if "training" in measured else ()
         super().__init__(surroundings, measured, preload)
         self._noted = start_known_gpus()
@@ -139,7 +141,23 @@ class Preflight(MachineRun):
         )
 
     def _measure(self, snapshot: Snapshot) -> Measures:
-        if self._level == INSTANT or not wants(self._checks, *_ON_RANKS):
+        if self._level == INSTANT or not wants(self._checks, *_TESTED):
+            return Measures()
+        disks = self._measure_disks(snapshot) if wants(self._checks, "disks") else NOT_ASKED
+        return replace(self._measure_on_ranks(snapshot), disks=disks)
+
+    def _measure_disks(self, snapshot: Snapshot) -> Reading[tuple[DiskResult, ...]]:
+        from gpudiag.runs.disks import describe_disk_cost, measure_disks, places_to_test
+
+        places = places_to_test(snapshot)
+        if isinstance(places, Missing):
+            return places
+        self._emitter.enter("disks")
+        self._surroundings.say(describe_disk_cost(len(places)))
+        return attempt(lambda: measure_disks(places))
+
+    def _measure_on_ranks(self, snapshot: Snapshot) -> Measures:
+        if not wants(self._checks, *_ON_RANKS):
             return Measures()
         plan = self._plan
         expected = _or_missing(plan.at_least_gpus if plan.expect_gpus is None else plan.expect_gpus)
@@ -147,7 +165,7 @@ class Preflight(MachineRun):
         if any(check.name == network_loopback.name for check in self._checks):
             place = _reachable(place, snapshot)
         if isinstance(place, Missing):
-            return Measures(collective=place, active=place, training=place)
+            return Measures(place, place, place, place, place)
         collective: Reading[CollectiveMeasurement] = NOT_ASKED
         if wants(self._checks, "collective"):
             collective = attempt(lambda: self._measure_collective(place))
@@ -157,7 +175,13 @@ class Preflight(MachineRun):
         training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED
         if wants(self._checks, "training"):
             training = attempt(lambda: self._measure_training(place))
-        return Measures(collective=collective, active=active, training=training)
+        operations: Reading[CollectiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "operations"):
+            operations = attempt(lambda: self._measure_operations(place))
+        card_pairs: Reading[CollectiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "card_pairs"):
+            card_pairs = attempt(lambda: self._measure_card_pairs(place, snapshot))
+        return Measures(collective, active, training, operations, card_pairs)
 
     def _measure_collective(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import describe_collective_cost, measure_collective
@@ -165,6 +189,27 @@ class Preflight(MachineRun):
         self._emitter.enter("collective")
         self._surroundings.say(describe_collective_cost(place))
         return measure_collective(place, self._surroundings.python, self._servers)
+
+    def _measure_operations(self, place: Placement) -> CollectiveMeasurement:
+        from gpudiag.runs.preflight_measures import describe_operations_cost, measure_operations
+
+        self._emitter.enter("operations")
+        self._surroundings.say(describe_operations_cost(place))
+        return measure_operations(place, self._surroundings.python, self._servers)
+
+    def _measure_card_pairs(self, place: Placement, snapshot: Snapshot) -> Reading[CollectiveMeasurement]:
+        from gpudiag.runs.preflight_measures import (
+            describe_card_pairs_cost,
+            measure_card_pairs,
+            why_no_card_pairs,
+        )
+
+        why = why_no_card_pairs(place, snapshot)
+        if why is not None:
+            return Missing(MissingReason.NOT_SUPPORTED, why)
+        self._emitter.enter("card_pairs")
+        self._surroundings.say(describe_card_pairs_cost(place))
+        return measure_card_pairs(place, self._surroundings.python, self._servers)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training

@@ -6,7 +6,7 @@ ranks are on other machines, or where the look is late, the ranks' own reports s
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,15 +74,19 @@ def _receive(child: GuardedChild) -> None:
                 child.receive(descriptor)
 
 
-def without_own_frames(job: Job, script: str) -> Job:
-    """The job with stacks as the script alone would have them: without gpudiag's hooks and what started the script."""
+def script_frames(frames: Sequence[Frame], script: str) -> tuple[Frame, ...]:
+    """A stack as the script alone would have it: without gpudiag's hooks and what started the script."""
+    begun = next((place for place, one in enumerate(frames) if one.file.endswith(_RUNNERS)), len(frames))
+    return tuple(one for one in frames[:begun] if one.file == script or not one.file.startswith(_OWN))
 
-    def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        begun = next((place for place, one in enumerate(frames) if one.file.endswith(_RUNNERS)), len(frames))
-        return tuple(one for one in frames[:begun] if one.file == script or not one.file.startswith(_OWN))
+
+def without_own_frames(job: Job, script: str) -> Job:
+    """The job with stacks as the script alone would have them."""
 
     def strip(look: ProcessLook) -> ProcessLook:
-        threads = tuple(replace(thread, frames=cut(thread.frames)) for thread in look.threads)
+        threads = tuple(
+            replace(thread, frames=script_frames(thread.frames, script)) for thread in look.threads
+        )
         return replace(look, threads=threads)
 
     ranks = tuple(

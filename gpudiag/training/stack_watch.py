@@ -15,15 +15,19 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gpudiag.model.codec import encode
-from gpudiag.model.script import ScriptPlace
+from gpudiag.model.job import Frame, ProcessLook, ThreadLook
+from gpudiag.model.script import OWN_STACKS, OwnLook, ScriptError
+from gpudiag.probe.job.py_spy import RawFrame, RawThread
+from gpudiag.probe.job.stacks import look_at_self
 from gpudiag.ranks.diagnosis.dump import read_last_collective
 from gpudiag.ranks.rank.context import Progress
-from gpudiag.reference.waits import FOR_OTHERS, GPU, NETWORK, Wait, find_call, find_wait, is_library
+from gpudiag.reference.stacks import Call, find_awaited, read_call
+from gpudiag.reference.waits import FOR_OTHERS, NETWORK, find_wait, is_library
 from gpudiag.training.signs_of_work import USE_THE_PROCESSOR, SignsOfWork
 
 _LOOK_SECONDS = 1.0
 _SHOWN_FRAMES = 12
-_CALL_CHARACTERS = 100
+_SENT_FRAMES = 60
 # Ranks that wait for one that works do not count as hung for this many times --hang-after: 30 min by default,
 # which is also torch's longest default timeout (gloo's).
 PATIENCE = 30.0
@@ -108,11 +112,10 @@ class StackWatch(threading.Thread):
         position = tuple((frame.f_code, frame.f_lasti) for frame in frames)
         work: str | None = _MOVES
         if position == self._position:
-            wait = _wait_of(frames, self._script)
-            network = wait is not None and wait.awaited == NETWORK
+            awaited = find_awaited(_call_of(frames, self._script), on_gpu=_uses_gpu())
             left = self._hang_seconds * PATIENCE - (now - self._still_since)
-            work = self._signs.read(left, network=network)
-            work = None if waits_for_others(wait, work) else work
+            work = self._signs.read(left, network=awaited == NETWORK)
+            work = None if waits_for_others(awaited, work) else work
         else:
             self._still_since = now
         self._position = position
@@ -136,42 +139,77 @@ class StackWatch(threading.Thread):
         self._progress.emit({"kind": kind, **encode(describe(frames, self._script, self._counts, work))})
 
 
-def waits_for_others(wait: Wait | None, work: str | None) -> bool:
+def waits_for_others(awaited: str, work: str | None) -> bool:
     """Whether a rank waits for other ranks, whatever else goes on in its process.
 
     Waiting uses the processor only where a GPU is in use: CUDA and NCCL spin.
     """
-    if wait is None or wait.awaited not in FOR_OTHERS:
-        return False
-    return work not in USE_THE_PROCESSOR or _uses_gpu()
+    return awaited in FOR_OTHERS and (work not in USE_THE_PROCESSOR or _uses_gpu())
 
 
-def describe(
-    frames: list[FrameType], script: str, counts: BatchCount, work: str | None = None
-) -> ScriptPlace:
-    """Where those frames of the main thread are, in terms of the user's code."""
-    wait = _wait_of(frames, script)
-    own = _users_frame(frames, script)
-    return ScriptPlace(
-        place=_place(own) if own is not None else "nowhere",
-        stack=tuple(_place(frame) for frame in _shown(frames))[:_SHOWN_FRAMES],
-        call=_call_of(own) if own is not None else "",
-        awaited=wait.awaited if wait else None,
-        awaited_words=wait.words if wait else "",
-        work=work,
-        in_kernel=_wait_channel(),
+def describe(frames: list[FrameType], script: str, counts: BatchCount, work: str | None = None) -> OwnLook:
+    """The rank's look at itself, its main thread at those frames; one that works is not asked what it waits for."""
+    call = _call_of(frames, script)
+    main = RawThread("MainThread", _raw(frames, script))
+    look = None if work is not None else look_at_self(_stacks(main, script), OWN_STACKS)
+    if look is None:
+        seen = tuple(Frame(one.file, one.function, one.line) for one in main.frames)
+        pid = os.getpid()
+        thread = ThreadLook(pid, main.name, "S", 0.0, frames=seen)
+        look = ProcessLook(0.0, pid, "S", 0.0, threads=(thread,), stacks=OWN_STACKS)
+    return OwnLook(
+        look,
+        work,
+        uses_gpu=_uses_gpu(),
         batches=counts.batches,
-        steps=counts.backwards + _is_in_forward(frames, wait),
+        steps=counts.backwards + _is_in_forward(frames, call),
     )
 
 
-def _is_in_forward(frames: Sequence[FrameType], wait: Wait | None) -> bool:
+def _stacks(main: RawThread, script: str) -> dict[int, RawThread]:
+    """The stacks of this process's threads by their number, but of gpudiag's own."""
+    found, running = {}, sys._current_frames()
+    for thread in threading.enumerate():
+        frames = frames_of(running.get(thread.ident or 0))
+        if thread.native_id is not None and (shown := _raw(frames, script)):
+            found[thread.native_id] = RawThread(thread.name, shown)
+    return {**found, os.getpid(): main}
+
+
+def _raw(frames: Sequence[FrameType], script: str) -> tuple[RawFrame, ...]:
+    """The frames as py-spy gives them: those of the library's call that the user's line makes, and then the user's."""
+    shown = _shown(frames, script)
+    users = [place for place, one in enumerate(shown) if is_users(one.f_code.co_filename, script)]
+    first = users[0] if users else len(shown)
+    kept = (*shown[:first], *(shown[place] for place in users))
+    return tuple(
+        RawFrame(one.f_code.co_filename, one.f_code.co_name, one.f_lineno or 0, ())
+        for one in kept[:_SENT_FRAMES]
+    )
+
+
+def _call_of(frames: Sequence[FrameType], script: str) -> Call:
+    """What the main thread's stack is in, with the text of the user's lines."""
+    return read_call(
+        [
+            Frame(one.file, one.function, one.line, "" if is_library(one.file) else _text(one))
+            for one in _raw(frames, script)
+        ]
+    )
+
+
+def _text(frame: RawFrame) -> str:
+    return linecache.getline(frame.file, frame.line).strip()
+
+
+def _is_in_forward(frames: Sequence[FrameType], call: Call) -> bool:
     """Whether the rank waits in a step's forward pass, before its backward pass."""
+    wait = find_wait([(one.file, one.function) for one in call.library])
     in_backward = any(frame.f_code.co_name == "_engine_run_backward" for frame in frames)
     return wait is not None and wait.step and not in_backward
 
 
-def describe_error(error: BaseException, script: str, counts: BatchCount) -> ScriptPlace:
+def describe_error(error: BaseException, script: str) -> ScriptError:
     """Where an exception reached the user's code, and its frames, innermost first."""
     steps = [
         step
@@ -180,11 +218,9 @@ def describe_error(error: BaseException, script: str, counts: BatchCount) -> Scr
     ]
     places = [f"{step.filename}:{step.lineno} in {step.name}" for step in steps]
     users = (place for step, place in zip(steps, places, strict=True) if is_users(step.filename, script))
-    return ScriptPlace(
+    return ScriptError(
         place=next(users, places[-1] if places else script),
         stack=tuple(places[:_SHOWN_FRAMES]),
-        batches=counts.batches,
-        steps=counts.backwards,
         shared_memory=_shared_memory(),
         collective=read_last_collective(),
     )
@@ -219,13 +255,17 @@ def frames_of(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
-def _shown(frames: Sequence[FrameType]) -> list[FrameType]:
-    return [frame for frame in frames if not frame.f_code.co_filename.startswith((_OWN, "<frozen"))]
+def _shown(frames: Sequence[FrameType], script: str) -> list[FrameType]:
+    return [
+        frame
+        for frame in frames
+        if frame.f_code.co_filename == script or not frame.f_code.co_filename.startswith((_OWN, "<frozen"))
+    ]
 
 
 def _users_frame(frames: Sequence[FrameType], script: str) -> FrameType | None:
     """The innermost frame of the user's own code, else the outermost one shown; None if there is none."""
-    shown = _shown(frames)
+    shown = _shown(frames, script)
     own = (frame for frame in shown if is_users(frame.f_code.co_filename, script))
     return next(own, shown[-1] if shown else None)
 
@@ -235,56 +275,6 @@ def is_users(file: str, script: str) -> bool:
     return file == script or not (is_library(file) or file.startswith(_OWN))
 
 
-def users_place(stack: Sequence[str], script: str) -> str:
-    """The user's own line of an emitted stack, whose lines are `file:line in function`, innermost first."""
-    own = (place for place in stack if is_users(place.rpartition(" in ")[0].rpartition(":")[0], script))
-    return next(own, stack[-1] if stack else "nowhere")
-
-
-def _wait_of(frames: Sequence[FrameType], script: str) -> Wait | None:
-    """What the frames wait for: by the library frames below the user's line, else by that line's call."""
-    inner: list[tuple[str, str]] = []
-    for frame in _shown(frames):
-        if is_users(frame.f_code.co_filename, script):
-            break
-        inner.append((frame.f_code.co_filename, frame.f_code.co_name))
-    if inner:
-        return find_wait(inner)
-    own = _users_frame(frames, script)
-    wait = find_call(_call_of(own)) if own is not None else None
-    return None if wait is not None and wait.awaited == GPU and not _uses_gpu() else wait
-
-
 def _uses_gpu() -> bool:
     cuda: Any = sys.modules.get("torch.cuda")
     return bool(cuda is not None and cuda.is_initialized())
-
-
-def _place(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _call_of(frame: FrameType) -> str:
-    """The expression that the frame is executing, as its source line has it; Python 3.10 only knows the line."""
-    read_positions = getattr(frame.f_code, "co_positions", None)
-    if read_positions is None:
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()[:_CALL_CHARACTERS]
-    positions = list(read_positions())
-    index = frame.f_lasti // 2
-    if not 0 <= index < len(positions):
-        return ""
-    line, end_line, start, end = positions[index]
-    if line is None or start is None or end is None:
-        return ""
-    text = linecache.getline(frame.f_code.co_filename, line)
-    if end_line != line:
-        return text.strip()[:_CALL_CHARACTERS]
-    return text.encode()[start:end].decode(errors="replace")[:_CALL_CHARACTERS]
-
-
-def _wait_channel() -> str:
-    """Where in the kernel the main thread waits, if the kernel shows it."""
-    with suppress(OSError):
-        found = Path(f"/proc/self/task/{os.getpid()}/wchan").read_text()
-        return "" if found == "0" else found
-    return ""

@@ -33,7 +33,7 @@ from gpudiag.reference.speeds import speed_limits
 from gpudiag.units import GIB, format_rate, format_size
 
 ONE_RANK, MIXED, REAL_JOB, NO_WARM_UP = "one_rank", "mixed", "real_job", "no_warm_up"
-NO_GPU, SHARED_GPU = "no_gpu", "shared_gpu"
+NO_GPU, SHARED_GPU, ONLY_AVERAGE = "no_gpu", "shared_gpu", "only_average"
 # Settings that make NCCL slower by design, with what they do (NCCL's documentation of its variables).
 _SLOWING = (
     (r"NCCL_P2P_DISABLE=1", "GPUs do not read each other's memory"),
@@ -84,7 +84,7 @@ def short_gpu(name: str) -> str:
 
 
 def judge_collective(table: MeasuredTable) -> list[Finding]:
-    """What is said of the speed of a collective; wrong data is another judge's."""
+    """Findings for the speed of a collective; wrong data is judged elsewhere."""
     subject = FileSubject(table.file, table.line)
     refused = _not_a_measurement(table)
     if refused is not None:
@@ -104,7 +104,7 @@ def judge_collective(table: MeasuredTable) -> list[Finding]:
         seen = f"{table.operation} of {format_size(largest.size_bytes)}: {format_rate(largest.value)} busbw"
         return [
             PLATFORM_UNKNOWN.finding(
-                subject, f"{seen}, but the output does not tell {words}", remedy=f"Add {flags}."
+                subject, f"{seen}, but the output does not show {words}", remedy=f"Add {flags}."
             )
         ]
     run = _Run(table, largest, largest.size_bytes, setup.gpu, find_board(setup.gpu), setup.gpus, setup.nodes)
@@ -131,6 +131,12 @@ def _not_a_measurement(table: MeasuredTable) -> tuple[str, str] | None:
             f"{table.operation} {where}: the run shows whether results are right, and no speed of a GPU or link",
             "Run it with one rank on each GPU: `gpudiag nccl-test`.",
         )
+    if ONLY_AVERAGE in remarks:
+        return (
+            f"{table.operation}: only the average over all sizes is there, which small messages pull down by an amount"
+            " that depends on the sizes; the row of the largest size is what counts",
+            "Give the whole output of the run.",
+        )
     if any(one.value < 0 for one in table.values):
         return (
             f"{table.operation}: the program printed a negative speed",
@@ -156,7 +162,7 @@ def _size(value: MeasuredValue) -> int:
 
 
 def _unknown(setup: Setup) -> tuple[str, str]:
-    """What is not known of a setup, in words, and the flags that say it."""
+    """What is not known of a setup, in words, and the flags that set it."""
     missing = [
         (words, flag)
         for reading, words, flag in (
@@ -235,10 +241,10 @@ def _judge_published(run: _Run) -> Finding | None:
 
 
 def _algorithm(run: _Run) -> str:
-    """NCCL's algorithm, where its settings or its log tell it; empty where they do not."""
-    told = run.table.setup.algorithm
-    if not isinstance(told, Missing):
-        return told
+    """NCCL's algorithm, from its settings or its log; empty where neither shows it."""
+    algorithm = run.table.setup.algorithm
+    if not isinstance(algorithm, Missing):
+        return algorithm
     return RING if any("NCCL_NVLS_ENABLE=0" in one for one in run.table.setup.settings) else ""
 
 
@@ -262,9 +268,9 @@ def _against(run: _Run, opinions: list[Opinion], *, confirmed: bool) -> Finding:
     evidence = [_of_opinion(run, one) for one in opinions]
     share = _JOB_SHARE if REAL_JOB in run.table.remarks else 1.0
     slow = any(share * one.shares.warn * one.expected > run.busbw for one in opinions)
-    told = f"{run.what}, {format_rate(lowest.expected)}"
-    told += f" to {format_rate(expected)}" if expected > lowest.expected * 1.01 else ""
-    words = f"{told} is published"
+    range_of = f"{run.what}, {format_rate(lowest.expected)}"
+    range_of += f" to {format_rate(expected)}" if expected > lowest.expected * 1.01 else ""
+    words = f"{range_of} is published"
     if not slow:
         return RIGHT.finding(run.subject, f"{words}{_small(run)}{_ring_asked(run)}", *evidence)
     setting = _slowing_setting(run)
@@ -330,9 +336,9 @@ def _judge_like_scale(run: _Run) -> Finding:
         and curve.gpus // curve.nodes == run.gpus // run.nodes and curve.at(run.size)
         and (curve.nodes == 2) == (run.nodes == 2)
     ]  # fmt: skip
-    asked = "Say what network cards a node has: `--nics 8x400` for eight of 400 Gb/s."
+    asked = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
     if not alike:
-        message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not tell"
+        message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not show"
         return PLATFORM_UNKNOWN.finding(run.subject, message, remedy=asked)
     nearest = min(alike, key=lambda curve: abs(curve.nodes - run.nodes))
     expected = nearest.at(run.size) or 0.0

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from gpudiag.checks.job.movement import took_processor, uses_files
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.model.job import Frame, ProcessLook
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _WHILE = re.compile(r"^while (.*) \(line")
 # Calls that return another value as time passes.

@@ -13,13 +13,13 @@ from gpudiag.checks.job import position as at
 from gpudiag.checks.job.groups import Group, describe_seconds, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, describe_line
-from gpudiag.checks.job.stacks import Call, own_frames, read_call, shape_of
 from gpudiag.checks.job.subgroups import JOINS, members_of
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job, ProcessLook, ThreadLook
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
+from gpudiag.reference.stacks import Call, own_frames, read_call, shape_of
 from gpudiag.reference.waits import RANKS
 
 # Of two ranks alone, and matched by tags: a thread may wait in one for as long as nobody has work for it.

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from gpudiag.checks.job.stacks import own_frames, read_call
 from gpudiag.model.job import Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.reference.stacks import own_frames, read_call
 from gpudiag.reference.waits import RANKS
 
 _IDLE_STATES = frozenset("SD")

@@ -72,7 +72,7 @@ def stream_look(
     limits = HangLimits(
         still=min(limit_seconds, usual.still if still_seconds is None else still_seconds),
         idle=limit_seconds,
-        told=min(limit_seconds, usual.told),
+        alone=min(limit_seconds, usual.alone),
         work=max(WORK_LIMITS * limit_seconds, work_seconds or 0.0),
         loop=min(limit_seconds, usual.loop),
         locked=min(limit_seconds, usual.locked),

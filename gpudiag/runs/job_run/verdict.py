@@ -71,7 +71,7 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
     failed = code not in (None, 0)
     records = tuple(one.record() for one in agent.members.all)
     if failed:
-        agent.stalls.tell_at_end()
+        agent.stalls.report_at_end()
     open_stall = agent.stalls.open_stall()
     told = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
     stalls = without_last_moves(told, records, agent.signals, agent.killed)

@@ -85,7 +85,7 @@ def test_a_rank_that_ends_in_a_standstill_leaves_what_was_seen_of_it() -> None:
     assert not stalls.wants_look({}, STEP)
     stalls.tell_at_end()
     (stall,) = stalls.ended
-    assert (stall.told, stall.ended) == (True, False)
+    assert (stall.reported, stall.ended) == (True, False)
     stalls.tell_at_end()
     assert len(stalls.ended) == 1
 

@@ -1,16 +1,15 @@
 """The agent's side of a watched script: who is waited for, what is told meanwhile, and when the run is over."""
 
-from dataclasses import replace
-
 from gpudiag.model.codec import encode
-from gpudiag.model.script import ScriptPlace
+from gpudiag.model.script import OwnLook
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.script_output import ScriptOutput, find_explanations
 from gpudiag.runs.train_script import ScriptWatch
+from tests.own_looks import ALL_REDUCE, own_look
 
-WAITS = ScriptPlace("train.py:9 in main", awaited="ranks", awaited_words="for other ranks, in a collective")
-WORKS = ScriptPlace("prepare.py:3 in unpack", work="its child tar (pid 9) uses the processor")
-STUCK = ScriptPlace("prepare.py:4 in wait")
+WAITS = own_look("train.py:9 in main", ALL_REDUCE)
+WORKS = own_look("prepare.py:3 in unpack", work="its child tar (pid 9) uses the processor")
+STUCK = own_look("prepare.py:4 in wait")
 
 
 class Bench:
@@ -18,7 +17,7 @@ class Bench:
         self.now, self.said = 1000.0, []
         self.watch = ScriptWatch(world_size, 60.0, clock=lambda: self.now, say=self.said.append)
 
-    def tell(self, rank: int, kind: str, place: ScriptPlace | None = None, **data) -> None:
+    def tell(self, rank: int, kind: str, place: OwnLook | None = None, **data) -> None:
         fields = encode(place) if place else {}
         self.watch.add(RankEvent(rank, self.now, {"kind": kind, **fields, **data}))
 
@@ -34,7 +33,7 @@ def test_ranks_that_wait_for_one_that_works_are_told_and_not_ended_until_the_lim
     bench.tell(0, "works", WORKS)
     assert not bench.over_after(2.0)
     assert len(bench.said) == 1
-    assert "ranks 1 and 2 wait in a collective at train.py:9" in bench.said[0]
+    assert "ranks 1 and 2 wait in all_reduce at train.py:9" in bench.said[0]
     assert "rank 0 works at prepare.py:3 in unpack: its child tar" in bench.said[0]
     assert "1800 s (30 times --hang-after)" in bench.said[0]
     assert not bench.over_after(1700.0)
@@ -82,11 +81,11 @@ def test_a_rank_that_told_nothing_is_told_as_moving_once_the_wait_is_twice_as_lo
 
 def test_a_rank_that_finished_is_waited_for_by_nobody():
     bench = Bench()
-    bench.tell(0, "done", size=3)
+    bench.tell(0, "done", size=3, pid=70)
     bench.tell(1, "still", WAITS)
-    bench.tell(2, "still", replace(WAITS, place="train.py:7 in step"))
+    bench.tell(2, "still", own_look("train.py:7 in step", ALL_REDUCE))
     assert bench.over_after(0.0)
-    assert bench.watch.finished == {0}
+    assert bench.watch.finished == {0: 70}
 
 
 GLOO = (

@@ -1,11 +1,11 @@
-"""What a Python stack says: the user's own line, and the call of torch.distributed or of another library that it is in."""
+"""What a Python stack shows: the user's own line, and the call of torch.distributed or of another library that it is in."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpudiag.model.job import Frame
-from gpudiag.reference.waits import RANKS, find_wait, is_library
+from gpudiag.reference.waits import GPU, RANKS, find_call, find_wait, is_library
 
 # Functions of torch.distributed by which a rank meets others; what else is called there computes or waits for a disk.
 _C10D = "/torch/distributed/distributed_c10d.py"
@@ -97,6 +97,17 @@ def read_call(frames: Sequence[Frame]) -> Call:
             own, library, known.awaited, known.words, _operation_of(library) if known.awaited == RANKS else ""
         )
     return Call(own, library, "")
+
+
+def find_awaited(call: Call, *, on_gpu: bool) -> str:
+    """What a stack waits for: by the library's frames, else by the call in the user's line; empty where neither is known to wait.
+
+    A call such as `loss.item()` waits only where its tensor is `on_gpu`.
+    """
+    if call.awaited or call.own is None or call.library:
+        return call.awaited
+    known = find_call(call.own.text) if call.own.text else None
+    return "" if known is None or (known.awaited == GPU and not on_gpu) else known.awaited
 
 
 def _find_meeting(library: Sequence[Frame]) -> Frame | None:
