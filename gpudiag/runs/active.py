@@ -324,7 +324,7 @@ def _measurement(
         tests=plan.tests,
         done=tuple(test for test in plan.tests if len(finished[test]) == run.world_size),
         telemetry=points,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         untested=placement.untested,
         shared=placement.shared,
