@@ -69,7 +69,7 @@ def _test(
         surroundings = Surroundings(
             options["store"] or default_store(),
             options["python"],
-            say=progress.announce,
+            announce=progress.announce,
             warn=progress.warn,
             listener=join_listeners(events.write, progress.show),
         )

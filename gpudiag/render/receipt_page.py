@@ -17,14 +17,21 @@ from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.render.receipt_style import CSS
-from gpudiag.render.report_words import coverage, describe_machine, describe_owners, describe_reason, faults_worst_first
+from gpudiag.render.report_words import (
+    coverage,
+    describe_machine,
+    describe_owners,
+    describe_reason,
+    faults_worst_first,
+)
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
-from gpudiag.render.told_once import Told, tell_once
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 _FLOPS_PER_TFLOP = 1e12
 _WORDS = {None: "", Outcome.PASS: "", Outcome.WARN: " ▼", Outcome.FAIL: " ▼▼"}
+_LIMIT_CHARACTERS = 200
 _MOST_COLUMNS = 16  # of a matrix of GPUs; wider ones are listed
 
 
@@ -80,7 +87,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "
     """A table of cells that are HTML already; one that starts with `<td` brings its own element."""
     head = "".join(f"<th>{heading}</th>" for heading in headings)
     body = "".join(
-        f"<tr>{''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows
+        f"<tr>{''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in row)}</tr>"
+        for row in rows
     )
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -107,36 +115,50 @@ def _head(receipt: Receipt) -> Iterator[str]:
         ("checks", covered.sentence()),
         ("command", receipt.command),
     )
-    yield "<dl>" + "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in facts) + "</dl></header>"
+    yield (
+        "<dl>"
+        + "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in facts)
+        + "</dl></header>"
+    )
 
 
 def _findings(report: Report) -> Iterator[str]:
-    told = tell_once(faults_worst_first(report))
-    lines = [line for one in told for line in _finding(one)]
+    joined = join_findings(faults_worst_first(report))
+    lines = [line for one in joined for line in _finding(one)]
     yield from _section("Findings", *(lines or ["<p>None.</p>"]))
 
 
-def _finding(told: Told) -> Iterator[str]:
-    finding = told.finding
-    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(told.subject)}: {_text(told.message)}</h3>'
+def _finding(joined: JoinedFinding) -> Iterator[str]:
+    finding = joined.finding
+    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(joined.subject)}: {_text(joined.message)}</h3>'
     yield f'<p class="note">{_text(finding.code)}; {_text(describe_owners((finding,)))} must act</p>'
-    facts = "".join(f"<li>{_text(fact)}</li>" for fact in told.facts)
-    yield f"<ul>{facts}</ul><p>Do: {_text(told.remedy)}</p></article>"
+    facts = "".join(f"<li>{_text(fact)}</li>" for fact in joined.facts)
+    yield f"<ul>{facts}</ul><p>Do: {_text(joined.remedy)}</p></article>"
 
 
 # --- what was tested
 
 
 def _parts(receipt: Receipt) -> Iterator[str]:
-    rows = [
+    gpus = [
         (
             _text(part.name),
             *(_reading(value) for value in (part.model, part.serial, part.uuid, part.board, part.firmware)),
         )
         for part in receipt.parts
+        if part.kind == "gpu"
     ]
-    table = _table(("part", "model", "serial number", "UUID", "board", "firmware"), rows, "parts")
-    yield from _section("Parts", table if rows else "<p>No GPU and no RDMA card is listed.</p>")
+    cards = [
+        (_text(part.name), _reading(part.model), _reading(part.board))
+        for part in receipt.parts
+        if part.kind != "gpu"
+    ]
+    lines = []
+    if gpus:
+        lines.append(_table(("GPU", "model", "serial number", "UUID", "board", "VBIOS"), gpus, "parts"))
+    if cards:
+        lines.append(_table(("network card", "kind", "board"), cards))
+    yield from _section("Parts", *(lines or ["<p>No GPU and no RDMA card is listed.</p>"]))
 
 
 def _versions(receipt: Receipt) -> Iterator[str]:
@@ -156,7 +178,9 @@ def _speeds(receipt: Receipt) -> Iterator[str]:
         " ▼▼ far below. Without a limit a speed is recorded and not judged."
     )
     lines = [*_speeds_of_parts(of_parts), *_matrix(links), *_speeds_of_all(others)]
-    yield from _section("Measured and expected", *(lines or ["<p>No speed was measured.</p>"]), note=note if lines else "")
+    yield from _section(
+        "Measured and expected", *(lines or ["<p>No speed was measured.</p>"]), note=note if lines else ""
+    )
 
 
 def _speeds_of_parts(speeds: Sequence[MeasuredSpeed]) -> Iterator[str]:
@@ -178,20 +202,20 @@ def _matrix(links: Sequence[MeasuredSpeed]) -> Iterator[str]:
         return
     ends = list(dict.fromkeys(end for one in links for end in _ends(one.subject)))
     if len(ends) > _MOST_COLUMNS:
-        rows = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
-        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), rows, "numbers")
+        listed = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
+        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), listed, "numbers")
         return
     by_ends = {_ends(one.subject): one for one in links}
     rows = [
         (
-            _text(source),
+            _text(_short(source)),
             *(_value(by_ends[source, to]) if (source, to) in by_ends else "<td></td>" for to in ends),
         )
         for source in ends
     ]
     at_least, by = _limit(links)
     yield f"<h3>Copies from GPU (rows) to GPU (columns), {_unit(links[0].unit)}</h3>"
-    yield _table(("from", *map(_text, ends)), rows, "numbers")
+    yield _table(("from", *(_text(_short(end)) for end in ends)), rows, "numbers")
     yield f'<p class="note">At least {at_least}: {by}</p>' if by else '<p class="note">No limit is known.</p>'
 
 
@@ -199,6 +223,11 @@ def _speeds_of_all(speeds: Sequence[MeasuredSpeed]) -> Iterator[str]:
     rows = [(f"{_text(one.name)}, {_unit(one.unit)}", _value(one), *_limit([one])) for one in speeds]
     if rows:
         yield _table(("operation", "measured", "at least", "by"), rows, "numbers")
+
+
+def _short(end: str) -> str:
+    """`GPU 3` of `GPU 3 (86:00.0)`: the slots stand in the table of parts."""
+    return end.partition(" (")[0]
 
 
 def _ends(subject: Subject) -> tuple[str, str]:
@@ -256,12 +285,21 @@ def _of_active(report: Report) -> Iterator[tuple[str, str, str]]:
     if active.bandwidth:
         moved = sum(copy.size_bytes for copy in active.bandwidth)
         wrong = sum(copy.wrong_bytes for copy in active.bandwidth)
-        yield "copies, every byte compared", f"{len(active.bandwidth)} copies, {format_size(moved)}", f"{wrong} bytes"
+        yield (
+            "copies, every byte compared",
+            f"{len(active.bandwidth)} copies, {format_size(moved)}",
+            f"{wrong} bytes",
+        )
     for dtype in dict.fromkeys(one.dtype for one in active.determinism):
         of_dtype = [one for one in active.determinism if one.dtype == dtype]
         repeats = sum(one.repeats for one in of_dtype)
         chains = ", ".join(dict.fromkeys(one.chain for one in of_dtype))
-        results = {(one.chain, one.device_name): {o.digest for o in of_dtype if (o.chain, o.device_name) == (one.chain, one.device_name)} for one in of_dtype}
+        results = {
+            (one.chain, one.device_name): {
+                o.digest for o in of_dtype if (o.chain, o.device_name) == (one.chain, one.device_name)
+            }
+            for one in of_dtype
+        }
         differing = sum(len(digests) - 1 for digests in results.values())
         deviating = sum(one.deviating for one in of_dtype)
         wrong_words = f"{deviating} repeats, {differing} devices"
@@ -287,17 +325,31 @@ def _of_collectives(report: Report) -> Iterator[tuple[str, str, str]]:
         found = pairs.localisation
         usual = found.usual_bytes_per_second
         speed = "" if isinstance(usual, Missing) else f", usually {format_rate(usual)}"
-        yield "pairs of GPUs by their network cards", f"{found.links} pairs{speed}", f"{len(found.suspects)} stand out"
+        yield (
+            "pairs of GPUs by their network cards",
+            f"{found.links} pairs{speed}",
+            f"{len(found.suspects)} stand out",
+        )
 
 
 def _of_disks(report: Report) -> Iterator[tuple[str, str, str]]:
     for disk in () if isinstance(report.measures.disks, Missing) else report.measures.disks:
-        if isinstance(disk.write_bytes_per_second, Missing) or isinstance(disk.read_bytes_per_second, Missing):
-            yield f"file in {_text(disk.path)}", f"not tested: {_text(disk.failure or 'no reason given')}", "-"
+        if isinstance(disk.write_bytes_per_second, Missing) or isinstance(
+            disk.read_bytes_per_second, Missing
+        ):
+            yield (
+                f"file in {_text(disk.path)}",
+                f"not tested: {_text(disk.failure or 'no reason given')}",
+                "-",
+            )
             continue
         cached = "" if disk.direct else " (perhaps from memory)"
         speeds = f"written at {format_rate(disk.write_bytes_per_second)}, read at {format_rate(disk.read_bytes_per_second)}{cached}"
-        yield f"file in {_text(disk.path)}", f"{format_size(disk.size_bytes)}, {speeds}", f"{disk.wrong_bytes} bytes"
+        yield (
+            f"file in {_text(disk.path)}",
+            f"{format_size(disk.size_bytes)}, {speeds}",
+            f"{disk.wrong_bytes} bytes",
+        )
 
 
 def _rank_place(report: Report, rank: int) -> str:
@@ -330,7 +382,11 @@ def _load_row(report: Report, active: ActiveMeasurement, result: SustainedResult
 
     first, last = first_and_last(result)
     change = f"{last / first - 1:+.1%}" if first else "-"
-    celsius = [float(at.temperature_celsius) for at in active.telemetry if at.device_uuid == result.device_uuid and not isinstance(at.temperature_celsius, Missing)]
+    celsius = [
+        float(at.temperature_celsius)
+        for at in active.telemetry
+        if at.device_uuid == result.device_uuid and not isinstance(at.temperature_celsius, Missing)
+    ]
     heat = end_slope(active, result)
     return (
         _text(_rank_place(report, result.rank)),
@@ -352,7 +408,9 @@ def _temperatures(report: Report, active: ActiveMeasurement) -> str:
     lines: dict[str, list[tuple[float, float]]] = {}
     for point in active.telemetry:
         if not isinstance(point.temperature_celsius, Missing):
-            lines.setdefault(point.device_uuid, []).append((point.at_seconds, float(point.temperature_celsius)))
+            lines.setdefault(point.device_uuid, []).append(
+                (point.at_seconds, float(point.temperature_celsius))
+            )
     times = [at for points in lines.values() for at, _ in points]
     degrees = [celsius for points in lines.values() for _, celsius in points]
     least, most, end = min(degrees) - 2, max(degrees) + 2, max(max(times), 1.0)
@@ -386,9 +444,15 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
 
 def _skipped(report: Report) -> Iterator[str]:
     covered = coverage(report)
-    rows = [(_word(Outcome.ERROR), _text(", ".join(names)), _text(reason)) for reason, names in covered.errors.items()]
-    rows += [(_word(Outcome.SKIP), _text(", ".join(names)), _text(reason)) for reason, names in covered.skipped.items()]
-    table = _table(("", "checks", "why"), rows)
+    rows = [
+        (_word(Outcome.ERROR), _text(", ".join(names)), _text(reason))
+        for reason, names in covered.errors.items()
+    ]
+    rows += [
+        (_word(Outcome.SKIP), _text(", ".join(names)), _text(reason))
+        for reason, names in covered.skipped.items()
+    ]
+    table = _table(("", "checks", "why"), rows, "skipped")
     yield from _section("Skipped, and why", table if rows else "<p>Nothing.</p>")
 
 
@@ -406,12 +470,15 @@ def _looked_at(receipt: Receipt) -> Iterator[str]:
         if receipt.not_run
         else ""
     )
-    yield from _section("Looked at", _table(("", "check", "what must hold", "limit"), rows, "checks"), note=left_out)
+    yield from _section(
+        "Looked at", _table(("", "check", "what must hold", "limit"), rows, "checks"), note=left_out
+    )
 
 
 def _limits(limits: Sequence[str], result: CheckResult) -> str:
-    words = "; ".join(map(_text, limits))
-    return words if result.outcome is not Outcome.ERROR else f"{words} ({_text(describe_reason(result))})"
+    """What is held against what, as far as a table has room for it: the document has all."""
+    words = escape(one_line("; ".join(limits), _LIMIT_CHARACTERS))
+    return words if result.outcome is not Outcome.ERROR else f"no result: {_text(describe_reason(result))}"
 
 
 def _verification(digest: str) -> Iterator[str]:

@@ -38,10 +38,10 @@ def _ignore(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the caller of a run sets: the store, the job's interpreter, the good machine, the patience, who is told what.
+    """What the caller of a run sets: the store, the job's interpreter, the good machine, the patience, who gets which message.
 
     `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it. `history` is the
-    child that reads this store, where it was started early. `say` gets what comes next and its cost, `warn` what went
+    child that reads this store, where it was started early. `announce` gets what comes next and its cost, `warn` what went
     wrong, `listener` each event.
     """
 
@@ -50,7 +50,7 @@ class Surroundings:
     expected_machine: Reading[Snapshot] = NOT_ASKED
     deadline_seconds: float | None = None
     history: StartedHistory | None = None
-    say: Callable[[str], None] = _ignore
+    announce: Callable[[str], None] = _ignore
     warn: Callable[[str], None] = _ignore
     listener: Callable[[RunEvent], None] | None = None
 
@@ -156,7 +156,7 @@ class MachineRun(ABC):
         from gpudiag.runs.active import describe_cost, measure_active
 
         self._emitter.enter("active")
-        self._surroundings.say(describe_cost(plan, place))
+        self._surroundings.announce(describe_cost(plan, place))
         return measure_active(
             plan,
             place,

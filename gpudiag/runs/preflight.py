@@ -40,7 +40,7 @@ _TESTED = (*_ON_RANKS, "disks")
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
 _LOOK_SECONDS = 5.0
-# Levels that load the GPUs long enough for their own two looks to say more than a stored one.
+# Levels that load the GPUs long enough for their own two looks to show more than a stored one.
 _OWN_PAIR_LEVELS = LEVELS[2:]
 
 
@@ -153,7 +153,7 @@ class Preflight(MachineRun):
         if isinstance(places, Missing):
             return places
         self._emitter.enter("disks")
-        self._surroundings.say(describe_disk_cost(len(places)))
+        self._surroundings.announce(describe_disk_cost(len(places)))
         return attempt(lambda: measure_disks(places))
 
     def _measure_on_ranks(self, snapshot: Snapshot) -> Measures:
@@ -187,14 +187,14 @@ class Preflight(MachineRun):
         from gpudiag.runs.preflight_measures import describe_collective_cost, measure_collective
 
         self._emitter.enter("collective")
-        self._surroundings.say(describe_collective_cost(place))
+        self._surroundings.announce(describe_collective_cost(place))
         return measure_collective(place, self._surroundings.python, self._servers)
 
     def _measure_operations(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import describe_operations_cost, measure_operations
 
         self._emitter.enter("operations")
-        self._surroundings.say(describe_operations_cost(place))
+        self._surroundings.announce(describe_operations_cost(place))
         return measure_operations(place, self._surroundings.python, self._servers)
 
     def _measure_card_pairs(self, place: Placement, snapshot: Snapshot) -> Reading[CollectiveMeasurement]:
@@ -208,14 +208,14 @@ class Preflight(MachineRun):
         if why is not None:
             return Missing(MissingReason.NOT_SUPPORTED, why)
         self._emitter.enter("card_pairs")
-        self._surroundings.say(describe_card_pairs_cost(place))
+        self._surroundings.announce(describe_card_pairs_cost(place))
         return measure_card_pairs(place, self._surroundings.python, self._servers)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
         self._emitter.enter("training")
-        self._surroundings.say(describe_training_cost(place, self._level))
+        self._surroundings.announce(describe_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python, self._servers)
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
