@@ -48,10 +48,10 @@ _SEED = 37  # the same rounds each time: two runs can be compared
 def nodes_of(run: RankRun) -> tuple[Node, ...]:
     """The hosts of the run with their ranks; where there is one host, its ranks act as nodes."""
     ranks_of: dict[str, list[int]] = {}
-    for report in run.reports:
+    for report in run.ranks:
         ranks_of.setdefault(report.host, []).append(report.rank)
     if len(ranks_of) == 1:
-        return tuple(Node(report.host, (report.rank,)) for report in run.reports)
+        return tuple(Node(report.host, (report.rank,)) for report in run.ranks)
     return tuple(Node(host, tuple(ranks)) for host, ranks in ranks_of.items())
 
 
@@ -77,7 +77,7 @@ def is_localisation_due(
 
     Not among ranks on the processors of one machine, which have no network of their own.
     """
-    one_host = len({report.host for report in run.reports}) == 1
+    one_host = len({report.host for report in run.ranks}) == 1
     if why_not_localised(run) is not None or (one_host and backend == "gloo"):
         return False
     wrong = [one for one in judge() if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
