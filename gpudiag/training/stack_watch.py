@@ -16,10 +16,12 @@ from typing import Any
 
 from gpudiag.model.codec import encode
 from gpudiag.model.job import Frame, ProcessLook, ThreadLook
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.script import OWN_STACKS, OwnLook, ScriptError
+from gpudiag.probe.job.flight_recorder import DumpRefused, parse_dump, shorten
 from gpudiag.probe.job.py_spy import RawFrame, RawThread
 from gpudiag.probe.job.stacks import look_at_self
-from gpudiag.ranks.diagnosis.dump import read_last_collective
+from gpudiag.ranks.diagnosis.dump import dump_flight_recorder
 from gpudiag.ranks.rank.context import Progress
 from gpudiag.reference.stacks import Call, find_awaited, read_call
 from gpudiag.reference.waits import FOR_OTHERS, NETWORK, find_wait, is_library
@@ -28,6 +30,7 @@ from gpudiag.training.signs_of_work import USE_THE_PROCESSOR, SignsOfWork
 _LOOK_SECONDS = 1.0
 _SHOWN_FRAMES = 12
 _SENT_FRAMES = 60
+_SENT_CALLS = 10  # of each group
 # Ranks that wait for one that works do not count as hung for this many times --hang-after: 30 min by default,
 # which is also torch's longest default timeout (gloo's).
 PATIENCE = 30.0
@@ -163,7 +166,22 @@ def describe(frames: list[FrameType], script: str, counts: BatchCount, work: str
         uses_gpu=_uses_gpu(),
         batches=counts.batches,
         steps=counts.backwards + _is_in_forward(frames, call),
+        record=None if work is not None else read_own_record(),
     )
+
+
+def read_own_record() -> FlightRecord | None:
+    """The last collectives of this process by torch's flight recorder; None where it records none."""
+    dump = dump_flight_recorder()
+    if dump is None:
+        return None
+    try:
+        record = parse_dump(
+            dump.encode() if isinstance(dump, str) else dump, source="the rank's flight recorder"
+        )
+    except DumpRefused:
+        return None
+    return shorten(record, _SENT_CALLS)
 
 
 def _stacks(main: RawThread, script: str) -> dict[int, RawThread]:
@@ -218,11 +236,12 @@ def describe_error(error: BaseException, script: str) -> ScriptError:
     ]
     places = [f"{step.filename}:{step.lineno} in {step.name}" for step in steps]
     users = (place for step, place in zip(steps, places, strict=True) if is_users(step.filename, script))
+    record = read_own_record()
     return ScriptError(
         place=next(users, places[-1] if places else script),
         stack=tuple(places[:_SHOWN_FRAMES]),
         shared_memory=_shared_memory(),
-        collective=read_last_collective(),
+        call=record.calls[-1] if record is not None and record.calls else None,
     )
 
 

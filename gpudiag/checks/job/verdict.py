@@ -87,15 +87,21 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         unseen,
         job,
     )
-    return add_told(
-        verdict, replace(told, differences=tuple(one for one in told.differences if one not in used))
-    )
+    return add_told(verdict, _without(told, used))
+
+
+def _without(told: Told, used: Sequence[Difference]) -> Told:
+    return replace(told, differences=tuple(one for one in told.differences if one not in used))
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, the worst first."""
+    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    return _judge(job, positions, alive, limits, Told())[0]
+    told = judge_told(job)
+    findings, used = _judge(job, positions, alive, limits, told)
+    outcome = outcome_of_findings(findings)
+    verdict = JobVerdict(job.name, outcome, "", findings, (), (), (), job)
+    return add_told(verdict, _without(told, used)).findings
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
