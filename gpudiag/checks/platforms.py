@@ -129,9 +129,8 @@ def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[C
 def _fitted(finding: Finding, platform: Platform) -> Finding:
     if finding.outcome is Outcome.PASS:
         return finding
-    given = finding.remedy_of_any or finding.remedy
-    remedy = fit_remedy(given, platform)
-    return finding if remedy == given else finding.with_remedy(remedy)
+    remedy = fit_remedy(finding.remedy, platform)
+    return finding if remedy == finding.remedy else replace(finding, remedy=remedy)
 
 
 def _as_begun(original: str, words: str) -> str:

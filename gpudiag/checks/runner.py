@@ -38,7 +38,8 @@ REPORTED_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
-_MACHINE_RESTARTED = ("gpu.lost", "gpu.hung", "gpu.missing")
+_POWER_CYCLED = ("gpu.lost", "gpu.missing")
+_MACHINE_RESTARTED = (*_POWER_CYCLED, "gpu.hung")
 
 
 def join_restated(
@@ -93,11 +94,10 @@ def _merged(stated: Finding, restated: Finding, how: Restated) -> Finding:
 
 def _advised(stated: Finding, how: Restated) -> str:
     """The remedy after the advice, unless it contains that already; a power cycle notes that it is what the driver asks for."""
-    request = "" if stated.code in _MACHINE_RESTARTED else how.request
-    remedy = stated.remedy_of_any
-    if how.request and not request and "power-cycle" in remedy:
-        asked = how.request.removeprefix("The driver asks for ").rstrip(".")
-        remedy = f"{remedy} The driver asks for {asked}: that alone leaves the GPU's power on."
+    remedy, asked = stated.remedy_of_any, f"The driver asks for {how.request}"
+    if how.request and stated.code in _POWER_CYCLED:
+        remedy = f"{remedy} {asked}: that alone leaves the GPU's power on."
+    request = f"{asked}." if how.request and stated.code not in _MACHINE_RESTARTED else ""
     new = [words for words in (how.advice, request) if words.rstrip(".") not in remedy]
     return " ".join((*new, remedy))
 
@@ -174,7 +174,13 @@ def _run(context: Context, check: Check) -> tuple[CheckResult, tuple[Restated, .
         judgement = could_not_look("the check itself failed: it gave no judgement")
     seconds = perf_counter() - started
     result = CheckResult(
-        check.name, judgement.outcome, judgement.findings, judgement.reason, seconds, judgement.missing_reason
+        check.name,
+        judgement.outcome,
+        judgement.findings,
+        judgement.reason,
+        seconds,
+        judgement.missing_reason,
+        judgement.speeds,
     )
     return result, judgement.restated
 

@@ -34,10 +34,10 @@ class Nics:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a benchmark ran on, as far as its output, the files beside it or the user says.
+    """What a benchmark ran on, as far as its output, the files beside it or the user show.
 
     `gpu` is NVML's name of the GPUs, `gpus` their number in all, `ranks` that of the ranks. `settings` are NCCL's
-    variables that were set. `assumed` says in a sentence each what nobody said and was taken to be so.
+    variables that were set. `assumed` has a sentence for each thing that nobody gave and that was taken to be so.
     """
 
     gpu: Reading[str] = NOT_ASKED
@@ -67,7 +67,7 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What a program said of one of its own tests: pass, fail, warn or skip, and of which GPU."""
+    """What a program reported of one of its own tests: pass, fail, warn or skip, and of which GPU."""
 
     __test__: ClassVar[bool] = False  # no class of pytest's
 
@@ -110,7 +110,7 @@ def _size_and_value(one: MeasuredValue) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTable:
-    """A table and what is said of it, worst first."""
+    """A table and the findings about it, worst first."""
 
     table: MeasuredTable
     outcome: Outcome
@@ -124,7 +124,7 @@ class OutputRead:
     name: str
     lines: int
     tables: int
-    facts: tuple[str, ...] = ()  # what it says about the machine: GPUs, NCCL's settings
+    facts: tuple[str, ...] = ()  # what it shows of the machine: GPUs, NCCL's settings
     refused: str | None = None
 
 

@@ -260,6 +260,9 @@ class Place:
         False  # it takes processor time, and nothing else of it moves: it computes, or waits for a GPU
     )
     pids: tuple[int, ...] = ()  # of those processes whose rank is unknown, or that are none
+    operation: str = (
+        ""  # the collective that they are in: all_reduce, barrier ...; empty: in none, or not known
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,10 @@ class Published:
     """The address that ranks of a host give to those of others."""
 
     library: str  # gloo or NCCL
-    # What decides: `GLOO_SOCKET_IFNAME=eth1`, `its own name machine3`, or empty where the library chooses by itself.
-    by: str
+    by: str  # what decides: `GLOO_SOCKET_IFNAME=eth1`; empty where it is the own name, or the library
     interface: str | None  # None where no interface has the address, or none was found
     address: str | None  # None where the library finds none, and raises
+    own_name: str = ""  # the host's, where that decides; without that and `by` the library chooses by itself
 
     @property
     def is_loopback(self) -> bool:
@@ -106,14 +106,13 @@ def gloo_addresses(
     if len(value) > 1:
         by = f"{GLOO_VARIABLE}={value}"
         return tuple(_of_interface("gloo", by, name, interfaces) for name in value.split(","))
-    by = f"its own name {host}"
     for address in own_name:
         if _is_loopback(address):
-            return (Published("gloo", by, "lo", address),)
+            return (Published("gloo", "", "lo", address, host),)
         name = _interface_of(address, interfaces)
         if name is not None:
-            return (Published("gloo", by, name, address),)
-    return (Published("gloo", by, "lo", _FALLBACK),)
+            return (Published("gloo", "", name, address, host),)
+    return (Published("gloo", "", "lo", _FALLBACK, host),)
 
 
 def nccl_addresses(variables: Mapping[str, str], interfaces: Sequence[OwnInterface]) -> tuple[Published, ...]:

@@ -1,4 +1,4 @@
-"""What a Python stack says: the user's own line, and the call of torch.distributed or of another library that it is in."""
+"""What a Python stack shows: the user's own line, and the call of torch.distributed or of another library that it is in."""
 
 import re
 from collections.abc import Sequence

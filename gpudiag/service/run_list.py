@@ -259,6 +259,9 @@ class RunEntry:
     log: bytes = b""
     events: tuple[NumberedEvent, ...] = ()
     flags: tuple[str, ...] = ()  # of the command, beside those of the plan
+    ends_as: RunState = (
+        RunState.CANCELLED
+    )  # once it has been asked to end; FAILED where it passed its deadline
 
     @property
     def has_ended(self) -> bool:

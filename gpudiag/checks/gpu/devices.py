@@ -29,7 +29,7 @@ from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.reading import Missing, MissingReason, is_without_word
 from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.reading_names import explain_missing
-from gpudiag.reference.vocabulary import UNFIT_ACTIONS
+from gpudiag.reference.vocabulary import UNFIT_ACTIONS, name_action
 
 # --- GPUs that the driver could not initialise
 
@@ -412,9 +412,9 @@ def _request(finding: Finding) -> Restated:
     if finding.evidence[0].name != "recovery_action":
         return Restated(finding, ())
     unfit = finding.code == GPU_RECOVERY_NEEDED.code
-    action = str(finding.evidence[0].value)
-    request = action.replace("unknown_", "recovery action ").replace("_", " ")
-    return Restated(finding, ASKED_FOR_BY, request=f"The driver asks for {request}." if unfit else "")
+    return Restated(
+        finding, ASKED_FOR_BY, request=name_action(str(finding.evidence[0].value)) if unfit else ""
+    )
 
 
 _NOT_SILENT = (

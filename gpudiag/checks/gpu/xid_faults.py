@@ -461,12 +461,6 @@ def cite_fault(snapshot: Snapshot, fault: GpuFault) -> str:
     return f"{label} at {when}{times}" if when else f"{label}{times}"
 
 
-def describe_request(action: str | None) -> str:
-    """The recovery that the driver asks for, as the first sentence of a remedy."""
-    words = str(action).replace("unknown_", "recovery action ").replace("_", " ")
-    return f"The driver asks for {words}."
-
-
 def _label(event: KernelEvent) -> str:
     """`Xid 149 (NETIR_LINK_EVT, link 8, subcode 4)`, or `off the bus` for the line that has no number."""
     if event.kind is KernelEventKind.GPU_OFF_BUS:

@@ -33,7 +33,7 @@ def describe_use(seen: RankSeen) -> str:
     look = seen.gpu_looks[-1] if seen.gpu_looks else None
     if look is None:
         return ""
-    said = [
+    parts = [
         f"{value:.0f} {words}"
         for value, words in (
             (look.utilization_percent, "% utilization"),
@@ -47,17 +47,17 @@ def describe_use(seen: RankSeen) -> str:
     if not isinstance(look.power_draw_watts, Missing):
         limit = look.power_limit_watts
         of = f" of {limit:.0f} W" if not isinstance(limit, Missing) else ""
-        said.append(f"{look.power_draw_watts:.0f} W{of}")
-    return ", ".join(said)
+        parts.append(f"{look.power_draw_watts:.0f} W{of}")
+    return ", ".join(parts)
 
 
 def gpu_works(seen: RankSeen) -> bool | None:
-    """Whether the GPU of a rank works, and not for another process; None where that cannot be told.
+    """Whether the GPU of a rank works, and not for another process; None where that is unknown.
 
     Its utilization alone does not count.
     """
-    told = [_works(look) for look in seen.gpu_looks]
-    known = [one for one in told if one is not None]
+    works = [_works(look) for look in seen.gpu_looks]
+    known = [one for one in works if one is not None]
     return None if not known else all(known)
 
 

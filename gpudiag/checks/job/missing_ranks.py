@@ -1,7 +1,7 @@
 """Ranks that have no process: by the launcher, by a job that one machine alone can run, or because they never came to where the others wait.
 
-Only launchers that start all ranks of a machine say which of them belong to it. Where ranks were started by hand, WORLD_SIZE says how
-many there are, and a master at the loopback address that all of them are on this machine.
+Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started by
+hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this machine.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has com
 
 
 def expected_ranks(job: Job) -> tuple[int, ...] | None:
-    """The ranks that should be here; None where nothing says so.
+    """The ranks that should be here; None where that is unknown.
 
-    Where no launcher tells, as for ranks that a script started: all of the job, if its store is at this machine's own address. Ranks
+    Where no launcher records them, as for ranks that a script started: all of the job, if its store is at this machine's own address. Ranks
     that have no RANK in their environment are found by other signs, which some of them may lack.
     """
     if job.expected is not None:

@@ -97,7 +97,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's thread of backward passes ran and sleeps again; not told across a stop, which wakes every thread."""
+    """Whether torch's thread of backward passes ran and sleeps again; unknown across a stop, which wakes every thread."""
     if _was_stopped(earlier):
         return False
     before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
@@ -108,7 +108,7 @@ def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
 
 
 def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
-    """When a backward pass last ran, at the last look; None where no thread of torch's tells.
+    """When a backward pass last ran, at the last look; None where no thread of torch's shows it.
 
     Looks after one at which the process was stopped show when it was woken, and are not taken.
     """

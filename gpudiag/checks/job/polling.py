@@ -1,7 +1,8 @@
 """Threads that only ask whether something has come: what they do between two looks is no movement.
 
 A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions around the loop do not run
-meanwhile: their lines and their variables stay as they are, and that is how a loop that goes round is told from a job that goes on.
+meanwhile: their lines and their variables stay as they are, which distinguishes a loop that goes round from a job
+that goes on.
 """
 
 import re

@@ -76,7 +76,7 @@ class Position:
     words: str  # `waits in all_reduce`, `reads the FIFO /data/x`
     call: Call
     moves: bool  # something of its own moves: its line, its counters, its files
-    since_seconds: float | None  # since when it has been there at least; None where that cannot be told
+    since_seconds: float | None  # since when it has been there at least; None where that is unknown
     in_loop: str = ""  # "`while True` of train.py:12", where it computes in one
     inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
@@ -91,7 +91,7 @@ class Position:
 
     @property
     def rank(self) -> int | None:
-        """Its rank; None where nothing tells it."""
+        """Its rank; None where it is unknown."""
         return None if isinstance(self.seen.rank, Missing) else self.seen.rank
 
     @property
@@ -360,16 +360,16 @@ def _is_master(awaited: Awaited | None, job: Job) -> bool:
 
 
 def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) -> tuple[str, str]:
-    """The kind, told as an evaluation or a checkpoint where the user's own functions are called so."""
+    """The kind, named an evaluation or a checkpoint where the user's own functions are called so."""
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
     if kind in (PYTHON, GPU):
-        for pattern, activity, said in (
+        for pattern, activity, act in (
             (_SAVES, CHECKPOINT, "saves a checkpoint"),
             (_EVALUATES, EVALUATION, "evaluates"),
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
-                return activity, f"{said} ({found})" + (", waiting for its GPU" if kind == GPU else "")
+                return activity, f"{act} ({found})" + (", waiting for its GPU" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
         found = next((name for name in names if _SAVES.search(name)), None)
         if found and kind != CHECKPOINT:
@@ -423,16 +423,16 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         return Inner(f"{who}, {first.words}", goes_on, first.since_seconds, worker_kind)
     before = {one.tid: one for one in seen.first.threads}
     idle = [one for one in last.threads if one.tid not in before or not took_processor(before[one.tid], one)]
-    for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works tells most
-        is_told = thread.tid != last.pid and kind not in (LOADER, COMPILER)
-        words = _describe_thread(thread, job) if is_told else ""
+    for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works shows most
+        is_shown = thread.tid != last.pid and kind not in (LOADER, COMPILER)
+        words = _describe_thread(thread, job) if is_shown else ""
         if words:
             return Inner(f"its thread {words}", since_seconds=_since(thread))
     return Inner()
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
-    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which tells more."""
+    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which shows more."""
     alive = [one for one in children if one.looks and one.looks[-1].state not in "ZX"]
     parents = {one.parent_pid for one in alive}
     return [one for one in children if one.pid not in parents]

@@ -25,7 +25,7 @@ LEAST_STRENGTH = 0.5
 # Every multiple of a step resembles the record as well: the shortest within this share of the best is the step.
 NEAR_BEST = 0.8
 ROUNDS_AT_LEAST = 4
-# A shorter shift than this many readings is not told from chance.
+# A shorter shift than this many readings may be chance.
 _SHORTEST_SHIFT = 3
 _READINGS_AT_LEAST = 40
 # Ranks meet where at least this share of them goes to sleep within two readings.

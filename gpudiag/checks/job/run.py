@@ -20,7 +20,7 @@ from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_seconds
 
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
-# A signal and the ends that follow it are told by two processes.
+# A signal and the ends that follow it are reported by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
 # What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
 _LAST_MOVES = timedelta(seconds=30)
@@ -57,12 +57,12 @@ class RunFacts:
     unseen: tuple[str, ...]
     command: tuple[str, ...] = ()
     has_ended: bool = True  # the command
-    expected: int | None = None  # how many ranks a launcher says are on this machine
+    expected: int | None = None  # how many ranks are on this machine, by the launcher
     world_size: int | None = None
-    last_look: JobVerdict | None = None  # at ranks that stood still at the end, without being told of
-    log: LogVerdict | None = None  # what the job's output says, where that is a file
+    last_look: JobVerdict | None = None  # at ranks that stood still at the end, and were not reported
+    log: LogVerdict | None = None  # what the job's output shows, where that is a file
     nan_check: bool = False  # torch looked for NaN in what ranks put into collectives
-    found_nan: bool = False  # and its output says that it found some
+    found_nan: bool = False  # and its output shows that it found some
     last_calls: Mapping[int, str] = field(
         default_factory=dict
     )  # by rank: the collective that its dump ends with, in words
@@ -107,7 +107,7 @@ def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
 
 
 def describe_rank(record: RankRecord) -> str:
-    """`rank 2`, or its pid where nothing tells its rank."""
+    """`rank 2`, or its pid where its rank is unknown."""
     return f"the process {record.pid}" if isinstance(record.rank, Missing) else f"rank {record.rank}"
 
 
@@ -119,7 +119,7 @@ def describe_end(record: RankRecord) -> str:
         return f"ended with exit code {record.exit_code}"
     if record.end is RankEnd.RUNS:
         return "still runs"
-    return "ended well" if record.end is RankEnd.FINISHED else "ended, and the kernel did not say how"
+    return "ended well" if record.end is RankEnd.FINISHED else "ended, and the kernel did not report how"
 
 
 def _subject(record: RankRecord, host: str) -> Subject:
@@ -128,7 +128,9 @@ def _subject(record: RankRecord, host: str) -> Subject:
 
 def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
     root = find_first_failure(facts.ranks)
-    if any(stall.told and not stall.ended for stall in facts.stalls) and not _came_before(root, facts.stalls):
+    if any(stall.reported and not stall.ended for stall in facts.stalls) and not _came_before(
+        root, facts.stalls
+    ):
         return ()  # whatever ended the ranks then, it is why that counts
     ended_by = _interruption(facts, root)
     if facts.exit_status and ended_by is not None:
@@ -218,7 +220,7 @@ def _came_before(root: RankRecord | None, stalls: Sequence[Stall]) -> bool:
     """Whether a rank failed before the job stood still."""
     if root is None or root.ended is None:
         return False
-    return all(root.ended <= stall.began for stall in stalls if stall.told and not stall.ended)
+    return all(root.ended <= stall.began for stall in stalls if stall.reported and not stall.ended)
 
 
 def _interruption(facts: RunFacts, root: RankRecord | None) -> SignalSeen | None:
@@ -274,7 +276,7 @@ def _error_of(root: RankRecord, log: LogVerdict | None) -> tuple[str, str, str]:
         return root.error, root.error_place or "", "its exception"
     if log is None or log.kind is not VerdictKind.RANK_FAILED or root.rank not in log.ranks:
         return "", "", ""
-    if _EXCEPTION.search(log.excerpt) is None:  # else it says how the rank ended, which is known
+    if _EXCEPTION.search(log.excerpt) is None:  # else it shows how the rank ended, which is known
         return "", "", ""
     return log.excerpt, "", "the job's output"
 
@@ -287,7 +289,7 @@ def _where_else(facts: RunFacts) -> str:
 
 
 def _describe_nan(root: RankRecord, error: str, facts: RunFacts) -> str:
-    """That torch's look for NaN ended the rank, where it was switched on; certain where the output says so."""
+    """That torch's look for NaN ended the rank, where it was switched on; certain where the output shows it."""
     stopped = "device-side assert" in error or "NaN" in error or root.signal == "SIGABRT"
     if not facts.nan_check or not (stopped or facts.found_nan):
         return ""
@@ -327,7 +329,7 @@ def _kernel_facts(facts: RunFacts) -> tuple[Evidence, ...]:
 
 
 def _judge_stalls(facts: RunFacts) -> tuple[Finding, ...]:
-    return tuple(_judge_stall(stall, facts) for stall in facts.stalls if stall.told)
+    return tuple(_judge_stall(stall, facts) for stall in facts.stalls if stall.reported)
 
 
 def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
@@ -411,7 +413,7 @@ def starts_elsewhere(command: Iterable[str]) -> str:
 
 
 def describe_unseen_ranks(facts: RunFacts) -> str:
-    """Why no rank was seen, as far as it can be told."""
+    """Why no rank was seen, as far as it is known."""
     if facts.unseen:
         return "; ".join(facts.unseen)
     starter = starts_elsewhere(facts.command)

@@ -32,7 +32,7 @@ from gpudiag.reference.waits import RANKS, find_wait
 
 _NOT_FOR_WORK = frozenset((at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER, at.TERMINAL))
 _LOOPS = frozenset((at.SLEEP, at.PYTHON, at.WAITS))  # what a loop that looks for work is seen as
-# How ZMQ and Ray's core wait: for an eventfd, which says nothing of who is at its other end.
+# How ZMQ and Ray's core wait: for an eventfd, which does not show who is at its other end.
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _OF_PYTHON = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<")
 _LOOKS_PER_SECOND = 5.0  # our choice: vLLM's ring sleeps for 0.1 s at most, and most spin
@@ -135,8 +135,8 @@ def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) ->
         if not moving and (finding := _judge_other(job, group, work, limits)) is not None
     )
     head = moving or still
-    said = f"{name_positions(head)} {is_are(head, 'works' if moving else head[0].words)}"
-    return Served(findings, f"not hanging: {said}, and {_name_waits(work)}")
+    first = f"{name_positions(head)} {is_are(head, 'works' if moving else head[0].words)}"
+    return Served(findings, f"not hanging: {first}, and {_name_waits(work)}")
 
 
 def _is_given_work(one: Position, work: Sequence[Position]) -> bool:
@@ -152,9 +152,9 @@ def _judge_other(job: Job, group: Group, work: Sequence[Position], limits: HangL
     still = max(known) if known else 0.0
     if still < limits.news:
         return None
-    long = still >= (max(limits.told, limits.disk) if head.on_disk else limits.told)
+    long = still >= (max(limits.alone, limits.disk) if head.on_disk else limits.alone)
     kind = kinds.OF_POSITION.get(head.kind, kinds.WAITS) if long else kinds.NOT_YET
-    limit = "" if long else f"; it is called a hang after {limits.told:g} s"
+    limit = "" if long else f"; it is called a hang after {limits.alone:g} s"
     message = f"{describe(group)} for {describe_seconds(still)}, while {_name_waits(work)}{limit}"
     return kind.finding(subject_of(group, job), message, *facts_of(group), *facts_of(Group(tuple(work))))
 

@@ -24,7 +24,7 @@ from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
-SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is told
+SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is reported
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
@@ -32,7 +32,7 @@ CONSISTENT_SHARE = 0.75
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
-_SEEN_AT_LEAST = 3  # fewer glances tell no line, no sleep of a rank's own, and no wait for a GPU
+_SEEN_AT_LEAST = 3  # fewer glances show no line, no sleep of a rank's own, and no wait for a GPU
 _PAUSE_SHARE = 0.9
 _OWN_RATHER_SHARE = 0.5
 _OWN_CAUSE_SHARE = 0.3  # of what the others wait more: so much of it a slow rank does more than they do
@@ -180,7 +180,7 @@ def _blocks(
 
 
 def _stood_still(first: Pulse, last: Pulse) -> bool:
-    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which says nothing of steps.
+    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which shows nothing of steps.
 
     Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the backward
     pass runs in a thread of autograd's.

@@ -23,7 +23,7 @@ from gpudiag.model.script import EXPLANATION, ScriptError, explanation
 from gpudiag.model.training import ScriptResult
 from gpudiag.units import format_size
 
-_TOLD_BY_A_LIBRARY = re.compile(r"Received data size doesn't match|Detected mismatch between collectives")
+_MISMATCH_IN_A_LIBRARY = re.compile(r"Received data size doesn't match|Detected mismatch between collectives")
 _RECORDER = "flight recorder"
 
 _WHERE = re.compile(r" in stage \w+(, iteration \d+)?")
@@ -45,9 +45,9 @@ class _Group:
 
     def __str__(self) -> str:
         """As `rank 1 was in all_reduce of [1000] at train.py:12`."""
-        said = "a smaller collective" if self.call is None else _describe_call(self.call)
+        call = "a smaller collective" if self.call is None else _describe_call(self.call)
         at = f" at {self.place}" if self.place else ""
-        return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {said}{at}"
+        return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {call}{at}"
 
 
 def judge_mismatch(
@@ -58,7 +58,7 @@ def judge_mismatch(
     `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by rank,
     `words` what libraries printed.
     """
-    if not any(_TOLD_BY_A_LIBRARY.search(line) for line in words):
+    if not any(_MISMATCH_IN_A_LIBRARY.search(line) for line in words):
         return None
     died = {
         finding.subject.rank: finding.subject.host
@@ -122,13 +122,13 @@ def judge_script(
     which a library explains what went wrong.
     """
     found = judge_incidents(script.incidents, complete=finished)
-    words = tuple(dict.fromkeys((*words, *_told_by_other_agents(script.incidents))))
-    told = [_in_users_words(finding, raised or {}, words) for finding in found]
+    words = tuple(dict.fromkeys((*words, *_printed_elsewhere(script.incidents))))
+    reworded = [_in_users_words(finding, raised or {}, words) for finding in found]
     mismatch = judge_mismatch(found, raised or {}, words)
-    findings = join_alike(told, script.world_size) if mismatch is None else [mismatch]
+    findings = join_alike(reworded, script.world_size) if mismatch is None else [mismatch]
     if findings and words:
         first = findings[0]
-        facts = [explanation(line) for line in words if not _says(first, line)]
+        facts = [explanation(line) for line in words if not _has_line(first, line)]
         findings[0] = replace(first, evidence=(*first.evidence, *facts))
     alone = script.world_size > 1 and finished and all(size <= 1 for size in script.group_world_sizes)
     if alone and not findings:
@@ -138,7 +138,7 @@ def judge_script(
     return tuple(findings)
 
 
-def _told_by_other_agents(incidents: Sequence[Incident]) -> list[str]:
+def _printed_elsewhere(incidents: Sequence[Incident]) -> list[str]:
     """What libraries printed on ranks whose output went to another process of the launch."""
     facts = (fact for incident in incidents for fact in incident.evidence)
     return [str(fact.value) for fact in facts if fact.name == EXPLANATION]
@@ -167,22 +167,22 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptError], words: 
         message += f"; {_describe_shared_memory(*memory, was_full='No space' in text)}"
     if explained is not None:
         message += f": {explained}"
-    facts_told = _evidence(finding, ended, memory)
+    evidence = _evidence(finding, ended, memory)
     meaning = (
         find_meaning(exception, text, ended.stack if ended else ()) if exception and memory is None else None
     )
     if meaning is not None:
-        return with_meaning(replace(finding, message=message, evidence=facts_told), meaning)
+        return with_meaning(replace(finding, message=message, evidence=evidence), meaning)
     remedy = advise(exception, text) if exception or explained else finding.remedy
-    return replace(finding, message=message, evidence=facts_told).with_remedy(remedy)
+    return replace(finding, message=message, evidence=evidence).with_remedy(remedy)
 
 
-def _says(finding: Finding, line: str) -> bool:
+def _has_line(finding: Finding, line: str) -> bool:
     """Whether a line of output is in the finding already, as the end of a traceback is."""
     values = [str(fact.value) for fact in finding.evidence if fact.name in ("message", "exception")]
-    told = any(fact.name == EXPLANATION and fact.value == line for fact in finding.evidence)
+    is_quoted = any(fact.name == EXPLANATION and fact.value == line for fact in finding.evidence)
     in_traceback = bool(values) and all(value.partition("\n")[0] in line for value in values)
-    return told or line in finding.message or in_traceback
+    return is_quoted or line in finding.message or in_traceback
 
 
 def _users_place(facts: Mapping[str, object]) -> str | None:

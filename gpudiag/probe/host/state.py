@@ -25,6 +25,7 @@ from gpudiag.probe.host.limits import (
 )
 from gpudiag.probe.host.network import read_infiniband_ports
 from gpudiag.probe.host.pci import read_redirecting_bridges
+from gpudiag.probe.host.pci_places import read_pci_places
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
 # --- processors
@@ -328,6 +329,7 @@ def _topics(root: str, environment: Mapping[str, str]) -> tuple[tuple[str, Calla
         ("infiniband_ports", lambda: read_infiniband_ports(root)),
         ("fabric_manager", lambda: read_fabric_manager(root)),
         ("settings", lambda: read_settings(root, environment)),
+        ("pci_places", lambda: read_pci_places(root)),
     )
 
 

@@ -128,10 +128,12 @@ def _incident(survey: Survey, rank: int, one: Published, first: Incident, tried:
     ]
     if one.by:
         facts.append(Evidence("decided_by", one.by, source=_RESOLVER))
+    if one.own_name:
+        facts.append(Evidence("own_name", one.own_name, source=_RESOLVER))
     if one.interface is not None:
         facts.append(Evidence("own_interface", one.interface, source=_RESOLVER))
     name = survey.addresses[rank].own_name
-    if one.is_loopback and one.by.startswith("its own name") and one.address not in name:
+    if one.is_loopback and one.own_name and one.address not in name:
         facts.append(Evidence("resolves_to", ", ".join(name) or "none", source=_RESOLVER))
     if tried:
         facts.append(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpudiag.checks.job.position import FOR_RANKS, find_positions
+from gpudiag.checks.job.position import FOR_RANKS
 from gpudiag.compat import UTC
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
@@ -251,22 +251,20 @@ class Members:
 
     def note_look(self, verdict: JobVerdict, at_seconds: float) -> None:
         """Keep where each rank was in a look at all of them."""
-        operations = {one.rank: one.call.operation for one in find_positions(verdict.job)}
         for place in verdict.places:
             wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
             for member in self.living:
                 if member.rank in place.ranks:
                     if place.moves:
                         member.standing.note_movement(at_seconds)
-                    operation = operations.get(member.rank, "")
-                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, place.operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:
-        """The rank of a process; its pid where nothing tells the rank."""
+        """The rank of a process; its pid where the rank is unknown."""
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 

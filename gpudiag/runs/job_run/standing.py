@@ -1,8 +1,8 @@
 """Whether a rank that wakes up now and then stands all the same: it is where it was, and takes next to no processor time.
 
-A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count each poll as a step. Glances at its
-stack tell them apart: two at the same lines, with the same objects in the variables of the user's functions. How long it has stood, its
-processor time tells to a second, and without that the first of these glances.
+A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count each poll as
+a step. Glances at its stack distinguish them: two at the same lines, with the same objects in the variables of the user's
+functions. How long it has stood, its processor time shows to a second, and without that the first of these glances.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class Standing:
         self._frames, self._count, self._differed_at = (), 0, at_seconds
 
     def wants_glance(self, now: float) -> bool:
-        """Whether a glance now would tell whether it stands; it is counted, and they are few."""
+        """Whether a glance now would show whether it stands; it is counted, and they are few."""
         if self._anchor is None or self._asked >= _GLANCES_AT_ONCE + now / _GLANCE_EVERY_SECONDS:
             return False
         quiet = self._busy_at is not None and now - self._busy_at >= _UNSEEN_SECONDS

@@ -203,7 +203,7 @@ def test_a_power_cycle_says_that_the_driver_asks_for_less():
     lost = kind.finding(DeviceSubject("GPU-3", "00000000:86:00.0", 3, "a1"), "GPU 3 is lost")
     xid = make_finding("xid.hardware", subject=lost.subject)
     results = (make_result("gpu.lost", Outcome.FAIL, lost), make_result("xid.kernel_log", Outcome.FAIL, xid))
-    how = Restated(xid, ("gpu.lost",), request="The driver asks for node reboot.")
+    how = Restated(xid, ("gpu.lost",), request="node reboot")
     remedy = join_restated(results, (how,))[0].findings[0].remedy
     assert remedy.startswith(lost.remedy)
     assert "asks for node reboot: that alone leaves the GPU's power on" in remedy

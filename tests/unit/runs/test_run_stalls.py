@@ -23,13 +23,13 @@ from gpudiag.runs.job_run.stalls import Stalls
 from tests.recorded_hangs import recorded
 
 STEP = StepTime(0.5, 30, 0.9, 60.0)  # 20 of them are less than the least limit, 15 s
-JOB = Job("torchrun 1: train.py", "a1", "torchrun", 1, 2, None, ())
+JOB = Job("torchrun 1: train.py", "a1", "torchrun", 1, 3, None, ())
 
 
 def look(kind: FindingKind) -> JobVerdict:
     finding = kind.finding(RankSubject(1, "a1"), "rank 1 is not in the all_reduce (train.py:9)")
     places = (
-        Place((0,), "ranks", "waits in all_reduce", "train.py:9 in main"),
+        Place((0, 2), "ranks", "wait in all_reduce", "train.py:9 in main", operation="all_reduce"),
         Place((1,), "sleep", "sleeps", "data.py:6 in load_batch"),
     )
     return JobVerdict(JOB.name, finding.outcome, finding.message, (finding,), places, (), (), JOB)
@@ -87,7 +87,7 @@ def test_a_rank_that_ends_in_a_standstill_leaves_what_was_seen_of_it() -> None:
     assert not stalls.wants_look({}, STEP)
     stalls.tell_at_end()
     (stall,) = stalls.ended
-    assert (stall.told, stall.ended) == (True, False)
+    assert (stall.reported, stall.ended) == (True, False)
     stalls.tell_at_end()
     assert len(stalls.ended) == 1
 

@@ -1,6 +1,6 @@
-"""What a job said of itself, added to what the looks at its ranks show: as evidence where both say the same.
+"""Merge the evidence of libraries (RAS, flight records, torch's debug server) into the verdict from the looks at ranks.
 
-Looks say what a rank does and in which line; RAS and flight recorders say how far it is in each group, also where the
+Looks show what a rank does and in which line; RAS and flight recorders show how far it is in each group, also where the
 stacks are equal or could not be read. So a difference that blames a rank that the looks blame too proves that finding; one
 that names a rank where the looks found none replaces the vaguer finding; and a job that moves is not accused by counts.
 """
@@ -31,7 +31,7 @@ _KINDS: dict[Apart, FindingKind] = {
     Apart.FAILED: kinds.NCCL_ERROR,
     Apart.NONE: kinds.ALL_WAIT,
 }
-# True of a job whatever moves in it: the calls do not fit, or NCCL itself says that a rank has failed.
+# True of a job whatever moves in it: the calls do not fit, or NCCL itself reports that a rank has failed.
 _WHATEVER_MOVES = frozenset((Apart.ELSEWHERE, Apart.OTHER_SIZE, Apart.DEAD, Apart.UNRESPONSIVE, Apart.FAILED))
 # Findings of the looks that name no rank, or are not sure of it.
 _VAGUE = frozenset(
@@ -46,8 +46,8 @@ _VAGUE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a job says of itself: differences, those that name a rank first; notes; whether RAS's counts moved, None where nothing tells."""
+class LibraryEvidence:
+    """Differences, those that name a rank first; notes; whether RAS's counts moved, None where that is unknown."""
 
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
@@ -59,15 +59,15 @@ class Told:
         return next(fitting, None)
 
 
-def add_told(verdict: JobVerdict, told: Told | None = None) -> JobVerdict:
-    """The verdict with what RAS, flight records and the debug server say of the same job; as it is without them."""
+def add_library_evidence(verdict: JobVerdict, libraries: LibraryEvidence | None = None) -> JobVerdict:
+    """The verdict with what RAS, flight records and the debug server show of the same job; as it is without them."""
     state = verdict.job.state
     if state is None:
         return verdict
-    told = told or judge_told(verdict.job)
-    notes, moves = told.notes, told.moves
+    libraries = libraries or judge_libraries(verdict.job)
+    notes, moves = libraries.notes, libraries.moves
     findings = list(verdict.findings)
-    for difference in told.differences:
+    for difference in libraries.differences:
         if verdict.outcome is Outcome.PASS and difference.apart not in _WHATEVER_MOVES:
             continue  # something of it moves: that somebody is last is no fault
         _add(findings, difference, verdict)
@@ -87,11 +87,11 @@ def add_told(verdict: JobVerdict, told: Told | None = None) -> JobVerdict:
     )
 
 
-def judge_told(job: Job) -> Told:
-    """What RAS, flight records and the debug server say of a job; nothing where it has none of them."""
+def judge_libraries(job: Job) -> LibraryEvidence:
+    """What RAS, flight records and the debug server show of a job; nothing where it has none of them."""
     state = job.state
     if state is None:
-        return Told()
+        return LibraryEvidence()
     differences: list[Difference] = []
     notes: list[str] = []
     moves: bool | None = None
@@ -105,29 +105,29 @@ def judge_told(job: Job) -> Told:
     differences += records.differences
     notes += records.notes
     ordered = sorted(differences, key=lambda one: one.apart is Apart.NONE)
-    return Told(tuple(ordered), tuple(notes), moves)
+    return LibraryEvidence(tuple(ordered), tuple(notes), moves)
 
 
 def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -> None:
     """Put one difference where it belongs among the findings."""
     job = verdict.job
-    said = Evidence(difference.source, difference.message, source=difference.source)
+    own = Evidence(difference.source, difference.message, source=difference.source)
     same = next(
         (place for place, one in enumerate(findings) if _blames(one, difference)),
         None,
     )
     if same is not None:
-        findings[same] = _with_evidence(findings[same], (said, *difference.evidence))
+        findings[same] = _with_evidence(findings[same], (own, *difference.evidence))
         return
     vague = next((place for place, one in enumerate(findings) if one.code in _VAGUE), None)
     proves_only = difference.apart is Apart.NONE or verdict.outcome is Outcome.WARN
     if findings and proves_only and difference.apart not in _WHATEVER_MOVES:
         place = 0 if vague is None else vague
-        findings[place] = _with_evidence(findings[place], (said, *difference.evidence))
+        findings[place] = _with_evidence(findings[place], (own, *difference.evidence))
         return
     if difference.apart is Apart.NONE and verdict.outcome is not Outcome.ERROR:
-        return  # all equal and still is a job that does something else, as long as stacks do not say more
-    evidence = (said, *difference.evidence)
+        return  # all equal and still is a job that does something else, as long as stacks do not show more
+    evidence = (own, *difference.evidence)
     if vague is not None and difference.apart is not Apart.UNRESPONSIVE:
         evidence = (*evidence, *findings.pop(vague).evidence)
     kind = _KINDS[difference.apart]
@@ -137,7 +137,7 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
 def _blames(finding: Finding, difference: Difference) -> bool:
     """Whether a finding is about one of the ranks that the difference blames.
 
-    One that stands still and not yet for long is, too: a further look says what it does, which counts do not.
+    One that stands still and not yet for long is, too: a further look shows what it does, which counts do not.
     """
     if difference.is_within_group or (finding.code in _VAGUE and finding.code != kinds.NOT_YET.code):
         return False

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.checks.job import kinds
-from gpudiag.checks.job.told import add_told
+from gpudiag.checks.job.library_evidence import add_library_evidence
 from gpudiag.model.evidence import HostSubject, RanksSubject, RankSubject, Subject
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import Job, JobVerdict, Place
@@ -40,7 +40,7 @@ def told(
         Place((2,), "sleep", "sleeps", "y"),
     )
     headline = findings[0].message if findings else "not hanging"
-    return add_told(JobVerdict("j", outcome, headline, findings, places, (), unseen, job))
+    return add_library_evidence(JobVerdict("j", outcome, headline, findings, places, (), unseen, job))
 
 
 def test_a_rank_that_both_blame_is_one_finding_with_both_proofs() -> None:
