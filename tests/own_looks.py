@@ -21,6 +21,7 @@ def own_look(
     syscall: str = "",
     awaited: Awaited | None = None,
     work: str | None = None,
+    waits_for: str = "",
     uses_gpu: bool = False,
     batches: int = 0,
     steps: int = 0,
@@ -31,7 +32,7 @@ def own_look(
     frames = (*_frames(library), *_frames((place,), text))
     main = ThreadLook(pid, "MainThread", "S", 1.0, syscall=syscall, awaited=awaited, frames=frames)
     look = ProcessLook(0.0, pid, "S", 1.0, threads=(main,), stacks=OWN_STACKS)
-    return OwnLook(look, work, uses_gpu, batches, steps, record)
+    return OwnLook(look, work, waits_for, uses_gpu, batches, steps, record)
 
 
 def own_record(*operations: str, ended: int) -> FlightRecord:

@@ -20,6 +20,7 @@ class OwnLook:
 
     look: ProcessLook
     work: str | None = None
+    awaited: str = ""  # by its frames and the call that its line executes: ranks, gpu, lock ...
     uses_gpu: bool = False
     batches: int = 0
     steps: int = 0

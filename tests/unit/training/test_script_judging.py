@@ -123,6 +123,13 @@ def test_where_all_wait_in_one_line_the_flight_records_name_the_rank_that_has_no
     assert "rank 2 has not launched all_reduce number 7 of the default group" in finding.message
 
 
+def test_a_call_that_leaves_no_frame_is_a_wait_as_the_rank_itself_reads_it():
+    gpu = own_look("train.py:7 in step", text="total += float(loss)", waits_for="gpu", uses_gpu=True)
+    started = own_look("train.py:8 in step", text="log(work.wait(), step)", waits_for="ranks")
+    assert "waits for its GPU at train.py:7 in step" in hang(EVALUATES, gpu).message
+    assert "that rank 1 waits in" in hang(EVALUATES, started).message
+
+
 def test_flight_records_name_the_rank_in_another_collective():
     own = replace(BARRIER, record=own_record("all_reduce", "broadcast", ended=1))
     others = replace(BARRIER, record=own_record("all_reduce", "all_reduce", ended=1))
