@@ -25,8 +25,8 @@ from gpudiag.collectives.localise import (
     Usual,
     few_of_each,
     find_usual,
-    ring,
     load_strides,
+    ring,
     screen_rounds,
     suspect_of,
 )
@@ -107,9 +107,7 @@ class FabricLocaliser(Localiser):
             yield ExchangePhase.LOAD, pairs
         yield from self._confirm()
         blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
-        again = {
-            pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)
-        }
+        again = {pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)}
         for pairs in rings:
             if again & set(pairs):
                 yield ExchangePhase.LOAD, pairs

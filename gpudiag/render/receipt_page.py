@@ -16,6 +16,7 @@ from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.receipt_style import CSS
 from gpudiag.render.report_words import (
     coverage,
@@ -26,7 +27,6 @@ from gpudiag.render.report_words import (
 )
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 _FLOPS_PER_TFLOP = 1e12

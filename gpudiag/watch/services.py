@@ -197,7 +197,13 @@ class _Machine:
                 problem = "it does not answer"
             history = self._history.copied()
             return Frame(
-                self.address.name, self._live, self._findings, history, problem, self._received_at, is_here=False
+                self.address.name,
+                self._live,
+                self._findings,
+                history,
+                problem,
+                self._received_at,
+                is_here=False,
             )
 
     def pop_news(self) -> list[tuple[str, object, float]]:
