@@ -1,7 +1,7 @@
 """Which part of a labelled fabric is bad: a node, a rail, a link, the uplinks of a switch, the path between two, NVLink.
 
-1. Screen: eight rounds in which half of each leaf's nodes exchange data inside it and the others with other leaves
-   (`MixedRounds`); of up to 16 nodes all pairs.
+1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and each node once inside its
+   own (`MixedRounds`); of up to 16 nodes all pairs.
 2. Load: all nodes exchange with two others at once, in rings.
 3. Confirm: four more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
    pair of the same two leaves.
@@ -25,8 +25,8 @@ from gpudiag.collectives.localise import (
     Usual,
     few_of_each,
     find_usual,
-    ring,
     load_strides,
+    ring,
     screen_rounds,
     suspect_of,
 )
@@ -107,9 +107,7 @@ class FabricLocaliser(Localiser):
             yield ExchangePhase.LOAD, pairs
         yield from self._confirm()
         blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
-        again = {
-            pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)
-        }
+        again = {pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)}
         for pairs in rings:
             if again & set(pairs):
                 yield ExchangePhase.LOAD, pairs
@@ -137,7 +135,7 @@ class FabricLocaliser(Localiser):
         for number in range(CONFIRM_ROUNDS):
             forced = worst if number % 2 == 0 else [self._like(pair, chance) for pair in worst]
             forced += self._of_paths(blames, chance)
-            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced)
+            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced, confirms=True)
 
     def _like(self, pair: Pair, chance: random.Random) -> Pair:
         """Another pair of the same two leaves."""

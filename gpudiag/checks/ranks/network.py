@@ -9,6 +9,7 @@ from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubje
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.measure import (
     CollectiveMeasurement,
+    FabricPart,
     Incident,
     IncidentKind,
     Localisation,
@@ -326,6 +327,22 @@ LINK_SLOW = _slow(
     "Two nodes exchange data slowly with each other, and both are as fast as usual with others.",
     "Look at what only their traffic uses: cables, uplinks and the switch ports between them, the routes that ECMP chose.",
 )
+UPLINK_SLOW = _slow(
+    "network.uplink_slow",
+    "What leaves one switch is slow, or a part of it: an uplink, its cable or its port. Inside the switch nodes are as fast as usual.",
+    "Look at the uplinks of the named switch: link state, width, speed and error counters of each port (`ibdiagnet --pc`, "
+    "`mlxlink -d DEVICE`, the switch's own `show interfaces counters`).",
+)
+SWITCH_SLOW = _slow(
+    "network.switch_slow",
+    "Nodes of one leaf switch exchange data slowly with each other.",
+    "Look at that switch: its ports' speed and error counters, its buffers, its firmware, and what its nodes have in common.",
+)
+NVLINK_SLOW = _slow(
+    "network.nvlink_slow",
+    "NVLink between nodes is slow: of one node, or of all nodes of an NVLink domain.",
+    "Compare `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of its nodes, look at the fabric manager and IMEX, and at the NVLink switch trays.",
+)
 ALL_SLOW = FindingKind(
     code="network.all_slow",
     outcome=Outcome.WARN,
@@ -390,11 +407,48 @@ LOCALISATION_FINDINGS = (
     NODE_SLOW,
     RAIL_SLOW,
     LINK_SLOW,
+    UPLINK_SLOW,
+    SWITCH_SLOW,
+    NVLINK_SLOW,
     ALL_SLOW,
     NODE_LOSSY,
     LINK_LOSSY,
     EXCHANGE_HANGS,
     NOT_LOCALISED,
+)
+
+_BETWEEN_SWITCHES = (FabricPart.UPLINKS, FabricPart.UPLINK, FabricPart.PATH)
+_SLOW_PARTS: Mapping[FabricPart | None, FindingKind] = MappingProxyType(
+    {
+        FabricPart.UPLINKS: UPLINK_SLOW,
+        FabricPart.UPLINK: UPLINK_SLOW,
+        FabricPart.REACH: UPLINK_SLOW,
+        FabricPart.SWITCH: SWITCH_SLOW,
+        FabricPart.DOMAIN: NVLINK_SLOW,
+        FabricPart.NVLINK: NVLINK_SLOW,
+    }
+)
+# Where the exchanges were, and what follows.
+_PART_WORDS: Mapping[FabricPart, tuple[str, str]] = MappingProxyType(
+    {
+        FabricPart.UPLINKS: ("that left {switches}", "its uplinks are {bad}"),
+        FabricPart.UPLINK: ("that left {switches}", "one of its uplinks is {bad}"),
+        FabricPart.REACH: (
+            "of {node} that left {switches}",
+            "the uplink of {switches} that leads to it is {bad}; inside {switches} it is good",
+        ),
+        FabricPart.PATH: (
+            "between {switches}",
+            "what only their traffic uses is {bad}; both are good with others",
+        ),
+        FabricPart.SWITCH: ("inside {switches}", "the switch is {bad}"),
+        FabricPart.DOMAIN: ("over NVLink in domain {switches}", "NVLink of this domain is {bad}"),
+        FabricPart.NVLINK: (
+            "of {node} over NVLink in domain {switches}",
+            "its NVLink is {bad}; its network is good",
+        ),
+        FabricPart.NETWORK: ("of {node} over the network", "its network is {bad}; its NVLink is good"),
+    }
 )
 
 _SOURCE = "exchanges between pairs of nodes"
@@ -452,19 +506,48 @@ def is_localised(incident: Incident, measurement: CollectiveMeasurement) -> bool
 
 
 def _kind_of(suspect: Suspect) -> FindingKind:
-    is_link = len(suspect.nodes) == 2
+    is_link = len(suspect.nodes) == 2 or suspect.part in _BETWEEN_SWITCHES
     if suspect.symptom is Symptom.FAILED:
         return EXCHANGE_HANGS
     if suspect.symptom is Symptom.LOSSY:
         return LINK_LOSSY if is_link else NODE_LOSSY
+    if suspect.part in _SLOW_PARTS:
+        return _SLOW_PARTS[suspect.part]
     if is_link:
         return LINK_SLOW
     return NODE_SLOW if suspect.rail is None else RAIL_SLOW
 
 
+def _message_of_part(suspect: Suspect, part: FabricPart, found: Localisation) -> str:
+    """What labels let a localisation say: how many of the exchanges that passed the part, and what follows."""
+    node = _name(found.nodes[suspect.nodes[0]], found) if suspect.nodes else ""
+    switches = " and ".join(suspect.switches)
+    where, conclusion = _PART_WORDS[part]
+    rail = f" on {_rail(suspect, found)}" if _rail(suspect, found) else ""
+    if suspect.symptom is Symptom.FAILED or suspect.value is None or suspect.usual is None:
+        what, bad = f"did not finish{f' ({suspect.words})' if suspect.words else ''}", "broken"
+    elif suspect.symptom is Symptom.LOSSY:
+        longest = f"{format_seconds(suspect.value)} where {format_seconds(suspect.usual)} is usual"
+        what, bad = f"lost data, and a small one took up to {longest}", "lossy"
+    else:
+        usual = format_rate(suspect.usual)
+        what, bad = f"reached {format_rate(suspect.value)} at best, where {usual} is usual", "slow"
+    count = f"{suspect.exchanges} of {suspect.measured} exchanges"
+    place = where.format(node=node, switches=switches)
+    return f"{count} {place}{rail} {what}: {conclusion.format(bad=bad, switches=switches)}"
+
+
+def _rail(suspect: Suspect, found: Localisation) -> str:
+    if suspect.rail is None or not _has_rails(found):
+        return ""
+    return f"rail {suspect.rail_name or suspect.rail}"
+
+
 def _message(suspect: Suspect, found: Localisation) -> str:
+    if suspect.part is not None:
+        return _message_of_part(suspect, suspect.part, found)
     names = [_name(found.nodes[node], found) for node in suspect.nodes]
-    rail = "" if suspect.rail is None or not _has_rails(found) else f"rail {suspect.rail}"
+    rail = _rail(suspect, found)
     several = len(names) > 1
     if several:
         who = " and ".join(names) + (f" on {rail}" if rail else "")
@@ -507,6 +590,7 @@ def _evidence(suspect: Suspect, found: Localisation) -> tuple[Evidence, ...]:
     return (
         *facts,
         Evidence("exchanges", suspect.exchanges, source=_SOURCE),
+        *([Evidence("exchanges_measured", suspect.measured, source=_SOURCE)] if suspect.measured else []),
     )
 
 
@@ -524,6 +608,9 @@ def _ways(suspect: Suspect, found: Localisation, incidents: Sequence[Incident]) 
 
 def _subject(suspect: Suspect, found: Localisation, measurement: CollectiveMeasurement) -> Subject:
     nodes = [found.nodes[node] for node in suspect.nodes]
+    if suspect.switches and not nodes:
+        ends = (*suspect.switches, "other switches" if suspect.part in _BETWEEN_SWITCHES else "its nodes")
+        return LinkSubject((ends[0], ends[1]), measurement.host)
     if not nodes:
         what = "each node" if suspect.rail is None else f"rail {suspect.rail}"
         return LinkSubject((what, "all nodes"), measurement.host)
