@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpudiag.checks.ranks.collective import judge_collective
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.measure import Exchange, ExchangePhase, IncidentKind, Localisation, Node, Suspect, Symptom
