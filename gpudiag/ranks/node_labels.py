@@ -221,7 +221,7 @@ def _parse_slurm(lines: Sequence[tuple[int, str]], name: str) -> dict[str, NodeL
 
 def _expand(text: str, number: int, name: str) -> tuple[str, ...]:
     nodes = expand_nodes(text) if text and text != "(null)" else ()
-    if text and text != "(null)" and not nodes:
+    if (text and text != "(null)" and not nodes) or any(one in node for node in nodes for one in "[],"):
         raise UsageError(f"line {number} of --labels {name}: {text[:60]} is no list of names", hint=_HINT)
     return nodes
 
