@@ -78,7 +78,7 @@ def machine_routes(service: Service) -> APIRouter:
 
     @router.get("/devices", responses=answers(Live, 503), summary="Every GPU now")
     async def read_devices(request: Request) -> Response:
-        service.watch.note_look()
+        service.note_request(request)
         service.need_live()
         assert service.live is not None  # noqa: S101 - there is a tick
         return reply(request, service.live)

@@ -35,6 +35,15 @@ class TooLittleMemoryError(Exception):
         self.free_bytes = free_bytes
 
 
+class NotOfferedError(TooLittleMemoryError):
+    """This torch, or this device, does not have what a test is made of; the message has torch's words."""
+
+    def __init__(self, words: str) -> None:
+        """No memory would help."""
+        super().__init__("", 0, 0)
+        self.args = (words,)
+
+
 def free_bytes(device: torch.device) -> int:
     """Bytes that are free on that GPU, those that torch keeps for later included."""
     torch.cuda.empty_cache()

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence, Subject
-from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity, worst
+from gpudiag.model.finding import Category, Finding, MeasuredSpeed, Outcome, Owner, Severity, worst
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import describe_missing, explain_missing
 
@@ -23,6 +23,7 @@ class Level(IntEnum):
     QUICK = 1
     STANDARD = 2
     LONG = 3
+    ACCEPTANCE = 4  # of a machine that is new, or was repaired
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Judgement:
     """What a check concluded. Build it with `judged`, `does_not_apply`, `could_not_look` or `not_readable`.
 
     `missing_reason` is why a reading was not there, where that is why the check was skipped or could not look.
-    `restated` are those of the findings that another check may state better.
+    `restated` are those of the findings that another check may state better. `speeds` are all that it judged, good ones too.
     """
 
     outcome: Outcome
@@ -125,12 +126,15 @@ class Judgement:
     reason: str | None = None
     missing_reason: MissingReason | None = None
     restated: tuple[Restated, ...] = ()
+    speeds: tuple[MeasuredSpeed, ...] = ()
 
 
-def judged(*findings: Finding, restated: tuple[Restated, ...] = ()) -> Judgement:
+def judged(
+    *findings: Finding, restated: tuple[Restated, ...] = (), speeds: tuple[MeasuredSpeed, ...] = ()
+) -> Judgement:
     """The judgement of a check that looked: the worst of its findings, PASS where there is none."""
     outcome = worst(tuple(finding.outcome for finding in findings)) if findings else Outcome.PASS
-    return Judgement(outcome, findings, restated=restated)
+    return Judgement(outcome, findings, restated=restated, speeds=speeds)
 
 
 def does_not_apply(reason: str) -> Judgement:

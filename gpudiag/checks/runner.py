@@ -174,7 +174,13 @@ def _run(context: Context, check: Check) -> tuple[CheckResult, tuple[Restated, .
         judgement = could_not_look("the check itself failed: it gave no judgement")
     seconds = perf_counter() - started
     result = CheckResult(
-        check.name, judgement.outcome, judgement.findings, judgement.reason, seconds, judgement.missing_reason
+        check.name,
+        judgement.outcome,
+        judgement.findings,
+        judgement.reason,
+        seconds,
+        judgement.missing_reason,
+        judgement.speeds,
     )
     return result, judgement.restated
 

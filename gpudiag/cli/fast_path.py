@@ -38,11 +38,11 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
 
     Probes that the command turns out not to need end with this process.
     """
-    if argv and not (_asks_nvml(argv) if argv[0] == "list" else _is_instant(argv)):
+    if argv and not (_asks_nvml(argv) if argv[0] in ("list", "watch") else _is_instant(argv)):
         return None
     from gpudiag.probe.start import start_probes
 
-    if argv and argv[0] == "list":
+    if argv and argv[0] in ("list", "watch"):
         return start_probes(wake=False)
     if not argv:
         return _start_overview()
@@ -92,8 +92,9 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def _asks_nvml(argv: Sequence[str]) -> bool:
-    """Whether `list` with these arguments seems to ask NVML: they are not parsed yet."""
-    return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
+    """Whether `list` or `watch` with these arguments seems to ask NVML here: they are not parsed yet."""
+    elsewhere = ("--sources", "--hosts", "--replay")
+    return not any(word in ("-h", "--help") or word.startswith(elsewhere) for word in argv)
 
 
 def _is_instant(argv: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ What decides is here, so that a simulation of ten thousand nodes (benchmarks/loc
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.model.measure import Exchange, ExchangePhase, Node, Suspect, Symptom
@@ -113,7 +113,7 @@ _TAIL_SECONDS = 0.04
 _LOSSY_SPEED_SHARE = 0.1
 # All at once, nodes share the switches, and those far apart share more of them than neighbours do: what counts is far
 # below that, as where two flows were put on one way.
-_LOAD_FACTOR = 0.6
+LOAD_FACTOR = 0.6
 _WITNESSES = 2  # good nodes that a suspect meets
 # Exchanges between nodes that look good and are bad by chance are few; of many the worst are measured again.
 _LINKS_AGAIN, _LINKS_OF_A_NODE = 64, 2
@@ -132,11 +132,23 @@ class LocaliseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Pairs of nodes that exchange data at the same time; in a ring each node is in two of them."""
+    """Pairs of nodes that exchange data at the same time; in a ring each node is in two of them.
+
+    `waits`, where there are any, has for each pair the places of the pairs that end before it begins.
+    """
 
     number: int
     phase: ExchangePhase
     pairs: tuple[Pair, ...]
+    waits: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """The turn of each pair, from 0: how many others it waits for, one after the other."""
+        turns: list[int] = []
+        for before in self.waits or ((),) * len(self.pairs):
+            turns.append(1 + max((turns[place] for place in before), default=-1))
+        return tuple(turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +210,7 @@ class Localiser:
     @property
     def usual(self) -> Usual | None:
         """What is usual among the nodes; None while nothing was exchanged."""
-        return _usual(self._quiet, self._slow_share)
+        return find_usual(self._quiet, self._slow_share)
 
     def next_round(self) -> Round | None:
         """The next round, given what was added so far; None once there is no more to measure."""
@@ -247,11 +259,11 @@ class Localiser:
         suspects = sorted({node for node, _ in found.bad_ports_alone})
         good = [node for node in found.best_first if node not in suspects]
         links = dict.fromkeys([pair for pair, _ in found.bad_links] + self._slower_in_rings(set(suspects)))
-        again = _few_of_each(links)
+        again = few_of_each(links)
         wanted: list[Pair] = []
         for turn in range(_WITNESSES):
             for place, node in enumerate(suspects):
-                witness = _choose_witness(node, good, place * _WITNESSES + turn, wanted)
+                witness = choose_witness(node, good, place * _WITNESSES + turn, wanted)
                 if witness is not None:
                     wanted.append((min(node, witness), max(node, witness)))
             wanted += again
@@ -259,11 +271,11 @@ class Localiser:
 
     def _slower_in_rings(self, suspects: set[int]) -> list[Pair]:
         """The pairs that were slower than usual where all nodes exchanged at once, the slowest first: they may be so alone."""
-        usual = _usual(self._loaded, self._slow_share)
+        usual = find_usual(self._loaded, self._slow_share)
         if usual is None:
             return []
         slower = [one for one in self._loaded if usual.symptom(one) and not suspects & set(one.nodes)]
-        return [one.nodes for one in sorted(slower, key=lambda one: _best_speed((one,)) or 0.0)]
+        return [one.nodes for one in sorted(slower, key=lambda one: best_speed((one,)) or 0.0)]
 
     def _filled(self, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
         """The round with its idle nodes in pairs too, so that the network is as busy as when it was screened."""
@@ -277,26 +289,30 @@ class Localiser:
 
     def _slow_under_load(self) -> dict[tuple[Pair, int], list[Exchange]]:
         """The pairs and rails that were slow each time that all nodes exchanged at once."""
-        usual = _usual(self._loaded, _LOAD_FACTOR * self._slow_share)
-        if usual is None:
-            return {}
+        usual = self._usual_under_load()
         by_link = _by_link(self._loaded)
         return {
             link: seen
             for link, seen in by_link.items()
-            if all(usual.symptom(one) in (Symptom.SLOW, Symptom.FAILED) for one in seen)
+            if all(
+                (limit := usual(one)) is not None and limit.symptom(one) in (Symptom.SLOW, Symptom.FAILED)
+                for one in seen
+            )
         }
+
+    def _usual_under_load(self) -> Callable[[Exchange], Usual | None]:
+        """What each exchange under load is held against."""
+        usual = find_usual(self._loaded, LOAD_FACTOR * self._slow_share)
+        return lambda _: usual
 
     def _conclude_load(self, blamed: set[int], links: set[Pair]) -> list[Suspect]:
         """What is slow under load only, twice: a node with all that it met, or else the link."""
-        usual = _usual(self._loaded, _LOAD_FACTOR * self._slow_share)
+        usual_of = self._usual_under_load()
         slow = {
             link: seen
             for link, seen in self._slow_under_load().items()
             if len(seen) > 1 and not blamed & set(link[0]) and link[0] not in links
         }
-        if usual is None or not slow:
-            return []
         met: dict[int, set[Pair]] = defaultdict(set)
         for one in self._loaded:
             for node in one.nodes:
@@ -305,14 +321,14 @@ class Localiser:
         nodes = [node for node in sorted(met) if met[node] <= pairs and len(met[node]) > 1]
         suspects = [
             _suspect_load(
-                (node,), [one for link, seen in slow.items() if node in link[0] for one in seen], usual
+                (node,), [one for link, seen in slow.items() if node in link[0] for one in seen], usual_of
             )
             for node in nodes
         ]
         rest = {pair for pair in pairs if not set(pair) & set(nodes)}
         return suspects + [
             _suspect_load(
-                pair, [one for link, seen in slow.items() if link[0] == pair for one in seen], usual
+                pair, [one for link, seen in slow.items() if link[0] == pair for one in seen], usual_of
             )
             for pair in sorted(rest)
         ]
@@ -322,7 +338,7 @@ class _Findings:
     """What exchanges show of nodes, rails and links, each by itself."""
 
     def __init__(self, exchanges: Sequence[Exchange], slow_share: float) -> None:
-        self.usual = _usual(exchanges, slow_share)
+        self.usual = find_usual(exchanges, slow_share)
         self.by_port = _by_port(exchanges)
         self.by_link = _by_link(exchanges)
         self.bad_ports = {
@@ -359,14 +375,14 @@ class _Findings:
             if all(self.symptom(one) for one in seen)
             and not any((node, link[1]) in self.bad_ports for node in link[0])
         ]
-        return [link for link, _ in sorted(bad, key=lambda one: (_best_speed(one[1]) or 0.0, one[0]))]
+        return [link for link, _ in sorted(bad, key=lambda one: (best_speed(one[1]) or 0.0, one[0]))]
 
     @property
     def best_first(self) -> list[int]:
         """The nodes, the fastest first, by the slowest of their rails."""
         speeds: dict[int, float] = {}
         for (node, _), seen in self.by_port.items():
-            speeds[node] = min(speeds.get(node, float("inf")), _best_speed(seen) or 0.0)
+            speeds[node] = min(speeds.get(node, float("inf")), best_speed(seen) or 0.0)
         return sorted(speeds, key=lambda node: (-speeds[node], node))
 
     def suspect_link(self, pair: Pair, rail: int) -> Suspect:
@@ -387,19 +403,33 @@ class _Findings:
         return self._suspect(nodes, rail, seen)
 
     def _suspect(self, nodes: tuple[int, ...], rail: int | None, seen: Sequence[Exchange]) -> Suspect:
-        symptom = _most(self.symptom(one) for one in seen)
-        usual = self.usual
-        if usual is None or symptom is Symptom.FAILED:
-            words = next(
-                (one.bytes_per_second.detail for one in seen if isinstance(one.bytes_per_second, Missing)), ""
-            )
-            return Suspect(Symptom.FAILED, nodes, rail, None, None, len(seen), words=words)
-        if symptom is Symptom.LOSSY:
-            tails = [tail for one in seen for tail in _known(one.tail_seconds)]
-            shares = [share for one in seen for share in _known(one.sent_again)]
-            sent_again = statistics.median(shares) if shares else None
-            return Suspect(symptom, nodes, rail, max(tails), usual.tail_seconds, len(seen), sent_again)
-        return Suspect(symptom, nodes, rail, _best_speed(seen), usual.bytes_per_second, len(seen))
+        return suspect_of(nodes, rail, seen, lambda _: self.usual)
+
+
+def suspect_of(
+    nodes: tuple[int, ...],
+    rail: int | None,
+    seen: Sequence[Exchange],
+    usual_of: Callable[[Exchange], Usual | None],
+) -> Suspect:
+    """The suspect that these exchanges make, all of which have a symptom."""
+    usuals = [usual_of(one) for one in seen]
+    symptom = _most(
+        Symptom.FAILED if usual is None else usual.symptom(one)
+        for one, usual in zip(seen, usuals, strict=True)
+    )
+    usual = usuals[0]
+    if usual is None or symptom is Symptom.FAILED:
+        words = next(
+            (one.bytes_per_second.detail for one in seen if isinstance(one.bytes_per_second, Missing)), ""
+        )
+        return Suspect(Symptom.FAILED, nodes, rail, None, None, len(seen), words=words)
+    if symptom is Symptom.LOSSY:
+        tails = [tail for one in seen for tail in _known(one.tail_seconds)]
+        shares = [share for one in seen for share in _known(one.sent_again)]
+        sent_again = statistics.median(shares) if shares else None
+        return Suspect(symptom, nodes, rail, max(tails), usual.tail_seconds, len(seen), sent_again)
+    return Suspect(symptom, nodes, rail, best_speed(seen), usual.bytes_per_second, len(seen))
 
 
 def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
@@ -420,17 +450,19 @@ def _of_ports(found: _Findings, ports: set[Port]) -> list[Suspect]:
     return suspects + of_all + singles
 
 
-def _suspect_load(nodes: tuple[int, ...], seen: Sequence[Exchange], usual: Usual) -> Suspect:
-    speed = _best_speed(seen)
+def _suspect_load(
+    nodes: tuple[int, ...], seen: Sequence[Exchange], usual_of: Callable[[Exchange], Usual | None]
+) -> Suspect:
+    speed, usual = best_speed(seen), usual_of(seen[0])
     words = next(
         (one.bytes_per_second.detail for one in seen if isinstance(one.bytes_per_second, Missing)), ""
     )
     symptom = Symptom.FAILED if speed is None else Symptom.SLOW
-    usual_speed = None if speed is None else usual.bytes_per_second
+    usual_speed = None if speed is None or usual is None else usual.bytes_per_second
     return Suspect(symptom, nodes, None, speed, usual_speed, len(seen), under_load=True, words=words)
 
 
-def _few_of_each(links: Iterable[Pair]) -> list[Pair]:
+def few_of_each(links: Iterable[Pair]) -> list[Pair]:
     """The first of the links, two of each node at most: more would be the fault of the node."""
     met: dict[int, int] = defaultdict(int)
     chosen: list[Pair] = []
@@ -442,7 +474,7 @@ def _few_of_each(links: Iterable[Pair]) -> list[Pair]:
     return chosen
 
 
-def _choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence[Pair]) -> int | None:
+def choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence[Pair]) -> int | None:
     """A good node that this one does not meet yet; None if there is none."""
     for step in range(len(good)):
         witness = good[(first + step) % len(good)]
@@ -451,14 +483,14 @@ def _choose_witness(node: int, good: Sequence[int], first: int, wanted: Sequence
     return None
 
 
-def _usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
+def find_usual(exchanges: Sequence[Exchange], slow_share: float) -> Usual | None:
     """What is usual among these exchanges; None where none succeeded.
 
     First the median of the ports' best, the better of two in the middle, for half of the ports may be bad; then that of
     the exchanges between ports that reach it nearly.
     """
     by_port = _by_port(exchanges)
-    bests = {port: best for port, seen in by_port.items() if (best := _best_speed(seen)) is not None}
+    bests = {port: best for port, seen in by_port.items() if (best := best_speed(seen)) is not None}
     if not bests:
         return None
     enough = slow_share * statistics.median_high(bests.values())
@@ -499,7 +531,7 @@ def _by_link(exchanges: Iterable[Exchange]) -> Mapping[tuple[Pair, int], list[Ex
     return found
 
 
-def _best_speed(seen: Iterable[Exchange]) -> float | None:
+def best_speed(seen: Iterable[Exchange]) -> float | None:
     speeds = [one.bytes_per_second for one in seen if not isinstance(one.bytes_per_second, Missing)]
     return max(speeds, default=None)
 

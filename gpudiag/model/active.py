@@ -43,6 +43,7 @@ class ActivePlan:
     pattern_bytes: int | None = None  # of memory to test per rank; None: most of what is free on the GPU
     sustained_seconds: float = 600.0
     numa_nodes: tuple[int | None, ...] = ()  # of each local rank's GPU; None where it is not known
+    repeat_dtypes: tuple[str, ...] = ()  # of the determinism test; none: those of `dtypes`
 
 
 @noun
@@ -178,6 +179,25 @@ class NotTested:
     reason: str
     needed_bytes: int
     free_bytes: int
+
+
+@noun
+class DiskResult:
+    """One file written to a file system that jobs write to, forced to the disk, and read back: speeds, and what differed.
+
+    `direct`: it was read past the page cache; where the file system refuses that, the read may be one of memory.
+    `failure` is why the file could not be written or read whole; the speeds are missing then. `is_fault`: the system reports an
+    error of the device, and not that the place is full, read-only or of another user.
+    """
+
+    path: str
+    size_bytes: int
+    write_bytes_per_second: Reading[float]
+    read_bytes_per_second: Reading[float]
+    wrong_bytes: int = 0
+    direct: bool = False
+    failure: str | None = None
+    is_fault: bool = False
 
 
 @noun

@@ -73,6 +73,14 @@ class FailedCall:
 
 
 @noun
+class ParentProcess:
+    """A process that started one that uses a GPU, or that started its parent."""
+
+    pid: int
+    command: str
+
+
+@noun
 class GpuProcess:
     """A process that holds memory on a GPU, as NVML names it and /proc describes it.
 
@@ -92,6 +100,11 @@ class GpuProcess:
     compute_instance_id: Reading[int] = NOT_ASKED
     state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
     slurm_job_id: Reading[int] = NOT_ASKED
+    # Read again and again only (the sampler), as shares and trees are of no use to a single look.
+    parents: Reading[tuple[ParentProcess, ...]] = NOT_ASKED  # the nearest first, without the machine's own
+    sm_utilization_percent: Reading[int] = NOT_ASKED  # of this GPU, in the last second that it worked
+    processor_percent: Reading[float] = NOT_ASKED  # of one processor, between the last two looks
+    resident_bytes: Reading[int] = NOT_ASKED  # memory of the host
 
 
 @noun

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import field, replace
 
 from gpudiag.compat import Self, StrEnum
-from gpudiag.model.codec import noun
+from gpudiag.model.codec import UNWRITTEN, noun
 from gpudiag.model.evidence import DeviceSubject, Evidence, Subject
 from gpudiag.model.reading import Missing, MissingReason
 
@@ -104,6 +104,22 @@ def gpu_in_commands(subject: Subject) -> str:
     return next((str(one) for one in names if not isinstance(one, Missing)), "")
 
 
+@noun
+class MeasuredSpeed:
+    """One speed that was measured, and what it was held against; `outcome` None: there was nothing to hold it against.
+
+    `metric` is the name under which the store keeps it: only equal tests are compared.
+    """
+
+    metric: str
+    name: str  # for people: `float16 products of 8192 x 8192`
+    subject: Subject
+    value: float
+    unit: str
+    outcome: Outcome | None = None
+    held_against: tuple[Evidence, ...] = ()  # the value again, each with a limit and where that comes from
+
+
 # A check skipped for these reasons does not apply to the machine; any other SKIP is a gap.
 _NO_GAP = (None, MissingReason.NOT_SUPPORTED)
 
@@ -122,6 +138,7 @@ class CheckResult:
     reason: str | None = None
     seconds: float = 0.0
     missing_reason: MissingReason | None = None
+    speeds: tuple[MeasuredSpeed, ...] = field(default=(), compare=False, metadata=UNWRITTEN)  # for a receipt
 
     @property
     def is_gap(self) -> bool:

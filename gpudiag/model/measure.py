@@ -26,10 +26,17 @@ class Symptom(StrEnum):
 
 @noun
 class Node:
-    """What is held to be good or bad as a whole: a host with its ranks, or one rank that acts as a node."""
+    """What is held to be good or bad as a whole: a host with its ranks, or one rank that acts as a node.
+
+    By its labels: `switches` from the outermost to the leaf, each with its kind (`leaf s12`, `rack r3`); the
+    NVLink domain that it shares with other nodes; and the names of its rails, one for each rank.
+    """
 
     host: str
     ranks: tuple[int, ...]
+    switches: Reading[tuple[str, ...]] = NOT_ASKED
+    nvlink_domain: Reading[str] = NOT_ASKED
+    rails: Reading[tuple[str, ...]] = NOT_ASKED
 
 
 @noun
@@ -52,6 +59,19 @@ class Exchange:
     )
 
 
+class FabricPart(StrEnum):
+    """What part of a fabric that labels describe stands out."""
+
+    UPLINKS = "uplinks"  # all ways out of a switch
+    UPLINK = "uplink"  # one of several ways out of a switch: a part of what leaves it
+    SWITCH = "switch"  # what stays inside a leaf
+    PATH = "path"  # between two switches
+    REACH = "reach"  # of one node, all that leaves its leaf; what stays inside it is good
+    DOMAIN = "domain"  # NVLink between the nodes of a domain
+    NVLINK = "nvlink"  # NVLink of one node to the others of its domain
+    NETWORK = "network"  # the network of one node whose NVLink is good
+
+
 @noun
 class Suspect:
     """What stands out, and was confirmed: a node, a rail of one, or the link between two.
@@ -70,6 +90,10 @@ class Suspect:
     sent_again: float | None = None  # LOSSY: the median share of its exchanges, where TCP counts it
     under_load: bool = False  # it shows only while all nodes exchange at once
     words: str = ""
+    part: FabricPart | None = None  # with labels, where it is not a node, a rail or a link as such
+    switches: tuple[str, ...] = ()  # the switch or the NVLink domain; two for a path
+    measured: int = 0  # with labels, the exchanges that passed it, of which `exchanges` had the symptom
+    rail_name: str = ""  # of `rail`, where labels name it
 
 
 @noun
@@ -89,6 +113,7 @@ class Localisation:
     usual_tail_seconds: Reading[float]
     suspects: tuple[Suspect, ...]
     exchanges: tuple[Exchange, ...]
+    labels: Reading[str] = NOT_ASKED  # where they came from
 
 
 # --- what ranks measured

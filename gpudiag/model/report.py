@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from gpudiag.compat import Self
-from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first
@@ -21,6 +21,10 @@ class Measures:
     collective: Reading[CollectiveMeasurement] = NOT_ASKED
     active: Reading[ActiveMeasurement] = NOT_ASKED
     training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED  # one per strategy that ran
+    # Of level acceptance alone:
+    operations: Reading[CollectiveMeasurement] = NOT_ASKED  # every collective
+    card_pairs: Reading[CollectiveMeasurement] = NOT_ASKED  # each two GPUs by their network cards
+    disks: Reading[tuple[DiskResult, ...]] = NOT_ASKED
 
 
 @noun

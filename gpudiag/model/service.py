@@ -18,6 +18,7 @@ from gpudiag.model.device import (
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
 from gpudiag.model.finding import Finding
+from gpudiag.model.host_activity import HostActivity
 from gpudiag.model.owners import JobUse, PodUse
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -191,6 +192,8 @@ class LiveDevice:
     not_free_because: tuple[str, ...] = ()  # as in `gpudiag list`: use, and also a fault that a check found
     pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
     slurm_jobs: tuple[JobUse, ...] = ()
+    sm_activity_percent: Reading[float] = NOT_ASKED  # Hopper and later, as the next
+    tensor_activity_percent: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,7 @@ class Live:
     finding_count: int
     findings: tuple[Finding, ...]
     active_runs: tuple[ActiveRun, ...] = ()
+    host_activity: Reading[HostActivity] = NOT_ASKED
 
 
 # --- what is answered beside the tick

@@ -8,6 +8,7 @@ from gpudiag.model.number_ranges import count_of, number_ranges
 from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.model.topology import NcclLevels, Topology, TopologyDevice, TopologyLink, TopologyNic
 from gpudiag.reference.reading_names import describe_missing
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.style import (
     PLAIN,
     Column,
@@ -20,7 +21,6 @@ from gpudiag.render.style import (
     sentence,
     wrapped,
 )
-from gpudiag.render.told_once import tell_once
 from gpudiag.units import format_rate, significant
 
 _MEANINGS = {
@@ -75,7 +75,7 @@ def _head(topology: Topology, style: Style) -> list[str]:
         lines[0] = style.paint_outcome(lines[0], topology.verdict.value)
     if topology.simulated is not None:
         lines += wrapped(f"SIMULATED {topology.simulated}: no real GPU was read", first="  ", indent="  ")
-    for one in tell_once(topology.findings):
+    for one in join_findings(topology.findings):
         outcome = one.finding.outcome.value
         message = one.finding.message if one.count == 1 else f"{one.subject}: {one.message}"
         found = wrapped(

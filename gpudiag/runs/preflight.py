@@ -17,7 +17,7 @@ from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check, Level
 from gpudiag.checks.runner import run_checks
 from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.documents import from_document
@@ -25,7 +25,7 @@ from gpudiag.model.finding import Finding
 from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.nearest import did_you_mean
-from gpudiag.model.plan import PreflightPlan
+from gpudiag.model.plan import LEVELS, PreflightPlan
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Measures, Report
 from gpudiag.model.run import RunEvent
@@ -79,14 +79,16 @@ def read_expected_machine(path: Path) -> Snapshot:
 _T = TypeVar("_T")
 INSTANT = "instant"
 _OF_HISTORY = ("history", "earlier", "baseline", "known_gpus")  # what checks need that the store has
-_ON_RANKS = ("collective", "active", "training")  # what checks need that only ranks can measure
+# What checks need that only ranks can measure, and what besides only a test can.
+_ON_RANKS = ("collective", "active", "training", "operations", "card_pairs")
+_TESTED = (*_ON_RANKS, "disks")
 # The driver may have to wake up before that, which takes some seconds without persistence mode.
 _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
 _PATIENT_READ_SECONDS = 6.0  # from the start of the run
 _LOOK_SECONDS = 5.0
-# Levels that load the GPUs long enough for their own two looks to say more than a stored one.
-_OWN_PAIR_LEVELS = ("standard", "long")
+# Levels that load the GPUs long enough for their own two looks to show more than a stored one.
+_OWN_PAIR_LEVELS = LEVELS[2:]
 
 
 def choose_checks(plan: PreflightPlan) -> tuple[Check, ...]:
@@ -139,7 +141,7 @@ def _require_check(flag: str, name: str) -> None:
     raise UsageError(f"{flag}: there is no check {name!r}{question}", hint="see `gpudiag preflight --list`")
 
 
-Say = Callable[[str], None]
+Announce = Callable[[str], None]
 
 
 def _ignore(_: str) -> None:
@@ -168,24 +170,24 @@ class Preflight:
         self,
         plan: PreflightPlan,
         surroundings: Surroundings,
-        say: Say = _ignore,
-        warn: Say = _ignore,
+        announce: Announce = _ignore,
+        warn: Announce = _ignore,
         listener: Callable[[RunEvent], None] | None = None,
     ) -> None:
         """Start reading the history.
 
-        `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
+        `announce` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
 
         Raises:
             UsageError: the plan names a check that does not exist.
         """
         self._plan = plan
         self._surroundings = surroundings
-        self._say = say
+        self._announce = announce
         self._warn = warn
         self._checks = choose_checks(plan)
         self._level = gathering_level(plan, self._checks)
-        measured = [] if self._level == INSTANT else [need for need in _ON_RANKS if wants(self._checks, need)]
+        measured = [] if self._level == INSTANT else [need for need in _TESTED if wants(self._checks, need)]
         self._emitter = PreflightEvents(measured, listener)
         self._keeper = HistoryKeeper(surroundings.store, own_machine_key(), surroundings.history)
         self._noted = start_known_gpus()
@@ -294,7 +296,23 @@ class Preflight:
         )
 
     def _measure(self, snapshot: Snapshot) -> Measures:
-        if self._level == INSTANT or not wants(self._checks, *_ON_RANKS):
+        if self._level == INSTANT or not wants(self._checks, *_TESTED):
+            return Measures()
+        disks = self._measure_disks(snapshot) if wants(self._checks, "disks") else NOT_ASKED
+        return replace(self._measure_on_ranks(snapshot), disks=disks)
+
+    def _measure_disks(self, snapshot: Snapshot) -> Reading[tuple[DiskResult, ...]]:
+        from gpudiag.runs.disks import describe_disk_cost, measure_disks, places_to_test
+
+        places = places_to_test(snapshot)
+        if isinstance(places, Missing):
+            return places
+        self._emitter.enter("disks")
+        self._announce(describe_disk_cost(len(places)))
+        return _attempt(lambda: measure_disks(places))
+
+    def _measure_on_ranks(self, snapshot: Snapshot) -> Measures:
+        if not wants(self._checks, *_ON_RANKS):
             return Measures()
         plan = self._plan
         expected = _or_missing(plan.at_least_gpus if plan.expect_gpus is None else plan.expect_gpus)
@@ -303,7 +321,7 @@ class Preflight:
         if any(check.name == network_loopback.name for check in self._checks):
             place = _reachable(place, snapshot)
         if isinstance(place, Missing):
-            return Measures(collective=place, active=place, training=place)
+            return Measures(place, place, place, place, place)
         collective: Reading[CollectiveMeasurement] = NOT_ASKED
         if wants(self._checks, "collective"):
             collective = _attempt(lambda: self._measure_collective(place))
@@ -313,20 +331,47 @@ class Preflight:
         training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED
         if wants(self._checks, "training"):
             training = _attempt(lambda: self._measure_training(place))
-        return Measures(collective=collective, active=active, training=training)
+        operations: Reading[CollectiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "operations"):
+            operations = _attempt(lambda: self._measure_operations(place))
+        card_pairs: Reading[CollectiveMeasurement] = NOT_ASKED
+        if wants(self._checks, "card_pairs"):
+            card_pairs = _attempt(lambda: self._measure_card_pairs(place, snapshot))
+        return Measures(collective, active, training, operations, card_pairs)
 
     def _measure_collective(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import describe_collective_cost, measure_collective
 
         self._emitter.enter("collective")
-        self._say(describe_collective_cost(place))
+        self._announce(describe_collective_cost(place))
         return measure_collective(place, self._surroundings.python, self._servers)
+
+    def _measure_operations(self, place: Placement) -> CollectiveMeasurement:
+        from gpudiag.runs.preflight_measures import describe_operations_cost, measure_operations
+
+        self._emitter.enter("operations")
+        self._announce(describe_operations_cost(place))
+        return measure_operations(place, self._surroundings.python, self._servers)
+
+    def _measure_card_pairs(self, place: Placement, snapshot: Snapshot) -> Reading[CollectiveMeasurement]:
+        from gpudiag.runs.preflight_measures import (
+            describe_card_pairs_cost,
+            measure_card_pairs,
+            why_no_card_pairs,
+        )
+
+        why = why_no_card_pairs(place, snapshot)
+        if why is not None:
+            return Missing(MissingReason.NOT_SUPPORTED, why)
+        self._emitter.enter("card_pairs")
+        self._announce(describe_card_pairs_cost(place))
+        return measure_card_pairs(place, self._surroundings.python, self._servers)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
         self._emitter.enter("training")
-        self._say(describe_training_cost(place, self._level))
+        self._announce(describe_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python, self._servers)
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
@@ -343,7 +388,7 @@ class Preflight:
             words = f"level {self._level} has no active test for a machine without a GPU"
             return Missing(MissingReason.NOT_SUPPORTED, words)
         self._emitter.enter("active")
-        self._say(describe_cost(plan, place))
+        self._announce(describe_cost(plan, place))
         return measure_active(
             plan,
             place,

@@ -139,6 +139,8 @@ class HostProcess:
     container_id: str | None = None
     open_nodes: tuple[str, ...] = ()  # device nodes that it holds open
     slurm_job_id: int | None = None
+    parent_pid: int = 1
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

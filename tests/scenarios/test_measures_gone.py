@@ -27,7 +27,7 @@ from tests.scenarios.training_cases import SOUND, sharded
 from tests.unit.checks.active_measures import MEMORY_SPEED, measure_cpu, measure_gpus
 from tests.unit.collectives.measurements import make_measurement
 
-ON_RANKS = ("collective", "active", "training", "history")
+ON_RANKS = ("collective", "active", "training", "operations", "history")
 OF_MEASURES = [check for check in BUILTIN if set(ON_RANKS) & set(check.needs)]
 ON_RANKS_ALONE = [check for check in OF_MEASURES if "history" not in check.needs]
 BASES = ("h100x8", "none")

@@ -99,7 +99,8 @@ def command_words(process: GpuProcess) -> str | Missing:
 
 def own_pids(measures: Measures) -> frozenset[int]:
     """The processes of the ranks that measured: they may not have left their GPUs yet."""
-    runs = [run for run in (measures.collective, measures.active) if not isinstance(run, Missing)]
+    measured = (measures.collective, measures.active, measures.operations, measures.card_pairs)
+    runs = [run for run in measured if not isinstance(run, Missing)]
     trained = () if isinstance(measures.training, Missing) else measures.training
     return frozenset(
         rank.pid for run in (*runs, *trained) for rank in run.ranks if not isinstance(rank.pid, Missing)

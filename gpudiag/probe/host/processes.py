@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import Any
 
-from gpudiag.linux.proc import parse_stat, read_environment, read_stat, read_status
+from gpudiag.linux.proc import Stat, parse_stat, read_environment, read_stat, read_status
 from gpudiag.model.untrusted_text import escape_controls, mask_words
 from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, Sheet, reason_of
 
@@ -26,6 +27,14 @@ _SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?=/|$)", r
 # Others that limit a job's devices by its control group: PBS, HTCondor, LSF (their guides, "cgroups"; read 2026-11).
 _OTHER_JOB = re.compile(r"/(pbs_jobs|htcondor|lsf)[^/\n]*/([^/\n]+)")
 _BATCH_SYSTEMS = {"pbs_jobs": "PBS", "htcondor": "HTCondor", "lsf": "LSF"}
+
+
+_MOST_PARENTS = 8
+# The kernel's names of programs that start everything of a session, a container or a batch job (at most 15 characters).
+_OF_MACHINE = (
+    "systemd", "init", "sshd", "login", "su", "sudo", "tmux", "screen", "containerd-shim", "docker-init", "tini", "dumb-init",
+    "conmon", "slurmstepd", "slurmd", "kubelet", "cron",
+)  # fmt: skip
 
 
 def read_job_cgroup(root: str = "/") -> str:
@@ -71,17 +80,34 @@ def read_process(pid: int, root: str = "/") -> dict[str, Any]:
     return sheet.document()
 
 
-def start_of_process(pid: int, root: str = "/") -> tuple[str, int] | None:
-    """The state of a process and its start in clock ticks since boot; None where /proc does not show it.
+def stat_of_process(pid: int, root: str = "/") -> Stat | None:
+    """What the kernel counts of a process; None where /proc does not show it.
 
     A command line and what else a process was started with stay the same as long as its start does.
     """
     try:
         stat = read_stat(pid, root=os.path.join(root, "proc"))
-        state = stat.state, stat.start_ticks
+        _ = stat.state, stat.start_ticks
     except (OSError, IndexError, ValueError):
         return None
-    return state
+    return stat
+
+
+def read_parents(stat: Stat, root: str = "/") -> list[dict[str, Any]]:
+    """Who started a process and who started that one, the nearest first: pid and command line of each.
+
+    The machine's own (process 1, what runs sessions and containers) are left out, as they have started everything.
+    """
+    found: list[dict[str, Any]] = []
+    pid = stat.parent_pid
+    while pid > 1 and len(found) < _MOST_PARENTS:
+        parent = stat_of_process(pid, root)
+        if parent is None or parent.name.startswith(_OF_MACHINE):
+            break
+        with suppress(OSError):  # it has ended since
+            found.append({"pid": pid, "command": _command(os.path.join(root, "proc", str(pid)))})
+        pid = parent.parent_pid
+    return found
 
 
 def hides_processes(root: str = "/") -> bool:

@@ -18,7 +18,7 @@ from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
 from gpudiag.probe.nvml.device import plan_of, read_plan
 from gpudiag.probe.nvml.library import load_pynvml
-from gpudiag.probe.nvml.memory import read_processes
+from gpudiag.probe.nvml.memory import read_processes, shares_of_processes
 from gpudiag.probe.start import SIMULATED
 
 _MOMENTS = 2
@@ -61,19 +61,12 @@ def stream_gpu_use(emit: Callable[[Any], None], moments: int, apart_seconds: flo
             sheet.read("minor", ask, "nvmlDeviceGetMinorNumber")
             read_plan(ask, sheet, _ASKED)
             read_processes(ask, sheet)
-            sheet.read("busy", _utilization_by_process, ask)
+            sheet.read("busy", shares_of_processes, ask, 0)
             emit(("gpu", moment, index, monotonic() - began, sheet.document()))
 
 
 def _uuid(ask: Ask) -> str:
     return as_text(lambda: ask("nvmlDeviceGetUUID"))
-
-
-def _utilization_by_process(ask: Ask) -> list[list[int]]:
-    """Each process's own share of the last second, by pid; a process without work in it is not listed."""
-    samples = ask("nvmlDeviceGetProcessUtilization", 0)
-    newest = max((one.timeStamp for one in samples), default=0)
-    return [[one.pid, one.smUtil] for one in samples if newest - one.timeStamp < 2_000_000]
 
 
 def add_gpu_looks(jobs: Sequence[Job], child: GuardedChild | None) -> tuple[Job, ...]:

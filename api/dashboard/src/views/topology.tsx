@@ -28,7 +28,7 @@ export function TopologyView() {
       <h1>Topology</h1>
       {problem && <ProblemNotice problem={problem} />}
       {!value && !problem && <Loading what="the links" />}
-      {value && value.devices.length === 0 && <p class="empty">No GPU answers, so there are no links to show. <a href={link("sources")}>What each source says</a></p>}
+      {value && value.devices.length === 0 && <p class="empty">No GPU answers, so there are no links to show. <a href={link("sources")}>What each source reports</a></p>}
       {value && value.devices.length > 0 && <Whole topology={value} />}
     </>
   );

@@ -1,0 +1,138 @@
+"""How well bad parts of a labelled network are found among 64 to 1,000 nodes, and in how many rounds, beside no labels.
+
+    python -m benchmarks.localise_fabric [--runs N] [--routing NAME] [--messy] [NODES ...]
+
+Nothing is sent: `benchmarks/simulated_fabric.py` is the network, and knows what the judge does not. A bad part
+has 0.3 to 0.7 of its speed. `found` is the share of the networks in which that part is named; `false` how many others are
+named in each network; `rounds` the most that were needed.
+"""
+
+import argparse
+import random
+from dataclasses import dataclass, replace
+
+from benchmarks.simulated_fabric import Fault, Shape, SimulatedFabric
+from gpudiag.collectives.fabric import Fabric
+from gpudiag.collectives.fabric_localiser import FabricLocaliser
+from gpudiag.collectives.localise import SLOW_SHARE, Localiser
+from gpudiag.model.measure import FabricPart, Node, Suspect
+
+NODES = (64, 256, 1000)
+KINDS = ("none", "uplink", "uplinks", "path", "node", "four nodes", "three", "link")
+NVLINK_KINDS = ("none", "uplink", "uplinks", "path", "network", "nvlink", "node", "three")
+SHAPES = {
+    "static": Shape("static"),
+    "static, 2 nodes an uplink": Shape("static", oversubscribed=2),
+    "static, pods": Shape("static", pods=True),
+    "hash": Shape("hash"),
+    "adaptive": Shape("adaptive"),
+    "NVLink, static": Shape("static", nvlink=True),
+    "NVLink, hash": Shape("hash", nvlink=True),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was named, and in how many rounds."""
+
+    suspects: tuple[Suspect, ...]
+    rounds: int
+
+
+def localise(network: SimulatedFabric, nodes: tuple[Node, ...], seed: int, *, labels: bool) -> Found:
+    """What gpudiag finds, with the labels or without."""
+    share = SLOW_SHARE["gloo" if network.shape.noise else "nccl"]
+    localiser: Localiser = (
+        FabricLocaliser(Fabric(nodes), seed=seed, slow_share=share)
+        if labels
+        else Localiser(len(nodes), seed=seed, slow_share=share)
+    )
+    rounds = 0
+    while (current := localiser.next_round()) is not None:
+        rounds += 1
+        localiser.add(network.exchange(current))
+    return Found(localiser.conclude(), rounds)
+
+
+def make_faults(network: SimulatedFabric, kind: str) -> list[Fault]:
+    """The faults of a network, where its nodes and its cables allow it."""
+    chance = network.chance
+    if kind == "none":
+        return []
+    if kind == "four nodes":
+        return [Fault("node", chance.uniform(0.3, 0.7), (node,)) for node in chance.sample(range(network.nodes), 4)]
+    if kind == "three":
+        return [fault for one in ("uplink", "path", "node") for fault in make_faults(network, one)]
+    share = chance.uniform(0.3, 0.7)
+    leaves = tuple(chance.sample(network.leaves, 2))
+    if kind == "uplink":
+        # Of the uplinks that data of this job can take.
+        return [Fault(kind, share, leaves=leaves[:1], cable=_used_uplink(network, leaves[0]))]
+    if kind == "uplinks":
+        return [Fault(kind, share, leaves=leaves[:1])]
+    if kind == "path":
+        return [Fault(kind, share, leaves=leaves)]
+    return [Fault(kind, share, tuple(chance.sample(range(network.nodes), 2 if kind == "link" else 1)))]
+
+
+def _used_uplink(network: SimulatedFabric, leaf: str) -> int:
+    if network.shape.routing != "static":
+        return network.chance.randrange(network.uplinks)
+    node = network.chance.choice([node for node in range(network.nodes) if network.leaf_of[node] == leaf])
+    return network.spine_to(node)
+
+
+def names(suspect: Suspect, fault: Fault) -> bool:
+    """Whether the suspect is that fault."""
+    if fault.kind in ("uplink", "uplinks"):
+        # Of a node that is slow with other leaves alone, it is the uplink that leads to it.
+        parts = (FabricPart.UPLINK, FabricPart.UPLINKS, FabricPart.REACH)
+        return suspect.part in parts and suspect.switches == fault.leaves
+    if fault.kind == "path":
+        return suspect.part is FabricPart.PATH and set(suspect.switches) == set(fault.leaves)
+    if fault.kind == "link":
+        return set(suspect.nodes) == set(fault.nodes)
+    return suspect.nodes == fault.nodes
+
+
+def row(name: str, shape: Shape, nodes: int, kind: str, runs: int, *, labels: bool) -> str:
+    """Recall, false ones and rounds over so many networks."""
+    right = wanted = wrong = rounds = 0
+    for seed in range(runs):
+        network = SimulatedFabric(nodes, shape, random.Random(f"{name} {nodes} {kind} {seed}"))  # noqa: S311 - reproducible, not secret
+        network.faults = make_faults(network, kind)
+        found = localise(network, network.labelled(), seed, labels=labels)
+        named = [fault for fault in network.faults if any(names(one, fault) for one in found.suspects)]
+        right, wanted = right + len(named), wanted + len(network.faults)
+        wrong += sum(not any(names(one, fault) for fault in network.faults) for one in found.suspects)
+        rounds = max(rounds, found.rounds)
+    recall = f"{right / wanted:6.3f}" if wanted else "     -"
+    return f"{name:28}{nodes:6}  {kind:11}{recall} {wrong / runs:6.3f} {rounds:6}"
+
+
+def main() -> None:
+    """Print a table with labels, and one without."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("nodes", type=int, nargs="*", default=NODES)
+    parser.add_argument("--runs", type=int, default=50, help="networks for each row")
+    parser.add_argument("--routing", default="", help="only shapes whose name has this")
+    parser.add_argument("--kind", default="", help="only this fault")
+    parser.add_argument("--messy", action="store_true", help="5 %% of nodes without a label, 2 with another's")
+    parser.add_argument("--labels", choices=("both", "with", "without"), default="both")
+    options = parser.parse_args()
+    for labels in (True, False):
+        if options.labels == ("without" if labels else "with"):
+            continue
+        print(f"\n{'with' if labels else 'without'} labels\n{'network':28} nodes  bad         found  false rounds")
+        for name, shape in SHAPES.items():
+            if options.routing not in name:
+                continue
+            used = replace(shape, unlabelled=0.05, swapped=1) if options.messy else shape
+            for nodes in options.nodes:
+                for kind in NVLINK_KINDS if shape.nvlink else KINDS:
+                    if options.kind in ("", kind):
+                        print(row(name, used, nodes, kind, options.runs, labels=labels), flush=True)
+
+
+if __name__ == "__main__":
+    main()

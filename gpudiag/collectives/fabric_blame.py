@@ -1,0 +1,233 @@
+"""Which parts of a fabric explain the bad exchanges: the fewest that do, by their likelihood.
+
+An exchange passes two nodes, their rails, the uplinks of the switches that it leaves, the path between two of them. Of each
+part it is known how many exchanges passed it, and how many of these were bad. A part is blamed where that is far more
+likely than the share of bad exchanges beside it (a likelihood ratio, kind of exchange by kind). Its price is the number
+of parts of its sort: one bad pair among thousands may be chance, one bad leaf of eight is not. The best part is taken, what
+it explains is set aside, and so on: so a bad node does not blame its leaf, nor a bad leaf its nodes.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpudiag.collectives.fabric import INSIDE, NVLINK, Fabric, Pair
+from gpudiag.compat import StrEnum
+
+# A part that is bad is bad in nearly all that passes it; but of a switch one of several uplinks may be, and of a rail
+# that of some nodes.
+_WHOLE_SHARE, _RAIL_SHARE = 0.75, 0.5
+# However few were bad so far, one in five hundred is by chance: five robust deviations leave fewer, and real networks more.
+_LEAST_CHANCE = 0.002
+_MOST_CERTAIN = 0.98
+# Natural logarithm of how much likelier a part must be, beyond its price: 1 in 400 of healthy fabrics has one then.
+ENOUGH = 6.0
+_ENOUGH_AGAIN = 2.0  # of the exchanges that confirm alone
+
+
+class Sort(StrEnum):
+    """The sorts of parts."""
+
+    NODE = "node"
+    NETWORK = "network"  # of a node that has NVLink to others beside it
+    NVLINK = "nvlink"
+    REACH = "reach"
+    PORT = "port"
+    RAIL = "rail"
+    LINK = "link"
+    OUT = "out"
+    OUT_RAIL = "out_rail"
+    INSIDE = "inside"
+    DOMAIN = "domain"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A part of the fabric: nodes, a rail's name, or switches, by its sort."""
+
+    sort: Sort
+    nodes: tuple[int, ...] = ()
+    rail: str = ""
+    switches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An exchange as it is judged: its pair, the place of its rail, whether it was bad, and whether it confirms."""
+
+    number: int
+    pair: Pair
+    rail: int
+    bad: bool
+    confirms: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A part that explains bad exchanges: the numbers of these, and how many passed it."""
+
+    part: Part
+    bad: tuple[int, ...]
+    passed: int
+    likelihood: float  # natural logarithm of the ratio, less its price
+
+    @property
+    def share(self) -> float:
+        """The share of bad ones."""
+        return len(self.bad) / self.passed
+
+
+def explain(fabric: Fabric, passed: Sequence[Passed]) -> list[Blame]:
+    """The parts that are blamed, and confirmed where exchanges confirm; the most likely first."""
+    kinds = {one.pair: fabric.way(one.pair).kind for one in passed}
+    parts = _Parts(fabric, passed)
+    left = {one.number: one for one in passed}
+    found: list[Blame] = []
+    while True:
+        taken = _take(parts, left, kinds)
+        if not taken:
+            return _joined(fabric, found)
+        for blame in taken:
+            whole = blame.share >= _WHOLE_SHARE
+            for number in parts.through[blame.part] if whole else blame.bad:
+                left.pop(number, None)
+        found += taken
+
+
+class _Parts:
+    """All parts that exchanges passed, with the numbers of these exchanges."""
+
+    def __init__(self, fabric: Fabric, passed: Sequence[Passed]) -> None:
+        self.through: dict[Part, list[int]] = defaultdict(list)
+        self._fabric = fabric
+        self._rails = len({one.rail for one in passed})
+        has_domains = any(fabric.domain(node) is not None for node in range(len(fabric.nodes)))
+        for one in passed:
+            for part in self._of(one, has_domains=has_domains):
+                self.through[part].append(one.number)
+        self.prices = {sort: math.log(count) for sort, count in Counter(p.sort for p in self.through).items()}
+        # Of a node that has either only, its network is the node.
+        nodes = {part.nodes for part in self.through if part.sort is Sort.NVLINK}
+        for part in [one for one in self.through if one.sort is Sort.NETWORK and one.nodes not in nodes]:
+            del self.through[part]
+
+    def _of(self, one: Passed, *, has_domains: bool) -> Iterable[Part]:
+        way = self._fabric.way(one.pair)
+        for node in one.pair:
+            yield Part(Sort.NODE, (node,))
+            if has_domains:
+                yield Part(Sort.NVLINK if way.kind == NVLINK else Sort.NETWORK, (node,))
+            if way.left:
+                yield Part(Sort.REACH, (node,))
+            if self._rails > 1:
+                yield Part(Sort.PORT, (node,), self._fabric.rail(node, one.rail))
+        yield Part(Sort.LINK, one.pair)
+        if self._rails > 1:
+            name = self._fabric.rail(one.pair[0], one.rail)
+            yield Part(Sort.RAIL, rail=name)
+            yield Part(Sort.LINK, one.pair, name)
+            for switch in way.left:
+                yield Part(Sort.OUT_RAIL, rail=name, switches=(switch,))
+        for switch in way.left:
+            yield Part(Sort.OUT, switches=(switch,))
+        if way.ends is not None:
+            yield Part(Sort.PATH, switches=way.ends)
+        if way.kind == INSIDE and way.inside is not None:
+            yield Part(Sort.INSIDE, switches=(way.inside,))
+        if way.kind == NVLINK and way.inside is not None:
+            yield Part(Sort.DOMAIN, switches=(way.inside,))
+
+
+def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) -> list[Blame]:
+    """The best parts that explain what is left, no exchange twice."""
+    of_kind = Counter(kinds[one.pair] for one in left.values())
+    bad_of_kind = Counter(kinds[one.pair] for one in left.values() if one.bad)
+    confirming = any(one.confirms for one in left.values())
+    scored: list[Blame] = []
+    for part, numbers in parts.through.items():
+        here = [left[number] for number in numbers if number in left]
+        bad = [one for one in here if one.bad]
+        if len(bad) < 2 or len(bad) < _least_share(part) * len(here):
+            continue
+        gain = _ratio(here, kinds, of_kind, bad_of_kind) - parts.prices[part.sort]
+        if gain < ENOUGH or (part.sort is Sort.OUT and not _is_shared(bad)):
+            continue
+        again = [one for one in here if one.confirms]
+        if confirming and _ratio(again, kinds, of_kind, bad_of_kind) < _ENOUGH_AGAIN:
+            continue
+        scored.append(Blame(part, tuple(one.number for one in bad), len(here), gain))
+    scored.sort(key=lambda blame: (-blame.likelihood, blame.part))
+    taken: list[Blame] = []
+    used: set[int] = set()
+    for blame in scored:
+        if not used & set(blame.bad):
+            taken.append(blame)
+        used.update(blame.bad)  # what another part explains better, it explains first
+    return taken
+
+
+def _least_share(part: Part) -> float:
+    if part.sort in (Sort.OUT, Sort.OUT_RAIL):
+        return 0.0
+    return _RAIL_SHARE if part.sort is Sort.RAIL else _WHOLE_SHARE
+
+
+def _is_shared(bad: Sequence[Passed]) -> bool:
+    """Whether no single node is in all of them: that would be the node, not the uplink of its leaf."""
+    common = set(bad[0].pair)
+    for one in bad[1:]:
+        common &= set(one.pair)
+    return not common
+
+
+def _ratio(
+    here: Sequence[Passed], kinds: Mapping[Pair, str], of_kind: Counter[str], bad_of_kind: Counter[str]
+) -> float:
+    """The logarithm of how much likelier these are bad by one part than by the chance beside it."""
+    if not here:
+        return 0.0
+    counts = Counter(kinds[one.pair] for one in here)
+    bad = Counter(kinds[one.pair] for one in here if one.bad)
+    share = min(_MOST_CERTAIN, bad.total() / len(here))
+    gain = 0.0
+    for kind, count in counts.items():
+        beside = of_kind[kind] - count
+        # Where all of the kind pass the part, there is nothing to hold it against.
+        chance = (bad_of_kind[kind] - bad[kind]) / beside if beside else share
+        chance = min(_MOST_CERTAIN, max(_LEAST_CHANCE, chance))
+        if share > chance:
+            gain += bad[kind] * math.log(share / chance) + (count - bad[kind]) * math.log(
+                (1 - share) / (1 - chance)
+            )
+    return gain
+
+
+def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
+    """Several nodes of a leaf that only reach other leaves badly are that leaf's uplinks."""
+    out = {switch for blame in found if blame.part.sort is Sort.OUT for switch in blame.part.switches}
+    of_leaf: dict[str, list[Blame]] = defaultdict(list)
+    rest: list[Blame] = []
+    for blame in found:
+        leaf = fabric.leaf(blame.part.nodes[0]) if blame.part.sort is Sort.REACH else None
+        if leaf is None:
+            rest.append(blame)
+        elif leaf not in out:
+            of_leaf[leaf].append(blame)
+    for leaf, blames in of_leaf.items():
+        if len(blames) == 1:
+            rest += blames
+            continue
+        bad = tuple(number for blame in blames for number in blame.bad)
+        passed = sum(blame.passed for blame in blames)
+        rest.append(
+            Blame(Part(Sort.OUT, switches=(leaf,)), bad, passed, sum(one.likelihood for one in blames))
+        )
+    return sorted(rest, key=lambda blame: (-blame.likelihood, blame.part))
+
+
+def unexplained(passed: Iterable[Passed], blames: Sequence[Blame]) -> list[Passed]:
+    """The bad exchanges that no blamed part explains."""
+    explained = {number for blame in blames for number in blame.bad}
+    return [one for one in passed if one.bad and one.number not in explained]

@@ -1,0 +1,247 @@
+"""Which part of a labelled fabric is bad: a node, a rail, a link, the uplinks of a switch, the path between two, NVLink.
+
+1. Screen: eight rounds in which half of each leaf's nodes exchange data inside it and the others with other leaves
+   (`MixedRounds`); of up to 16 nodes all pairs.
+2. Load: all nodes exchange with two others at once, in rings.
+3. Confirm: four more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
+   pair of the same two leaves.
+
+Exchanges are held against those of their kind: inside a leaf, across so many levels of switches, over NVLink. An
+oversubscribed network is slower across leaves, and that is no fault of any node.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, MixedRounds, Pair
+from gpudiag.collectives.fabric_blame import Blame, Passed, Sort, explain, unexplained
+from gpudiag.collectives.localise import (
+    ALL_LINKS_UP_TO,
+    LOAD_FACTOR,
+    Localiser,
+    Round,
+    Usual,
+    few_of_each,
+    find_usual,
+    ring,
+    load_strides,
+    screen_rounds,
+    suspect_of,
+)
+from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Suspect
+
+SCREEN_ROUNDS, CONFIRM_ROUNDS = 8, 4
+_FEWEST_FOR_USUAL = 4  # of fewer exchanges of a kind, none is usual
+_WHOLE_SHARE = 0.75  # of what leaves a switch: all of its uplinks are bad, or one
+
+_PARTS = {
+    Sort.NETWORK: FabricPart.NETWORK,
+    Sort.NVLINK: FabricPart.NVLINK,
+    Sort.REACH: FabricPart.REACH,
+    Sort.INSIDE: FabricPart.SWITCH,
+    Sort.DOMAIN: FabricPart.DOMAIN,
+    Sort.PATH: FabricPart.PATH,
+}
+
+
+class FabricLocaliser(Localiser):
+    """Plans the rounds among labelled nodes, and names the parts that are bad."""
+
+    def __init__(
+        self, fabric: Fabric, *, seed: int, slow_share: float, under_load: bool = True, fill: bool = True
+    ) -> None:
+        """Localise in that fabric, which labels divide; the rest is as for any other nodes."""
+        nodes = len(fabric.nodes)
+        self._fabric = fabric
+        self._mixed = MixedRounds(fabric, seed)
+        # Neighbours in the rings of nearest nodes share a leaf.
+        self._order = sorted(
+            range(nodes), key=lambda node: (fabric.home(node) or "", fabric.domain(node) or "", node)
+        )
+        super().__init__(nodes, seed=seed, slow_share=slow_share, under_load=under_load, fill=fill)
+        few = screen_rounds(nodes, seed, nodes) if nodes <= ALL_LINKS_UP_TO else None
+        self._plan = self._follow_fabric(few, under_load=under_load)
+
+    @property
+    def usual(self) -> Usual | None:
+        """What is usual between the nodes over the network; over NVLink where there is nothing else."""
+        network = [one for one in self._quiet if self._fabric.way(one.nodes).kind != NVLINK]
+        return find_usual(network or self._quiet, self._slow_share)
+
+    def next_round(self) -> Round | None:
+        """The next round; pairs that leave a leaf take turns, except in rings."""
+        found = super().next_round()
+        if found is None or found.phase is ExchangePhase.LOAD:
+            return found
+        return replace(found, waits=self._mixed.waits(found.pairs))
+
+    def conclude(self) -> tuple[Suspect, ...]:
+        """What stands out and was confirmed, the surest first."""
+        passed = self._passed()
+        if passed and sum(one.bad for one in passed) > len(passed) / 2:
+            return super().conclude()  # nothing is left that could clear a part
+        usual_of = self._usual_of_kinds()
+        suspects = [self._suspect(blame, usual_of) for blame in explain(self._fabric, passed)]
+        nodes = {
+            one.nodes[0] for one in suspects if len(one.nodes) == 1 and one.part in (None, FabricPart.NETWORK)
+        }
+        links = {(one.nodes[0], one.nodes[1]) for one in suspects if len(one.nodes) > 1}
+        under_load = self._conclude_load(nodes, links)
+        return (*suspects, *(one for one in under_load if len(one.nodes) == 1 or self._stays(one.nodes)))
+
+    # --- the rounds
+
+    def _follow_fabric(
+        self, few: Sequence[tuple[Pair, ...]] | None, *, under_load: bool
+    ) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
+        if few is not None:
+            for pairs in few:
+                yield ExchangePhase.SCREEN, pairs
+        else:
+            for _ in range(SCREEN_ROUNDS):
+                yield ExchangePhase.SCREEN, self._mixed.next_round()
+        rings = self._rings() if under_load else []
+        for pairs in rings:
+            yield ExchangePhase.LOAD, pairs
+        yield from self._confirm()
+        blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
+        again = {
+            pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)
+        }
+        for pairs in rings:
+            if again & set(pairs):
+                yield ExchangePhase.LOAD, pairs
+
+    def _rings(self) -> list[tuple[Pair, ...]]:
+        strides = load_strides(self._nodes)
+        if self._nodes <= ALL_LINKS_UP_TO:  # the screen has measured all pairs
+            strides = strides[:3]
+        return [
+            tuple(
+                (min(one, other), max(one, other))
+                for one, other in ((self._order[a], self._order[b]) for a, b in ring(self._nodes, stride))
+            )
+            for stride in strides
+        ]
+
+    def _confirm(self) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
+        passed = self._passed()
+        if not any(one.bad for one in passed) and not self._slow_in_rings():
+            return
+        blames = explain(self._fabric, passed)
+        chance = random.Random(self._nodes)  # noqa: S311 - reproducible, not secret
+        odd = [one.pair for one in unexplained(passed, blames)]
+        worst = few_of_each(dict.fromkeys([*odd, *self._slow_in_rings()]))
+        for number in range(CONFIRM_ROUNDS):
+            forced = worst if number % 2 == 0 else [self._like(pair, chance) for pair in worst]
+            forced += self._of_paths(blames, chance)
+            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced)
+
+    def _like(self, pair: Pair, chance: random.Random) -> Pair:
+        """Another pair of the same two leaves."""
+        one, other = (
+            chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
+        )
+        return (min(one, other), max(one, other)) if one != other else pair
+
+    def _near(self, node: int) -> list[int]:
+        home = self._fabric.home(node)
+        return [one for one in range(self._nodes) if self._fabric.home(one) == home]
+
+    def _of_paths(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
+        """A new pair for each path that is blamed."""
+        pairs: list[Pair] = []
+        for blame in blames:
+            if blame.part.sort is Sort.PATH:
+                pairs.append(self._like(self._exchange(blame.bad[0]).nodes, chance))
+        return pairs
+
+    def _slow_in_rings(self) -> list[Pair]:
+        usual = self._usual_in_rings(self._slow_share)
+        slow = [one for one in self._loaded if (limit := usual(one)) is not None and limit.symptom(one)]
+        return [one.nodes for one in slow if self._stays(one.nodes)]
+
+    def _stays(self, nodes: Sequence[int]) -> bool:
+        """Whether a pair shares no uplinks with others: those that do are slow in a ring by chance."""
+        return self._fabric.way((nodes[0], nodes[1])).kind in (NVLINK, INSIDE)
+
+    # --- what they show
+
+    def _exchange(self, number: int) -> Exchange:
+        return self._quiet[number]
+
+    def _passed(self) -> list[Passed]:
+        usual_of = self._usual_of_kinds()
+        return [
+            Passed(
+                number,
+                one.nodes,
+                one.rail,
+                bad=(usual := usual_of(one)) is None or usual.symptom(one) is not None,
+                confirms=one.phase is ExchangePhase.CONFIRM,
+            )
+            for number, one in enumerate(self._quiet)
+        ]
+
+    def _usual_of_kinds(self) -> Callable[[Exchange], Usual | None]:
+        """The usual of each kind of way; where there is no label, that of the slowest kind."""
+        of_kind: dict[str, list[Exchange]] = defaultdict(list)
+        for one in self._quiet:
+            of_kind[self._fabric.way(one.nodes).kind].append(one)
+        usuals = {
+            kind: usual
+            for kind, seen in of_kind.items()
+            if kind != UNKNOWN
+            and len(seen) >= _FEWEST_FOR_USUAL
+            and (usual := find_usual(seen, self._slow_share)) is not None
+        }
+        slowest = min(usuals.values(), key=lambda usual: usual.bytes_per_second, default=self.usual)
+        return lambda one: usuals.get(self._fabric.way(one.nodes).kind, slowest)
+
+    def _usual_under_load(self) -> Callable[[Exchange], Usual | None]:
+        """The usual of the leaf's own pairs in rings, for a leaf with more nodes has less for each."""
+        return self._usual_in_rings(LOAD_FACTOR * self._slow_share)
+
+    def _usual_in_rings(self, share: float) -> Callable[[Exchange], Usual | None]:
+        groups: dict[tuple[str, str], list[Exchange]] = defaultdict(list)
+        for one in self._loaded:
+            for group in self._groups(one):
+                groups[group].append(one)
+        usuals = {
+            group: find_usual(seen, share) for group, seen in groups.items() if len(seen) >= _FEWEST_FOR_USUAL
+        }
+
+        def lowest(one: Exchange) -> Usual | None:
+            known = [usual for group in self._groups(one) if (usual := usuals.get(group)) is not None]
+            return min(known, key=lambda usual: usual.slow_below, default=None)
+
+        return lowest
+
+    def _groups(self, one: Exchange) -> list[tuple[str, str]]:
+        kind = self._fabric.way(one.nodes).kind
+        return [(kind, self._fabric.home(node) or "") for node in one.nodes]
+
+    def _suspect(self, blame: Blame, usual_of: Callable[[Exchange], Usual | None]) -> Suspect:
+        seen = [self._exchange(number) for number in blame.bad]
+        part = blame.part
+        rail = seen[0].rail if part.rail else None
+        found = suspect_of(part.nodes, rail, seen, usual_of)
+        if part.sort in (Sort.OUT, Sort.OUT_RAIL):
+            kind = FabricPart.UPLINKS if blame.share >= _WHOLE_SHARE else FabricPart.UPLINK
+            return replace(
+                found, part=kind, switches=part.switches, measured=blame.passed, rail_name=part.rail
+            )
+        switches = part.switches
+        if part.sort is Sort.REACH:
+            switches = (self._fabric.home(part.nodes[0]) or "",)
+        if part.sort is Sort.NVLINK:
+            switches = (self._fabric.domain(part.nodes[0]) or "",)
+        return replace(
+            found,
+            part=_PARTS.get(part.sort),
+            switches=switches,
+            measured=blame.passed,
+            rail_name=part.rail,
+        )
