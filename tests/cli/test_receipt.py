@@ -1,6 +1,7 @@
 """`preflight --receipt`, `receipt` and `compare` as commands: files, exit statuses, and one sentence for each mistake."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A receipt and its page, one of a machine with another driver, a report, a snapshot, and what is none of these."""
     folder = tmp_path_factory.mktemp("documents")
     document, page = write_receipt(folder / "node17", a_receipt())
-    other, _ = write_receipt(folder / "later", a_receipt(vbios_version="97.00"))
-    report = make_report()
-    paths = {"receipt": document, "page": page, "later": other}
+    later, _ = write_receipt(folder / "later", a_receipt(vbios_version="97.00"))
+    report, device = make_report(), make_device(0)
+    other = replace(device, id=replace(device.id, uuid="GPU-of-another-machine"))
+    paths = {"receipt": document, "page": page, "later": later}
     for name, text in (
         ("report", dumps(report)),
         ("snapshot", dumps(report.snapshot)),
-        ("other machine", dumps(make_snapshot(make_device(0), host="b2"))),
+        ("other machine", dumps(make_snapshot(other, host="b2"))),
         ("history", '{"schema": "gpudiag.history/1", "machine": "a1", "store": "s"}'),
         ("unknown", '{"schema": "gpudiag.unknown/1"}'),
         ("text", "not JSON"),

@@ -88,6 +88,7 @@ _OF_CARDS = tuple(kind for kind in LOCALISATION_FINDINGS if kind is not ALL_SLOW
     level=Level.ACCEPTANCE,
     reports=(*PLANNED_FINDINGS, *_OF_CARDS),
     readings=("card_pairs",),
+    confirmed=f"{ON_CPU_RANKS}, by the exchanges of `nccl-test --localise`",
 )
 def network_card_pairs(context: Context) -> Judgement:
     """A finding for each GPU and card, or pair of these, that stands out; SKIP where too few ranks can be compared."""

@@ -273,6 +273,8 @@ def compute_heat(context: Context) -> Judgement:
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply("a processor's temperature is not read")
+    if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
+        return could_not_look("not every GPU was under load to the end")
     if not measured.sustained:
         return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
     loads = [result for result in measured.sustained if result.seconds >= _LEAST_LOAD_SECONDS]

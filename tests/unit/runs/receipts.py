@@ -24,7 +24,8 @@ def make_report(**changes) -> Report:
     process = GpuProcess(
         77, "compute", 2**30, True, "ann", f"train.py --note <b>&{SECRET}", NOT_ASKED, NOT_ASKED
     )
-    snapshot = gpu_snapshot(processes=(process,), serial="1650000000001", **changes)
+    facts = {"processes": (process,), "serial": "1650000000001", "vbios_version": "96.00", **changes}
+    snapshot = gpu_snapshot(**facts)
     active = measure_gpus(snapshot)
     slow = with_one(active.bandwidth, SICK, bytes_per_second=0.5 * MEMORY_SPEED)
     measures = Measures(active=replace(active, bandwidth=slow))
