@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
+from gpudiag_api.access import Access
 from gpudiag_api.replies import Problem, render_problem
-from gpudiag_api.service import Service
 from gpudiag_api.settings import is_address
 from gpudiag_api.tokens import ACT, READ
 
@@ -54,7 +54,7 @@ class Gate:
     """The one way into the service."""
 
     def __init__(
-        self, application: Application, service: Service, direct: Mapping[str, Endpoint] | None = None
+        self, application: Application, service: Access, direct: Mapping[str, Endpoint] | None = None
     ) -> None:
         """Guard `application`, which answers for `service`.
 

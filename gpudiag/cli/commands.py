@@ -37,7 +37,9 @@ COMMANDS = {
     "topo": LazyCommand(
         "gpudiag.cli.topo", "topo", "Show how GPUs and network cards are joined, and what stands out."
     ),
-    "watch": LazyCommand("gpudiag.cli.watch", "watch", "Watch GPUs, processes and findings live on a terminal."),
+    "watch": LazyCommand(
+        "gpudiag.cli.watch", "watch", "Watch GPUs, processes and findings live on a terminal."
+    ),
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),

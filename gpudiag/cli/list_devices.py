@@ -57,11 +57,19 @@ def _print_fields(context: click.Context, _parameter: click.Parameter, is_wanted
     help="Print these readings as CSV, by nvidia-smi's names or gpudiag's; --help-query lists them.",
 )
 @click.option(
-    "--help-query", is_flag=True, is_eager=True, expose_value=False, callback=_print_fields, help="List the fields of --query."
+    "--help-query",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_fields,
+    help="List the fields of --query.",
 )
 @click.option("--ids", is_flag=True, help="With --free: print only the UUIDs, for CUDA_VISIBLE_DEVICES.")
 @click.option(
-    "--watch", type=SecondsRange(min=_MIN_WATCH_SECONDS), metavar="SECONDS", help="Again every SECONDS; with history and keys: gpudiag watch."
+    "--watch",
+    type=SecondsRange(min=_MIN_WATCH_SECONDS),
+    metavar="SECONDS",
+    help="Again every SECONDS; with history and keys: gpudiag watch.",
 )
 @deadline_option(
     DEADLINE_SECONDS, "; unless it is given, 5 s more for each GPU that the driver attaches first"
@@ -90,7 +98,9 @@ def list_devices(
     it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on. The document of --json has `free`
     for each GPU where --free asks for it: it takes the checks and the kernel log, and is null without.
     """
-    csv = _csv(query, wanted, {"--wide": wide, "--free": free, "--sources": sources, "--output": wanted.output})
+    csv = _csv(
+        query, wanted, {"--wide": wide, "--free": free, "--sources": sources, "--output": wanted.output}
+    )
     given = {"--sources": sources, "--wide": wide, "--watch": watch, "--output": wanted.output}
     _refuse_conflicts(free, ids, wanted, [option for option, value in given.items() if value])
     names = None if sources is None else parse_names("--sources", sources, SOURCES)
@@ -98,7 +108,8 @@ def list_devices(
     given_deadline = click.get_current_context().get_parameter_source("deadline")
     request = DeviceRequest(names, deadline, patient=given_deadline is ParameterSource.DEFAULT)
     return list_machine(
-        ListOptions(request, wide, wanted.as_json, free, ids, watch, wanted.output, wanted.verbose, csv), started
+        ListOptions(request, wide, wanted.as_json, free, ids, watch, wanted.output, wanted.verbose, csv),
+        started,
     )
 
 
@@ -111,17 +122,24 @@ def _csv(query: str | None, wanted: Wanted, others: dict[str, object]) -> CsvQue
     is_csv = wanted.form.partition(",")[0] == CSV
     if query is None:
         if is_csv:
-            raise UsageError("--format csv prints the fields of --query", hint="gpudiag list --query name,memory.used --format csv")
+            raise UsageError(
+                "--format csv prints the fields of --query",
+                hint="gpudiag list --query name,memory.used --format csv",
+            )
         return None
     if wanted.as_json:
-        raise UsageError("--query prints CSV, and the document has every reading", hint="leave one of the two out")
+        raise UsageError(
+            "--query prints CSV, and the document has every reading", hint="leave one of the two out"
+        )
     other = next((option for option, value in others.items() if value), None)
     if other is not None:
         raise UsageError(f"--query and {other} do not go together", hint="give one of them")
     from gpudiag.render.query_csv import parse_query
 
     extras = wanted.form.split(",")[1:]
-    return CsvQuery(parse_query(query), with_header=NO_HEADER not in extras, with_units=NO_UNITS not in extras)
+    return CsvQuery(
+        parse_query(query), with_header=NO_HEADER not in extras, with_units=NO_UNITS not in extras
+    )
 
 
 def _refuse_idle(names: tuple[str, ...] | None, *, wide: bool, wanted: Wanted) -> None:

@@ -113,7 +113,9 @@ def _render_query(snapshot: Snapshot, query: CsvQuery) -> str:
 
     status = snapshot.source("nvml")
     if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
-        raise SourceFailedError(f"NVML gives no readings: {status.reason or status.state.value}", hint="see `gpudiag`")
+        raise SourceFailedError(
+            f"NVML gives no readings: {status.reason or status.state.value}", hint="see `gpudiag`"
+        )
     return render_query(snapshot, query.names, with_header=query.with_header, with_units=query.with_units)
 
 

@@ -71,10 +71,10 @@ class Preflights:
     def look(self, launch: MachinesLaunch | None) -> ExitStatus:
         """The exit status, after the look and the report: printed, or handed in to rank 0 of the launch."""
         plan, wanted = self.plan, self.wanted
-        say = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
+        announce = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
         with (
             EventFile(self.events) as events,
-            Preflight(plan, self.surroundings, say, warn, events.write) as run,
+            Preflight(plan, self.surroundings, announce, warn, events.write) as run,
         ):
             report = run.run(self.started)
             own = exit_status(report, plan)

@@ -45,7 +45,9 @@ Without the extra [watch], or a terminal: {_LIGHT}"""
     metavar="SECONDS",
     help="Read the GPUs every SECONDS.  [default: 2]  [1 to 60]",
 )
-@click.option("--hosts", metavar="HOST,...", help="Watch these machines, by the API of their `gpudiag serve`.")
+@click.option(
+    "--hosts", metavar="HOST,...", help="Watch these machines, by the API of their `gpudiag serve`."
+)
 @click.option(
     "--hosts-file", type=click.Path(path_type=Path), metavar="FILE", help="The same, one machine a line."
 )
@@ -55,9 +57,18 @@ Without the extra [watch], or a terminal: {_LIGHT}"""
     metavar="FILE",
     help="With --hosts: a file with a line read:TOKEN, as for `gpudiag serve`.",
 )
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write what is seen to FILE; .gz packs it.")
-@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Show what --record wrote to FILE.")
-@click.option("--ascii", "is_ascii", is_flag=True, help="Draw with ASCII characters.  [default: by locale and TERM]")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write what is seen to FILE; .gz packs it.",
+)
+@click.option(
+    "--replay", type=click.Path(path_type=Path), metavar="FILE", help="Show what --record wrote to FILE."
+)
+@click.option(
+    "--ascii", "is_ascii", is_flag=True, help="Draw with ASCII characters.  [default: by locale and TERM]"
+)
 @click.pass_obj
 def watch(
     started: StartedProbes | None,
@@ -78,13 +89,18 @@ def watch(
     _refuse_conflicts(hosts, hosts_file, token_file, record, replay)
     if not has_module("textual"):
         raise UsageError(
-            f"textual is not installed, and the view needs it; `{_LIGHT}` does without", hint=install_command("watch")
+            f"textual is not installed, and the view needs it; `{_LIGHT}` does without",
+            hint=install_command("watch"),
         )
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "") in _DUMB_TERMINALS:
         raise UsageError("the view needs a terminal, and there is none, or a dumb one", hint=_LIGHT)
     recorder = _recorder(record)
     try:
-        feed = _replay(replay) if replay is not None else _feed(hosts, hosts_file, token_file, interval, started, recorder)
+        feed = (
+            _replay(replay)
+            if replay is not None
+            else _feed(hosts, hosts_file, token_file, interval, started, recorder)
+        )
         number = _show(feed, is_ascii=is_ascii)
     finally:
         if recorder is not None:
@@ -153,7 +169,11 @@ def _token(path: Path | None) -> str | None:
 
 
 def _refuse_conflicts(
-    hosts: str | None, hosts_file: Path | None, token_file: Path | None, record: Path | None, replay: Path | None
+    hosts: str | None,
+    hosts_file: Path | None,
+    token_file: Path | None,
+    record: Path | None,
+    replay: Path | None,
 ) -> None:
     """Raise for options that contradict each other."""
     given = {"--hosts": hosts, "--hosts-file": hosts_file, "--record": record, "--token-file": token_file}
@@ -161,4 +181,6 @@ def _refuse_conflicts(
     if replay is not None and named:
         raise UsageError(f"--replay and {named[0]} do not go together", hint="give one of them")
     if token_file is not None and hosts is None and hosts_file is None:
-        raise UsageError("--token-file is for the services of --hosts", hint="gpudiag watch --hosts gpu1 --token-file FILE")
+        raise UsageError(
+            "--token-file is for the services of --hosts", hint="gpudiag watch --hosts gpu1 --token-file FILE"
+        )

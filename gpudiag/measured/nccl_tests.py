@@ -274,7 +274,7 @@ def _operation_by_rows(rows: list[_Row]) -> str:
 
 
 def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:
-    """The number of ranks by the factor between algbw and busbw; 0 where it does not tell."""
+    """The number of ranks by the factor between algbw and busbw; 0 where that does not show it."""
     ratio = _ratio(rows)
     if ratio is None or ratio <= 0:
         return 0

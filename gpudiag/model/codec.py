@@ -250,8 +250,8 @@ def read_sheet(noun_type: type[_T], document: dict[str, Any], otherwise: Missing
 def readings_of(noun_type: Any, document: dict[str, Any]) -> dict[str, Any]:
     """The fields that a child's sheet has, as a value or a reason, by name."""
     absent = document.get("missing", _NO_WORDS)
-    told = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
-    return {plan.name: _field(plan, document, NOT_ASKED) for plan in told}
+    given = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
+    return {plan.name: _field(plan, document, NOT_ASKED) for plan in given}
 
 
 def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
 
 
 def missing_of(document: dict[str, Any], name: str) -> Missing | None:
-    """The reason and words for a field that a document says is missing; None where it does not."""
+    """The reason and words for a field that is missing in a document; None where it has one."""
     reason = document.get("missing", _NO_WORDS).get(name)
     if reason is None:
         return None

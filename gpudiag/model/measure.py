@@ -28,7 +28,7 @@ class Symptom(StrEnum):
 class Node:
     """What is held to be good or bad as a whole: a host with its ranks, or one rank that acts as a node.
 
-    What labels say of it: `switches` from the outermost to the leaf, each with its kind (`leaf s12`, `rack r3`); the
+    By its labels: `switches` from the outermost to the leaf, each with its kind (`leaf s12`, `rack r3`); the
     NVLink domain that it shares with other nodes; and the names of its rails, one for each rank.
     """
 

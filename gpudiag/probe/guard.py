@@ -94,8 +94,8 @@ _killed = KilledChildren()
 class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
-    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
-    more. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the host gave it no
+    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` has the
+    reason. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the host gave it no
     processor; a program's by ours.
     """
 

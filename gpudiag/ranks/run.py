@@ -30,7 +30,7 @@ class RankRun:
 
     `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
     returned a result and ended with status 0. `returned` has each rank that returned a result,
-    even if another rank failed. `reporter` says whether this process reports to the user: under a
+    even if another rank failed. `reporter` is whether this process reports to the user: under a
     launcher every process gets the same run, and exactly one has it True.
     """
 
@@ -46,7 +46,7 @@ class RankRun:
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
     given_up: bool = False  # the caller's `is_over` returned True
     reporter: bool = True
-    goes_on: bool = False  # the leader's `goes_on` said so: all agents run something more
+    goes_on: bool = False  # the leader's `goes_on` decided so: all agents run something more
 
     @property
     def results(self) -> Mapping[int, Mapping[str, Any]]:

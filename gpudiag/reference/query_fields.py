@@ -10,7 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpudiag.reference.vocabulary import ACTIONS_IN_NVIDIA_SMI, ARCHITECTURES_IN_NVIDIA_SMI, BRANDS_IN_NVIDIA_SMI, reason_mask
+from gpudiag.reference.vocabulary import (
+    ACTIONS_IN_NVIDIA_SMI,
+    ARCHITECTURES_IN_NVIDIA_SMI,
+    BRANDS_IN_NVIDIA_SMI,
+    reason_mask,
+)
 from gpudiag.units import MIB
 
 
@@ -56,15 +61,21 @@ FIELDS: dict[str, QueryField] = {
     "pci.bus_id": QueryField("bus_id", write=_bus_id),
     "vbios_version": QueryField("vbios_version"),
     "compute_cap": QueryField("compute_capability"),
-    "architecture": QueryField("architecture", write=lambda word: ARCHITECTURES_IN_NVIDIA_SMI.get(word, word.title())),
+    "architecture": QueryField(
+        "architecture", write=lambda word: ARCHITECTURES_IN_NVIDIA_SMI.get(word, word.title())
+    ),
     "brand": QueryField("brand", write=lambda word: BRANDS_IN_NVIDIA_SMI.get(word, word.title())),
     "persistence_mode": QueryField("persistence_mode", write=_capitals),
     "compute_mode": QueryField("compute_mode", write=lambda word: word.title()),
     "mig.mode.current": QueryField("mig_mode", write=_capitals),
     "mig.mode.pending": QueryField("mig_mode_pending", write=_capitals),
-    "gpu_recovery_action": QueryField("recovery_action", write=lambda word: ACTIONS_IN_NVIDIA_SMI.get(word, "Unknown")),
+    "gpu_recovery_action": QueryField(
+        "recovery_action", write=lambda word: ACTIONS_IN_NVIDIA_SMI.get(word, "Unknown")
+    ),
     "pstate": QueryField("pstate", write=lambda number: f"P{number}"),
-    "clocks_event_reasons.active": QueryField("clocks_event_reasons", write=lambda words: f"0x{reason_mask(words):016x}"),
+    "clocks_event_reasons.active": QueryField(
+        "clocks_event_reasons", write=lambda words: f"0x{reason_mask(words):016x}"
+    ),
     "memory.total": QueryField("memory_total_bytes", "MiB", _mebibytes),
     "memory.reserved": QueryField("memory_reserved_bytes", "MiB", _mebibytes),
     "memory.used": QueryField("memory_used_bytes", "MiB", _mebibytes),

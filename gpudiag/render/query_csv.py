@@ -46,7 +46,9 @@ def parse_query(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             near = did_you_mean(name, known, "; ")
-            raise UsageError(f"--query: there is no field {name!r}{near}", hint="gpudiag list --help-query lists them")
+            raise UsageError(
+                f"--query: there is no field {name!r}{near}", hint="gpudiag list --help-query lists them"
+            )
     return names
 
 
@@ -65,12 +67,27 @@ def render_known_fields() -> str:
     other: dict[str, list[str]] = {}
     for alias, name in ALIASES.items():
         other.setdefault(name, []).append(alias)
-    lines = ["Of the machine, on each line:", *_indented(OF_MACHINE), "", "As nvidia-smi names them, and gpudiag's reading:"]
+    lines = [
+        "Of the machine, on each line:",
+        *_indented(OF_MACHINE),
+        "",
+        "As nvidia-smi names them, and gpudiag's reading:",
+    ]
     for name, field in FIELDS.items():
         also = f"  (also {', '.join(other[name])})" if name in other else ""
         unit = f" [{field.unit}]" if field.unit else ""
         lines.append(f"  {name + unit:44} {field.reading}{also}")
-    return "\n".join([*lines, "", "By gpudiag's names, in the units that these name (docs/readings.md):", *_indented(own_names())]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                "",
+                "By gpudiag's names, in the units that these name (docs/readings.md):",
+                *_indented(own_names()),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _indented(names: Iterable[str]) -> list[str]:
@@ -95,7 +112,9 @@ def _cell(snapshot: Snapshot, device: Device, name: str, *, with_units: bool) ->
     if name in OF_MACHINE:
         return _of_machine(snapshot, name)
     field = _field(name)
-    reading: Reading[object] = getattr(device.id if field.reading in DeviceId.__dataclass_fields__ else device, field.reading)
+    reading: Reading[object] = getattr(
+        device.id if field.reading in DeviceId.__dataclass_fields__ else device, field.reading
+    )
     if isinstance(reading, Missing):
         return f"[{_WORDS.get(reading.reason, reading.reason.value)}]"
     value = field.write(reading)
@@ -108,4 +127,6 @@ def _of_machine(snapshot: Snapshot, name: str) -> str:
     if name == "count":
         return str(len(snapshot.devices))
     version = snapshot.driver_version
-    return f"[{_WORDS.get(version.reason, version.reason.value)}]" if isinstance(version, Missing) else version
+    return (
+        f"[{_WORDS.get(version.reason, version.reason.value)}]" if isinstance(version, Missing) else version
+    )

@@ -27,7 +27,7 @@ from gpudiag.render.report_words import (
 )
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
-from gpudiag.render.told_once import Told, tell_once
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 _FLOPS_PER_TFLOP = 1e12
@@ -124,17 +124,17 @@ def _head(receipt: Receipt) -> Iterator[str]:
 
 
 def _findings(report: Report) -> Iterator[str]:
-    told = tell_once(faults_worst_first(report))
-    lines = [line for one in told for line in _finding(one)]
+    joined = join_findings(faults_worst_first(report))
+    lines = [line for one in joined for line in _finding(one)]
     yield from _section("Findings", *(lines or ["<p>None.</p>"]))
 
 
-def _finding(told: Told) -> Iterator[str]:
-    finding = told.finding
-    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(told.subject)}: {_text(told.message)}</h3>'
+def _finding(joined: JoinedFinding) -> Iterator[str]:
+    finding = joined.finding
+    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(joined.subject)}: {_text(joined.message)}</h3>'
     yield f'<p class="note">{_text(finding.code)}; {_text(describe_owners((finding,)))} must act</p>'
-    facts = "".join(f"<li>{_text(fact)}</li>" for fact in told.facts)
-    yield f"<ul>{facts}</ul><p>Do: {_text(told.remedy)}</p></article>"
+    facts = "".join(f"<li>{_text(fact)}</li>" for fact in joined.facts)
+    yield f"<ul>{facts}</ul><p>Do: {_text(joined.remedy)}</p></article>"
 
 
 # --- what was tested

@@ -28,7 +28,7 @@ from gpudiag.store.baselines import samples_of
 from gpudiag.store.history import HistoryKeeper, RunFacts
 from gpudiag.store.state_folder import own_machine_key
 
-Say = Callable[[str], None]
+Announce = Callable[[str], None]
 
 _READ_SECONDS = 6.0  # for the history, from the start of the run
 _ON_CPU = (MEMORY_COPY, MATMUL)
@@ -51,18 +51,18 @@ class BandwidthRun:
         self,
         plan: BandwidthPlan,
         store: str,
-        say: Say,
-        warn: Say,
+        announce: Announce,
+        warn: Announce,
         listener: Callable[[RunEvent], None] | None = None,
         *,
         python: str | None = None,
     ) -> None:
         """Start reading the history.
 
-        `say` gets the next step and its cost, `warn` what went wrong, `listener` each event.
+        `announce` gets the next step and its cost, `warn` what went wrong, `listener` each event.
         """
         self._plan = plan
-        self._say = say
+        self._announce = announce
         self._warn = warn
         self._python = python
         self._emitter = PreflightEvents(("active",), listener)
@@ -136,7 +136,7 @@ class BandwidthRun:
         if isinstance(plan, Missing):
             return plan
         self._emitter.enter("active")
-        self._say(describe_cost(plan, place))
+        self._announce(describe_cost(plan, place))
         try:
             return measure_active(
                 plan,

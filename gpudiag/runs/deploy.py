@@ -33,11 +33,11 @@ FILE_SETS = {
         ),
         FileSet(
             "docker", ("Dockerfile", "constraints.txt"), "Images: slim (no torch), and full.",
-            "docker build --build-arg SOURCE=... FOLDER (the Dockerfile says how)",
+            "docker build --build-arg SOURCE=... FOLDER (the Dockerfile shows how)",
         ),
         FileSet(
             "kubernetes", ("deploy/kubernetes",), "The service on every GPU node: a DaemonSet.",
-            "kubectl apply -k FOLDER (kustomization.yaml says what comes first)",
+            "kubectl apply -k FOLDER (kustomization.yaml shows what comes first)",
         ),
         FileSet(
             "prometheus", ("deploy/prometheus",), "Alert rules, their unit tests, and examples.",

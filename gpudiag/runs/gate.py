@@ -66,12 +66,12 @@ def describe_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> 
     for result in report.results:
         if result.is_gap:
             gaps.setdefault(result.reason or "no reason given", []).append(result.check)
-    told = "; ".join(f"{', '.join(checks)} ({reason})" for reason, checks in gaps.items())
-    return f"exit status 3 because of --strict, for these checks apply here and were skipped: {told}"
+    words = "; ".join(f"{', '.join(checks)} ({reason})" for reason, checks in gaps.items())
+    return f"exit status 3 because of --strict, for these checks apply here and were skipped: {words}"
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """The exit status of several machines: failed if any failed, else could not tell if any could not."""
+    """The exit status of several machines: failed if any failed, else unknown if any is unknown."""
     found = set(statuses)
     if ExitStatus.FAIL in found:
         return ExitStatus.FAIL
@@ -102,7 +102,7 @@ def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
 
 
 def _fails_without_words(result: CheckResult) -> bool:
-    """Whether a check is FAIL without a finding that says why."""
+    """Whether a check is FAIL without a finding that shows why."""
     if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(REPORTED_BY):
         return False
     return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

@@ -1,4 +1,4 @@
-"""`gpudiag hang`: look at the ranks of running jobs, and say who waits for whom.
+"""`gpudiag hang`: look at the ranks of running jobs, and show who waits for whom.
 
 `watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands still.
 """
@@ -61,8 +61,8 @@ def run_hang(
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
-    A job of which it cannot be told whether it hangs is looked at again for `watch_seconds`. After `deadline_seconds` the verdict is made
-    from the looks that there are.
+    A job is looked at again for `watch_seconds` while it is unknown whether it hangs. After `deadline_seconds` the
+    verdict is made from the looks that there are.
 
     With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
     looked at.
@@ -135,7 +135,7 @@ def look_here(
     watch_seconds: float = 0.0,
     deadline_seconds: float | None = None,
 ) -> HangReport:
-    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report has the reason."""
     started = monotonic()
     try:
         return run_hang(
@@ -181,7 +181,7 @@ def watch_job(
 
 
 def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The jobs with what they say of themselves, as far as they do."""
+    """The jobs with what their own libraries report, as far as they do."""
     return tuple(replace(job, state=read_job_state(job)) for job in jobs)
 
 
@@ -348,7 +348,7 @@ def _count_ranks(job: Job) -> str:
 
 
 def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
-    """What the instant checks and the kernel log say of the machine, where the jobs use GPUs."""
+    """What the instant checks and the kernel log show of the machine, where the jobs use GPUs."""
     if not any(rank.gpus for job in jobs for rank in job.ranks) or not os.path.exists("/dev/nvidiactl"):
         return ()
     from gpudiag.probe.inventory import take_snapshot

@@ -161,8 +161,8 @@ def _with_causes(verdict: JobVerdict, incidents: Sequence[Incident]) -> JobVerdi
 
 def _with_findings(verdict: JobVerdict, causes: Sequence[Finding]) -> JobVerdict:
     """The verdict with a finding for each cause, first; whether it hangs stays as it was judged."""
-    told = [one.code for one in verdict.findings]
-    if not causes or not set(told) & set(_UNEXPLAINED):
+    codes = [one.code for one in verdict.findings]
+    if not causes or not set(codes) & set(_UNEXPLAINED):
         return verdict
     headline = f"{causes[0].message}; {verdict.headline}"
     return replace(verdict, findings=(*causes, *verdict.findings), headline=headline)

@@ -59,7 +59,7 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} nodes are needed to tell a bad one from its partners, and this run has {len(nodes)}"
+        return f"{NODES_AT_LEAST} nodes are needed to distinguish a bad one from its partners, and this run has {len(nodes)}"
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
     return (
         f"the run itself ended early, because of rank {ended[0].rank} ({ended[0].kind.value})"
@@ -107,13 +107,13 @@ def localise(
     """
     request = LocaliseRequest(placement.backend, _SEED, nodes_of(run))
     began = time.monotonic()
-    told_at = began
+    reported_at = began
 
-    def tell_round(event: RankEvent) -> None:
-        nonlocal told_at
+    def report_round(event: RankEvent) -> None:
+        nonlocal reported_at
         now = time.monotonic()
-        if event.data.get("kind") == "round" and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if event.data.get("kind") == "round" and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             notice(f"pairs of nodes exchange data: {event.data['round']} rounds after {now - began:.0f} s")
 
     again = run_ranks(
@@ -124,7 +124,7 @@ def localise(
         environment=environment,
         budgets=Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: rendezvous_seconds}),
         faults=tuple(fault for fault in faults if fault.kind is FaultKind.SLOW),
-        on_event=tell_round,
+        on_event=report_round,
         notice=notice,
         variables=placement.variables,
         python=python,

@@ -166,7 +166,7 @@ def _run_placed(
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
-        listener if setup.told else None,
+        listener if setup.reports_events else None,
         one_clock=setup.one_clock,
     )
     collector.emit(EventKind.STAGE, 0.0, stage=IMPORT)
@@ -232,7 +232,7 @@ class _Setup:
         return Launcher.SPAWN if self.environment is None else self.environment.launcher
 
     @property
-    def told(self) -> bool:
+    def reports_events(self) -> bool:
         """Whether this process reports events as they happen."""
         return self.environment is None or self.environment.rank == 0
 
@@ -259,12 +259,12 @@ def _set_up(
 def _measure(
     setup: _Setup, collector: CaseCollector, past: EarlierResults, notice: Callable[[str], None] | None
 ) -> tuple[CollectiveReport, bool]:
-    """The report, and whether this process tells the user."""
+    """The report, and whether this process reports to the user."""
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
-        return CollectiveReport.of(refusal), setup.told
+        return CollectiveReport.of(refusal), setup.reports_events
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
     run, localisation = _localise(setup, past, run, notice)
@@ -337,15 +337,15 @@ def _run(
     goes_on: Callable[[RankRun], bool] | None = None,
 ) -> RankRun:
     plan, placement = setup.plan, setup.placement
-    began = told_at = monotonic()
+    began = reported_at = monotonic()
 
     def add(event: RankEvent) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         before = len(collector.results)
         collector.add(event)
         now = monotonic()
-        if len(collector.results) > before and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if len(collector.results) > before and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             last = collector.results[-1]
             notice(
                 f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s: {last.op} of"

@@ -66,8 +66,8 @@ class _WatchedJob:
     burst_due: float = 0.0
     burst_pause: float = _FIRST_BURST_SECONDS
     long_due: float = 0.0
-    told: frozenset[int] = frozenset()  # the ranks that lived when a standstill was told that goes on
-    stood_at: float = 0.0  # when it stood still last, of what was told
+    reported: frozenset[int] = frozenset()  # the ranks that lived when a standstill that goes on was reported
+    stood_at: float = 0.0  # when it stood still last, of what was reported
     unseen: str = ""  # why its stacks could not be read
 
     def begin_burst(self, now: float, tick_seconds: float, seconds: float) -> None:
@@ -81,11 +81,11 @@ class _WatchedJob:
 
 
 class NodeWatch:
-    """Watches the jobs of this machine; `tell` gets each message."""
+    """Watches the jobs of this machine; `emit` gets each message."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], rule: StallRule = RULE) -> None:
+    def __init__(self, emit: Callable[[dict[str, Any]], None], rule: StallRule = RULE) -> None:
         """Watch nothing yet."""
-        self._tell, self._rule = tell, rule
+        self._emit, self._rule = emit, rule
         self._jobs: dict[str, _WatchedJob] = {}
         self._children = Children()
         self._began = self._ticked = time.monotonic()
@@ -149,13 +149,13 @@ class NodeWatch:
             self._look(key, job, still)
         if job.stalls.stands:
             job.stood_at = now
-        elif job.told and now - job.stood_at >= _OVER_SECONDS:
-            left = job.told - {one.pid for one in job.members.living}
-            job.told = frozenset()
-            self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT if left else "the job continues"})
+        elif job.reported and now - job.stood_at >= _OVER_SECONDS:
+            left = job.reported - {one.pid for one in job.members.living}
+            job.reported = frozenset()
+            self._emit({"kind": "over", "key": key, "why": _RANKS_LEFT if left else "the job continues"})
 
     def _glance(self, key: str, job: _WatchedJob, now: float) -> None:
-        """Look where a quiet rank stands, as far as that would tell whether it only polls."""
+        """Look where a quiet rank stands, as far as that would show whether it only polls."""
         name = f"glance {key}"
         if name in self._children:
             return
@@ -213,8 +213,8 @@ class NodeWatch:
             longest = max(job.still_seconds(self.seconds).values(), default=0.0)
             stall = job.stalls.take_look(verdict, job.unseen, longest, all_still=all_still)
             if stall is not None and key in self._jobs:
-                job.told = frozenset(one.pid for one in job.members.living)
-                self._tell({"kind": "stall", **_document(key, job, stall)})
+                job.reported = frozenset(one.pid for one in job.members.living)
+                self._emit({"kind": "stall", **_document(key, job, stall)})
 
         earlier = job.stalls.earlier_look()
         pid = job.members.living[0].pid
@@ -228,7 +228,7 @@ class NodeWatch:
             self._list_due = self.seconds + _LIST_AGAIN_SECONDS
             if self._lists_failed >= _LISTS_FAILED:  # a busy machine is late once
                 reason = f"the jobs could not be listed: {child.detail or child.ending}"
-                self._tell({"kind": "failed", "reason": reason})
+                self._emit({"kind": "failed", "reason": reason})
             return
         self._lists_failed = 0
         for one in found.jobs:
@@ -237,7 +237,7 @@ class NodeWatch:
         for key in [key for key, job in self._jobs.items() if key not in listed and not job.members.living]:
             self._forget(key)
         jobs = [_summary(key, job) for key, job in self._jobs.items()]
-        self._tell({"kind": "jobs", "jobs": jobs, "hidden": found.hidden})
+        self._emit({"kind": "jobs", "jobs": jobs, "hidden": found.hidden})
 
     def _begin(self, job: NodeJob) -> _WatchedJob:
         first_burst = self.seconds + _FIRST_BURST_SECONDS
@@ -245,8 +245,8 @@ class NodeWatch:
 
     def _forget(self, key: str) -> None:
         job = self._jobs.pop(key)
-        if job.told:
-            self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT})
+        if job.reported:
+            self._emit({"kind": "over", "key": key, "why": _RANKS_LEFT})
 
 
 def _summary(key: str, job: _WatchedJob) -> dict[str, Any]:
@@ -277,11 +277,11 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     name_process("gpudiag-jobs")
 
-    def tell(message: dict[str, Any]) -> None:
+    def emit(message: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
-    watch = NodeWatch(tell)
+    watch = NodeWatch(emit)
     try:
         watch.run(sys.stdin.fileno())
     finally:

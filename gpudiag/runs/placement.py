@@ -98,7 +98,7 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
     else:
         cause = torch.context_starts.detail if isinstance(torch.context_starts, Missing) else ""
     if _OUT_OF_MEMORY in cause and any(gpu.lacks_memory for gpu in judge_gpus(snapshot, ())):
-        return None  # each GPU says who holds its memory
+        return None  # each GPU's line names who holds its memory
     trace = gpu_traces(snapshot, expected_gpus)[0].text
     words = f"a GPU is here ({trace}), and torch cannot use it: {cause or 'no CUDA context starts'}"
     return Missing(MissingReason.ERROR, words)
@@ -134,7 +134,7 @@ def free_bytes(device: Device, view: DeviceView | None) -> Reading[int]:
     """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
     if view is None or (isinstance(view.memory_free_bytes, Missing) and device.mig_mode != "enabled"):
         return device.memory_free_bytes
-    return view.memory_free_bytes  # the whole GPU's says nothing of an instance's
+    return view.memory_free_bytes  # the whole GPU's shows nothing of an instance's
 
 
 def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str | None:
@@ -154,7 +154,7 @@ def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str
 
 
 def _nvml_agrees(device: Device, needed: int) -> bool:
-    """Whether NVML too says that a GPU lacks the memory, or says nothing; of a MIG instance it is not asked."""
+    """Whether NVML too shows that a GPU lacks the memory, or shows nothing; of a MIG instance it is not asked."""
     free = device.memory_free_bytes
     return isinstance(free, Missing) or free < needed or device.mig_mode == "enabled"
 
@@ -228,7 +228,7 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
 
     Raises:
-        UsageError: they cannot; the message says what they would need.
+        UsageError: they cannot; the message names what they would need.
     """
     if (ranks, len(usable)) != (2, 1):
         raise UsageError(
@@ -238,7 +238,7 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
     if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
         raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_told(version)}",
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_describe_version(version)}",
             hint="--nproc 1, or a newer NCCL (its wheel, or a newer torch); --backend gloo runs any number on the CPU",
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
@@ -261,7 +261,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-def _told(version: Reading[str]) -> str:
+def _describe_version(version: Reading[str]) -> str:
     return "no NCCL" if isinstance(version, Missing) else f"NCCL {version}"
 
 
@@ -388,8 +388,8 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
     if not isinstance(snapshot.torch, Missing):
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
-        said = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
-        return Missing(MissingReason.ERROR, f"{said} ({_CPU_BUILD})")
+        reason = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
+        return Missing(MissingReason.ERROR, f"{reason} ({_CPU_BUILD})")
     words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
     return Missing(MissingReason.ERROR, f"torch did not answer: {words}")
 
@@ -546,7 +546,7 @@ def _refuse_too_large(
     """Return if the largest size asked for fits on every GPU, with that many ranks on each.
 
     Raises:
-        UsageError: it does not fit; the message says what would, and who holds the memory.
+        UsageError: it does not fit; the message names what would, and who holds the memory.
     """
     asked = wanted.min_bytes if wanted.max_bytes is None else wanted.max_bytes
     possible = min(_fitting_on(usable, wanted, ranks, _ASKED_MEMORY_SHARE), default=asked)

@@ -87,7 +87,7 @@ _AWAKE_SECONDS = 1.0  # at least, once the driver is awake
 _WAKE_SECONDS = 5.0
 _PATIENT_READ_SECONDS = 6.0  # from the start of the run
 _LOOK_SECONDS = 5.0
-# Levels that load the GPUs long enough for their own two looks to say more than a stored one.
+# Levels that load the GPUs long enough for their own two looks to show more than a stored one.
 _OWN_PAIR_LEVELS = LEVELS[2:]
 
 
@@ -141,7 +141,7 @@ def _require_check(flag: str, name: str) -> None:
     raise UsageError(f"{flag}: there is no check {name!r}{question}", hint="see `gpudiag preflight --list`")
 
 
-Say = Callable[[str], None]
+Announce = Callable[[str], None]
 
 
 def _ignore(_: str) -> None:
@@ -170,20 +170,20 @@ class Preflight:
         self,
         plan: PreflightPlan,
         surroundings: Surroundings,
-        say: Say = _ignore,
-        warn: Say = _ignore,
+        announce: Announce = _ignore,
+        warn: Announce = _ignore,
         listener: Callable[[RunEvent], None] | None = None,
     ) -> None:
         """Start reading the history.
 
-        `say` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
+        `announce` gets what comes next and its cost, `warn` what went wrong, `listener` each event.
 
         Raises:
             UsageError: the plan names a check that does not exist.
         """
         self._plan = plan
         self._surroundings = surroundings
-        self._say = say
+        self._announce = announce
         self._warn = warn
         self._checks = choose_checks(plan)
         self._level = gathering_level(plan, self._checks)
@@ -308,7 +308,7 @@ class Preflight:
         if isinstance(places, Missing):
             return places
         self._emitter.enter("disks")
-        self._say(describe_disk_cost(len(places)))
+        self._announce(describe_disk_cost(len(places)))
         return _attempt(lambda: measure_disks(places))
 
     def _measure_on_ranks(self, snapshot: Snapshot) -> Measures:
@@ -343,14 +343,14 @@ class Preflight:
         from gpudiag.runs.preflight_measures import describe_collective_cost, measure_collective
 
         self._emitter.enter("collective")
-        self._say(describe_collective_cost(place))
+        self._announce(describe_collective_cost(place))
         return measure_collective(place, self._surroundings.python, self._servers)
 
     def _measure_operations(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import describe_operations_cost, measure_operations
 
         self._emitter.enter("operations")
-        self._say(describe_operations_cost(place))
+        self._announce(describe_operations_cost(place))
         return measure_operations(place, self._surroundings.python, self._servers)
 
     def _measure_card_pairs(self, place: Placement, snapshot: Snapshot) -> Reading[CollectiveMeasurement]:
@@ -364,14 +364,14 @@ class Preflight:
         if why is not None:
             return Missing(MissingReason.NOT_SUPPORTED, why)
         self._emitter.enter("card_pairs")
-        self._say(describe_card_pairs_cost(place))
+        self._announce(describe_card_pairs_cost(place))
         return measure_card_pairs(place, self._surroundings.python, self._servers)
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
         self._emitter.enter("training")
-        self._say(describe_training_cost(place, self._level))
+        self._announce(describe_training_cost(place, self._level))
         return measure_training(place, self._level, self._surroundings.python, self._servers)
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
@@ -388,7 +388,7 @@ class Preflight:
             words = f"level {self._level} has no active test for a machine without a GPU"
             return Missing(MissingReason.NOT_SUPPORTED, words)
         self._emitter.enter("active")
-        self._say(describe_cost(plan, place))
+        self._announce(describe_cost(plan, place))
         return measure_active(
             plan,
             place,

@@ -200,11 +200,11 @@ def sign(data: bytes, key: Path) -> str:
         GpudiagError: ssh-keygen did not sign, with its words.
     """
     words = ("-Y", "sign", "-n", NAMESPACE, "-f", str(key))
-    status, out, said = _run(words, data, _SIGN_SECONDS)
+    status, out, error = _run(words, data, _SIGN_SECONDS)
     if status != 0 or not out.startswith("-----BEGIN SSH SIGNATURE-----"):
         hint = "a key with a passphrase signs by ssh-agent: `ssh-add` it, and name its .pub file"
         raise GpudiagError(
-            f"ssh-keygen does not sign with {key}: {said or f'exit status {status}'}", hint=hint
+            f"ssh-keygen does not sign with {key}: {error or f'exit status {status}'}", hint=hint
         )
     return out
 
@@ -222,7 +222,7 @@ def _require_key(key: Path) -> None:
 
 
 def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, str]:
-    """Exit status, output, and the last line of what it said of an ssh-keygen that gets the data."""
+    """Exit status, output, and the last line of the errors of an ssh-keygen that gets the data."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -240,7 +240,7 @@ def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, s
 
 
 def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
-    """The file of a receipt, document or page, and what it says, whole or not.
+    """The file of a receipt, document or page, and its content, whole or not.
 
     Raises:
         UsageError: it cannot be read, or is no receipt that this gpudiag knows.
@@ -332,23 +332,23 @@ def _verify(path: Path, data: bytes, signers: Path | None) -> Reading[Signature]
         return Signature(fits=False, words=f"{file.name} was changed, or is no signature of ssh-keygen")
     if shutil.which(_PROGRAM) is None:
         return Missing(MissingReason.ERROR, "ssh-keygen is not installed")
-    status, out, said = _run(
+    status, out, error = _run(
         ("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file)), data, _VERIFY_SECONDS
     )
     key = _KEY.search(out)
     if status != 0 or key is None:
-        return Signature(fits=False, words=said or out.strip() or f"ssh-keygen ended with {status}")
+        return Signature(fits=False, words=error or out.strip() or f"ssh-keygen ended with {status}")
     named = Signature(fits=True, words=out.strip(), key=f"{key[1]} {key[2]}")
     if signers is None:
         return replace(
             named, signer=Missing(MissingReason.NOT_ASKED, "--signers FILE names the keys that may sign")
         )
-    status, out, said = _run(
+    status, out, error = _run(
         ("-Y", "find-principals", "-f", str(signers), "-s", str(file)), data, _VERIFY_SECONDS
     )
     signer = out.strip().splitlines()[0] if status == 0 and out.strip() else ""
     if not signer:
         return replace(named, fits=False, words=f"its key is none of {signers}")
     words = ("-Y", "verify", "-f", str(signers), "-I", signer, "-n", NAMESPACE, "-s", str(file))
-    status, out, said = _run(words, data, _VERIFY_SECONDS)
-    return replace(named, fits=status == 0, signer=signer, words=out.strip() or said)
+    status, out, error = _run(words, data, _VERIFY_SECONDS)
+    return replace(named, fits=status == 0, signer=signer, words=out.strip() or error)

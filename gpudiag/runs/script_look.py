@@ -24,7 +24,7 @@ _RUNNERS = ("<frozen runpy>", "/runpy.py")
 
 @dataclass
 class OutsideLook:
-    """The look at the ranks of one run; it needs the event with which each rank told its process."""
+    """The look at the ranks of one run; it needs the event with which each rank reported its process."""
 
     script: str
     world_size: int

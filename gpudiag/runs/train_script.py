@@ -61,7 +61,7 @@ class ScriptWatch:
     world_size: int
     hang_seconds: float
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = print_on_standard_error
+    announce: Callable[[str], None] = print_on_standard_error
     still: dict[int, OwnLook] = field(default_factory=dict)
     working: dict[int, OwnLook] = field(default_factory=dict)
     raised: dict[int, ScriptError] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class ScriptWatch:
     _still_since: dict[int, float] = field(default_factory=dict)
     _described: tuple[int, frozenset[int]] = (0, frozenset())
     _reports: int = 0
-    _told: tuple[tuple[int | None, str], ...] = ()
+    _announced: tuple[tuple[int | None, str], ...] = ()
 
     def add(self, event: RankEvent) -> None:
         """Add an event of a rank."""
@@ -104,7 +104,7 @@ class ScriptWatch:
             return True
         if not self.waiting:
             return False
-        self._tell_of_waits()
+        self._announce_waits()
         since = min(self._still_since[rank] for rank in self.waiting)
         return self.clock() - since >= self.patience_seconds
 
@@ -117,7 +117,7 @@ class ScriptWatch:
         """Seconds that ranks may wait for one that works."""
         return PATIENCE * self.hang_seconds
 
-    def _tell_of_waits(self) -> None:
+    def _announce_waits(self) -> None:
         """Report once which ranks wait for which, once it is known what the others do, or never will be."""
         others = set(range(self.world_size)) - self.waiting - self.finished.keys()
         unknown = frozenset(others - self.working.keys() - self.still.keys())
@@ -131,11 +131,11 @@ class ScriptWatch:
         working = self.working | {rank: moving_at(rank) for rank in unknown}
         hosts = dict.fromkeys(range(self.world_size), "")
         positions = find_positions(self.still, working, {}, hosts, 0.0)
-        told = tuple((one.rank, one.where) for one in positions if one.rank in others)
-        if told == self._told:
+        places = tuple((one.rank, one.where) for one in positions if one.rank in others)
+        if places == self._announced:
             return
-        self._told = told
-        self.say(
+        self._announced = places
+        self.announce(
             f"{describe_wait(positions)}. That may be fine, and the run continues; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
@@ -196,7 +196,7 @@ def _run(
     python: str | None,
     notice: Callable[[str], None] | None,
 ) -> tuple[RankRun, tuple[str, ...]]:
-    """The run, and the lines of its output in which a library says what went wrong."""
+    """The run, and the lines of its output in which a library explains what went wrong."""
     world_size = look.world_size
     watch = ScriptWatch(world_size, plan.hang_seconds)
 
@@ -293,8 +293,8 @@ def _report(
     proof, verifications = judge_proof(seen, script, run.host, ended_well=not findings)
     missed = judge_injection(run.injected, run.host)
     script = replace(script, verifications=verifications)
-    told = (*findings, *proof, *missed, *placement.findings)
-    return _build(placement, script, worst_first(told))
+    found = (*findings, *proof, *missed, *placement.findings)
+    return _build(placement, script, worst_first(found))
 
 
 def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]:

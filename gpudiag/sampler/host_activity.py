@@ -44,9 +44,7 @@ class HostActivityReader:
     def read(self, now: float) -> HostActivity:
         """The load since the last call; `now` is monotonic time in seconds."""
         sheet = Sheet()
-        sheet.read_together(
-            ("processors_busy_percent", "processors_waiting_percent"), self._processors, now
-        )
+        sheet.read_together(("processors_busy_percent", "processors_waiting_percent"), self._processors, now)
         sheet.read("load_average", lambda: float(self._text("proc/loadavg").split()[0]))
         try:
             memory = self._text("proc/meminfo")

@@ -55,7 +55,7 @@ class NvmlPicture:
     def __init__(self) -> None:
         """Start empty."""
         self.answered_at: float | None = (
-            None  # Unix time of the last tick ever; what it said may be forgotten
+            None  # Unix time of the last tick ever; its readings may be forgotten
         )
         self._forget()
 
@@ -68,7 +68,7 @@ class NvmlPicture:
         self.slow: str | None = None  # why the sampler does not keep its pace; None while it does
         self._missed = self._kept = 0  # ticks in a row
         self._ticked_at: float | None = None  # CLOCK_BOOTTIME: seconds since boot, sleep included
-        self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
+        self._counted_at = 0.0  # when a child counted the GPUs (monotonic)
         self._library: NvmlLibrary | None = None
         self._devices: dict[int, Device] = {}  # with the newest readings
         self._fast: dict[int, dict[str, Any]] = {}  # those that came since the GPU was last read completely
@@ -176,8 +176,8 @@ class NvmlPicture:
     def with_fast(self, device: Device) -> Device:
         """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
-        A reading that NVML does not support may have come from another source, and is kept; so is one that the snapshot
-        says the GPU does not have, whatever number NVML gives.
+        A reading that NVML does not support may have come from another source, and is kept; so is one that by the
+        snapshot the GPU does not have, whatever number NVML gives.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -186,12 +186,12 @@ class NvmlPicture:
         known, asked = device.id.uuid, self._devices[index].id.uuid
         if known != asked and not isinstance(known, Missing) and not isinstance(asked, Missing):
             return device  # another GPU has that index by now
-        told = {
+        kept = {
             name: reading
             for name, reading in fast.items()
             if not (_is_none_here(reading) or _is_none_here(getattr(device, name)))
         }
-        return replace(device, **told)
+        return replace(device, **kept)
 
     def _add_starting(self, message: Mapping[str, Any], now: float) -> bool:
         since = now - message["seconds"] if self.starting is None else self.starting[1]
@@ -308,7 +308,7 @@ class NvmlPicture:
 
     def _note_late(self, message: Mapping[str, Any], now: float) -> None:
         answered = {int(text) for tier in ("fast", "slow") for text in message[tier]}
-        late = {int(text): told for text, told in message["late"].items()}
+        late = {int(text): wait for text, wait in message["late"].items()}
         for index in answered - late.keys():
             self._late.pop(index, None)
             self._hung.discard(index)
@@ -345,7 +345,7 @@ def _is_none_here(reading: object) -> bool:
 
 
 def _is_nameless(device: Device) -> bool:
-    """Whether nothing tells which GPU it is."""
+    """Whether nothing shows which GPU it is."""
     return isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
 
 

@@ -16,21 +16,27 @@ from typing import Any
 from gpudiag.linux.proc import Stat
 from gpudiag.model.codec import join_sheets
 from gpudiag.probe.host.processes import read_parents, read_process, stat_of_process
-from gpudiag.probe.nvml.ask import INVALID_ARGUMENT, SUCCESS, Ask, DeviceSheet, code_of, reason_of, reason_of_code
+from gpudiag.probe.nvml.ask import (
+    INVALID_ARGUMENT,
+    SUCCESS,
+    Ask,
+    DeviceSheet,
+    code_of,
+    reason_of,
+    reason_of_code,
+)
 from gpudiag.probe.nvml.memory import shares_of_processes
 from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_ASKED, NOT_SUPPORTED, Sheet
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
-SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
+SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s shows nothing of now (probe.nvml.activity)
 FIXED_SECONDS = 60.0
 
 # Of one processor, for each GPU: while no client looks, and while one does (docs/measurements.md).
 _IDLE_SHARE = 0.004
 _LOOKED_SHARE = 0.009
-_LEAST_SLOW_SHARE = (
-    0.25  # of that for the slow tier, whatever the fast one takes: its readings tell of faults
-)
+_LEAST_SLOW_SHARE = 0.25  # of that for the slow tier, whatever the fast one takes: its readings show faults
 _NEWEST_WEIGHT = 0.3  # of a tick's time in the running mean
 
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
@@ -139,7 +145,7 @@ _TIMED = "nvmlDeviceGetProcessUtilization"  # its argument is a time, another wi
 
 
 def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> object:
-    """What tells two calls of a function apart; None where an argument is no plain number."""
+    """What distinguishes two calls of a function; None where an argument is no plain number."""
     if name == _TIMED:
         return (name,)
     if all(isinstance(value, int) for value in (*arguments, *named.values())):
@@ -148,7 +154,7 @@ def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> obj
 
 
 class ProcessFacts:
-    """What /proc says of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+    """What /proc shows of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
 
     def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
         """Know none yet; /proc is found under `root`."""
@@ -156,10 +162,12 @@ class ProcessFacts:
         self._read = read
         # By pid: its start in clock ticks, when it was read, and what was.
         self._known: dict[int, tuple[int, float, dict[str, Any]]] = {}
-        self._used: dict[int, tuple[float, float]] = {}  # by pid: when it was looked at, processor seconds by then
+        self._used: dict[
+            int, tuple[float, float]
+        ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc and the driver say of each process in the sheet, by pid; a stuck process may block this forever."""
+        """What /proc and the driver show of each process in the sheet, by pid; a stuck process may block this forever."""
         described, known, now = {}, {}, monotonic()
         pids = dict.fromkeys(process["pid"] for process in sheet.values.get("processes", ()))
         shares = _shares(ask) if pids else {}
@@ -189,13 +197,17 @@ class ProcessFacts:
         sheet.read("resident_bytes", lambda: stat.resident_bytes)
         before, self._used[pid] = self._used.get(pid), (now, stat.cpu_seconds)
         if before is None or now <= before[0] or stat.cpu_seconds < before[1]:
-            sheet.mark("processor_percent", NOT_ASKED, "a mean between two looks, of which this was the first")
+            sheet.mark(
+                "processor_percent", NOT_ASKED, "a mean between two looks, of which this was the first"
+            )
         else:
-            sheet.values["processor_percent"] = round(100 * (stat.cpu_seconds - before[1]) / (now - before[0]), 1)
+            sheet.values["processor_percent"] = round(
+                100 * (stat.cpu_seconds - before[1]) / (now - before[0]), 1
+            )
         return sheet.document()
 
 
-_SHARES_SECONDS = 2.0  # older samples say nothing of now
+_SHARES_SECONDS = 2.0  # older samples show nothing of now
 _NO_WORK = (SUCCESS, 6)  # of nvmlReturn_t, 6 not found: no process has used an engine since then
 
 

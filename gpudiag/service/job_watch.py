@@ -57,7 +57,7 @@ class JobWatch(SingleChild):
         self.count_stuck()
         now = monotonic()
         if self._child is not None:
-            if not self._child.ended and now - self._child.heard_at < _SILENT_SECONDS:
+            if not self._child.ended and now - self._child.last_message_at < _SILENT_SECONDS:
                 return
             self.close()
             self._stalls.clear()  # the next child finds them again

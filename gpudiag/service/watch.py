@@ -432,7 +432,9 @@ class MachineWatch:
         )
         self.owners = find_owners(self.snapshot, self._pods.pods)
         self.live = replace(
-            add_owners(self.live, self.owners), active_runs=self.active_runs, host_activity=self._host_activity()
+            add_owners(self.live, self.owners),
+            active_runs=self.active_runs,
+            host_activity=self._host_activity(),
         )
         self._changes.note_sampler(self.live.sampler)
         self._announce(self.live)

@@ -87,9 +87,9 @@ class StackWatch(threading.Thread):
         self._signs = SignsOfWork()
         self._position: tuple[Any, ...] = ()
         self._function: CodeType | None = None
-        self._still_since = self._worked_at = self._function_since = self._told_at = time.monotonic()
+        self._still_since = self._worked_at = self._function_since = self._reported_at = time.monotonic()
         self._pause = hang_seconds
-        self._told_still = False
+        self._still_reported = False
 
     def stop(self) -> None:
         """End the thread: the script has ended."""
@@ -121,18 +121,18 @@ class StackWatch(threading.Thread):
         self._position = position
         if work is not None:
             self._worked_at = now
-            if self._told_still:
+            if self._still_reported:
                 self._progress.emit({"kind": "moves"})
-                self._told_still = False
+                self._still_reported = False
             self._emit_work(frames, now, work)
-        elif not self._told_still and now - max(self._still_since, self._worked_at) >= self._hang_seconds:
-            self._told_still = True
+        elif not self._still_reported and now - max(self._still_since, self._worked_at) >= self._hang_seconds:
+            self._still_reported = True
             self._emit("still", frames, None)
 
     def _emit_work(self, frames: list[FrameType], now: float, work: str) -> None:
         """Emit that the rank works if it has long been in one function; ever less often while it stays."""
-        if now - max(self._function_since, self._told_at) >= self._pause:
-            self._told_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        if now - max(self._function_since, self._reported_at) >= self._pause:
+            self._reported_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             self._emit("works", frames, work)
 
     def _emit(self, kind: str, frames: list[FrameType], work: str | None) -> None:
@@ -231,11 +231,11 @@ def users_traceback(error: BaseException, script: str) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
-    told = traceback.TracebackException(type(error), error, trace)
-    told.stack = traceback.StackSummary.from_list(
-        [step for step in told.stack if not step.filename.startswith(_OWN)]
+    trace_of_user = traceback.TracebackException(type(error), error, trace)
+    trace_of_user.stack = traceback.StackSummary.from_list(
+        [step for step in trace_of_user.stack if not step.filename.startswith(_OWN)]
     )
-    return "".join(told.format())
+    return "".join(trace_of_user.format())
 
 
 def _shared_memory() -> tuple[int, int] | None:

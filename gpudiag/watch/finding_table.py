@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from gpudiag.model.finding import Finding
 from gpudiag.model.untrusted_text import escape_controls
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.style import cells_of, wrapped
-from gpudiag.render.told_once import Told, tell_once
 from gpudiag.watch.columns import cut, fill
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import DIM, HEADING, PLAIN, ROLE_OF_OUTCOME, Line, Row, Span, Table
@@ -23,54 +23,58 @@ def finding_table(
 
     Where they are many, the chosen one is whole, else the first, and of the others there is one line.
     """
-    told = tell_once(findings)
-    whole = {key_of_told(one): _lines(one, width, glyphs) for one in told}
+    joined = join_findings(findings)
+    whole = {key_of_finding(one): _lines(one, width, glyphs) for one in joined}
     if chosen not in whole:
         chosen = next(iter(whole), None)
     if sum(map(len, whole.values())) > _ROOM_FOR_ALL:
         whole = {
-            key_of_told(one): whole[chosen] if key_of_told(one) == chosen else _first_line(one, width) for one in told
+            key_of_finding(one): whole[chosen] if key_of_finding(one) == chosen else _first_line(one, width)
+            for one in joined
         }
-    count = str(len(told)) if told else "not judged yet" if verdict is None else "none"
+    count = str(len(joined)) if joined else "not judged yet" if verdict is None else "none"
     rows = tuple(Row(key, lines) for key, lines in whole.items())
     return Table(cut((Span(f"FINDINGS {count}", HEADING),), width), rows)
 
 
-def key_of_told(told: Told) -> str:
+def key_of_finding(joined: JoinedFinding) -> str:
     """What stays the same from one picture to the next."""
-    return f"{told.finding.code}/{told.subject}"
+    return f"{joined.finding.code}/{joined.subject}"
 
 
-def find_told(findings: Sequence[Finding], key: str) -> Told | None:
+def find_joined(findings: Sequence[Finding], key: str) -> JoinedFinding | None:
     """The finding of that key; None where it has gone since."""
-    return next((told for told in tell_once(findings) if key_of_told(told) == key), None)
+    return next((joined for joined in join_findings(findings) if key_of_finding(joined) == key), None)
 
 
-def _words_of(told: Told) -> str:
-    message = told.message if told.subject in told.message else f"{told.subject}: {told.message}"
-    return f"{message}  [{told.finding.code}]"
+def _words_of(joined: JoinedFinding) -> str:
+    message = joined.message if joined.subject in joined.message else f"{joined.subject}: {joined.message}"
+    return f"{message}  [{joined.finding.code}]"
 
 
-def _word(told: Told) -> Span:
-    outcome = told.finding.outcome.value
+def _word(joined: JoinedFinding) -> Span:
+    outcome = joined.finding.outcome.value
     return Span(f"{outcome.upper():{len(_INDENT)}}", ROLE_OF_OUTCOME.get(outcome, PLAIN))
 
 
-def _first_line(told: Told, width: int) -> tuple[Line, ...]:
-    return (cut((_word(told), Span(fill(_words_of(told), max(1, width - len(_INDENT))))), width),)
+def _first_line(joined: JoinedFinding, width: int) -> tuple[Line, ...]:
+    return (cut((_word(joined), Span(fill(_words_of(joined), max(1, width - len(_INDENT))))), width),)
 
 
-def _lines(told: Told, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def _lines(joined: JoinedFinding, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     """The sentence with its code, the remedy, and how it is known."""
-    word, room = _word(told), width - len(_INDENT)
-    lines = [(word if number == 0 else Span(_INDENT), Span(text)) for number, text in enumerate(_wrapped(_words_of(told), room))]
+    word, room = _word(joined), width - len(_INDENT)
+    lines = [
+        (word if number == 0 else Span(_INDENT), Span(text))
+        for number, text in enumerate(_wrapped(_words_of(joined), room))
+    ]
     arrow = f"{glyphs.arrow} "
     blank = " " * cells_of(arrow)
     lines += [
         (Span(_INDENT + (arrow if number == 0 else blank)), Span(text, word.role))
-        for number, text in enumerate(_wrapped(told.remedy, room - cells_of(arrow)))
+        for number, text in enumerate(_wrapped(joined.remedy, room - cells_of(arrow)))
     ]
-    for fact in told.facts:
+    for fact in joined.facts:
         lines += [
             (Span(_INDENT + ("- " if number == 0 else "  ")), Span(text, DIM))
             for number, text in enumerate(_wrapped(fact, room - 2))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Terminals whose fonts have no block elements, whatever the locale says (terminfo(5)).
+# Terminals whose fonts have no block elements, whatever the locale is (terminfo(5)).
 _PLAIN_TERMINALS = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
 
 
@@ -46,6 +46,8 @@ ASCII = Glyphs("_.-=+*%#", " #", "|- ", "`- ", "|  ", "out", "in", "->")
 
 def choose_glyphs(environment: Mapping[str, str]) -> Glyphs:
     """The characters for the terminal: blocks where it takes UTF-8 and has them (locale(7), the order of its variables)."""
-    locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environment.get(name))), "UTF-8")
+    locale = next(
+        (text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environment.get(name))), "UTF-8"
+    )
     takes_utf8 = "utf" in locale.lower()
     return BLOCKS if takes_utf8 and environment.get("TERM", "") not in _PLAIN_TERMINALS else ASCII

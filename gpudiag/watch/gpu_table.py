@@ -98,7 +98,11 @@ def _silent_line(gpu: _Gpu, width: int, now: float) -> tuple[Span, ...]:
     last = gpu.row.last_good
     if last is not None:
         ago = format_seconds(max(0.0, float(round(now - last.at.timestamp()))))
-        parts = ((last.utilization_percent, "%"), (last.temperature_celsius, "C"), (last.power_draw_watts, "W"))
+        parts = (
+            (last.utilization_percent, "%"),
+            (last.temperature_celsius, "C"),
+            (last.power_draw_watts, "W"),
+        )
         numbers = " ".join(f"{value:.0f}{unit}" for value, unit in parts if not isinstance(value, Missing))
         words += f"; {ago} ago: {numbers}"
     name = f"{gpu.label:>{_INDEX_WIDTH}} {fill(_text(describe_name(gpu.row.name)), _NAME_WIDTH)} "
@@ -111,7 +115,9 @@ _INDEX_WIDTH, _NAME_WIDTH = 4, 11
 
 def _columns(chart: str) -> tuple[Column[_Gpu], ...]:
     """All columns; the chart of the chosen reading is the last that goes, the two others are for wide terminals."""
-    others = [name for name in ("utilization_percent", "power_draw_watts", "temperature_celsius") if name != chart]
+    others = [
+        name for name in ("utilization_percent", "power_draw_watts", "temperature_celsius") if name != chart
+    ]
     return (
         Column("GPU", _INDEX_WIDTH, 1, lambda gpu, _: Span(gpu.label, BOLD), is_right=True),
         Column("NAME", _NAME_WIDTH, 3, _name, most=24, weight=1),
@@ -125,9 +131,25 @@ def _columns(chart: str) -> tuple[Column[_Gpu], ...]:
         Column("POWER W", 7, 2, _power, is_right=True),
         Column("CLOCK", 5, 8, _clock, is_right=True),
         Column("FAN", 4, 11, _percent("fan_speed_percent"), is_right=True),
-        Column(CHARTS[chart], 10, 4, lambda gpu, width: Span(_chart(gpu, chart, width), GOOD), most=60, weight=4),
-        Column(CHARTS[others[0]], 12, 9, lambda gpu, width: Span(_chart(gpu, others[0], width), GOOD), most=40, weight=3),
-        Column(CHARTS[others[1]], 12, 10, lambda gpu, width: Span(_chart(gpu, others[1], width), GOOD), most=40, weight=3),
+        Column(
+            CHARTS[chart], 10, 4, lambda gpu, width: Span(_chart(gpu, chart, width), GOOD), most=60, weight=4
+        ),
+        Column(
+            CHARTS[others[0]],
+            12,
+            9,
+            lambda gpu, width: Span(_chart(gpu, others[0], width), GOOD),
+            most=40,
+            weight=3,
+        ),
+        Column(
+            CHARTS[others[1]],
+            12,
+            10,
+            lambda gpu, width: Span(_chart(gpu, others[1], width), GOOD),
+            most=40,
+            weight=3,
+        ),
         Column("USED BY", 14, 7, _users, most=44, weight=3),
         Column("STATE", 8, 1, _state, most=9, weight=1),
     )
@@ -226,7 +248,11 @@ def _limit(reading: Reading[int] | Reading[float], otherwise: float) -> float:
 def _users(gpu: _Gpu, _width: int) -> Span:
     """Who has the GPU or the instance: pods, Slurm jobs, else the users and programs of its processes, else signs of use."""
     row, instance = gpu.row, gpu.instance
-    number = None if instance is None or isinstance(instance.gpu_instance_id, Missing) else instance.gpu_instance_id
+    number = (
+        None
+        if instance is None or isinstance(instance.gpu_instance_id, Missing)
+        else instance.gpu_instance_id
+    )
     pods = [pod for pod in row.pods if instance is None or pod.gpu_instance_id == number]
     if pods:
         return Span(", ".join(dict.fromkeys(f"{pod.namespace}/{pod.pod}" for pod in pods)))
@@ -241,7 +267,9 @@ def _users(gpu: _Gpu, _width: int) -> Span:
         if not isinstance(process.command, Missing)
     )
     if instance is None and row.slurm_jobs:
-        return Span(", ".join(f"job {job.slurm_job_id} {value_or(job.user, '')}".strip() for job in row.slurm_jobs))
+        return Span(
+            ", ".join(f"job {job.slurm_job_id} {value_or(job.user, '')}".strip() for job in row.slurm_jobs)
+        )
     if names:
         return Span(", ".join(names))
     if found:

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from gpudiag.compat import UTC
 from gpudiag.model.host_activity import HostActivity
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
-from gpudiag.model.service import Live, SamplerState
+from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.service import SamplerState
 from gpudiag.render.devices_text import NO_VALUE
 from gpudiag.units import format_gib, format_rate, format_seconds
 from gpudiag.watch.choice import Choice
@@ -55,7 +55,11 @@ def _title(frame: Frame, choice: Choice, width: int, now: float) -> Line:
 def _trouble(frame: Frame, now: float) -> str:
     """What is wrong with the look itself: no answer, an old one, a call into the driver that hangs."""
     if frame.problem is not None:
-        since = "" if frame.heard_at is None else f"; last answer {format_seconds(float(round(now - frame.heard_at)))} ago"
+        since = (
+            ""
+            if frame.received_at is None
+            else f"; last answer {format_seconds(float(round(now - frame.received_at)))} ago"
+        )
         return f"{frame.name}: {frame.problem}{since}"
     live = frame.live
     if live is None or live.sampler.state in _QUIET:
@@ -97,7 +101,11 @@ def _memory(activity: HostActivity, glyphs: Glyphs) -> list[Span]:
     if isinstance(total, Missing) or isinstance(available, Missing):
         return [Span("MEM ", DIM), Span(NO_VALUE)]
     used = total - available
-    spans = [Span("MEM ", DIM), *_bar(used, total, glyphs), Span(f"{format_gib(used)}/{format_gib(total)} GiB")]
+    spans = [
+        Span("MEM ", DIM),
+        *_bar(used, total, glyphs),
+        Span(f"{format_gib(used)}/{format_gib(total)} GiB"),
+    ]
     swap = activity.swap_used_bytes
     if not isinstance(swap, Missing) and swap:
         spans.append(Span(f" +{format_gib(swap)} swap", WARN))

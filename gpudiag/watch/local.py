@@ -32,7 +32,10 @@ class LocalFeed:
     """This machine, read through the sampler, whose calls into the driver cost nobody else's time."""
 
     def __init__(
-        self, interval_seconds: float, take_first: Callable[[], Snapshot] | None = None, recorder: Recorder | None = None
+        self,
+        interval_seconds: float,
+        take_first: Callable[[], Snapshot] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Nothing is read before `run`; `take_first` waits for the listing that was started with the command."""
         self._interval = interval_seconds
@@ -49,9 +52,9 @@ class LocalFeed:
     def frames(self) -> tuple[Frame, ...]:
         """The machine."""
         live = self._live
-        heard_at = None if live is None else live.at.timestamp()
+        received_at = None if live is None else live.at.timestamp()
         host = self._host if live is None else live.host
-        return (Frame(host, live, self._findings, self._history.copied(), heard_at=heard_at),)
+        return (Frame(host, live, self._findings, self._history.copied(), received_at=received_at),)
 
     @property
     def note(self) -> str:
@@ -124,7 +127,9 @@ def unjudged_live(snapshot: Snapshot, interval_seconds: float) -> Live:
     headline = f"{len(read)}{of_all} GPU{'s' * (len(read) != 1)} read, not judged yet"
     if not snapshot.devices:
         headline = nvml.reason or "no GPU was read yet"
-    return replace(build_live(replace(snapshot, devices=read), NvmlPicture(), facts, None, {}, 0), headline=headline)
+    return replace(
+        build_live(replace(snapshot, devices=read), NvmlPicture(), facts, None, {}, 0), headline=headline
+    )
 
 
 def _is_late(device: Device) -> bool:

@@ -12,7 +12,7 @@ from gpudiag.render.devices_text import NO_VALUE
 from gpudiag.units import format_gib, format_seconds
 from gpudiag.watch.choice import LARGEST_FIRST, Choice
 from gpudiag.watch.columns import Column, fit_columns, heading_line, row_line
-from gpudiag.watch.frame import Frame, key_of_row
+from gpudiag.watch.frame import Frame
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import BOLD, DIM, PLAIN, WARN, Row, Span, Table
 
@@ -56,7 +56,9 @@ def process_table(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now:
     """The processes on the GPUs that the choice lets through, in its order; as a tree with their launchers where it asks for one."""
     columns = fit_columns(_COLUMNS, width)
     uses = [use for use in uses_of(frame, now) if _passes(use, choice)]
-    shown = _tree(uses, choice, glyphs) if choice.is_tree else [_Shown(use, "") for use in _sorted(uses, choice)]
+    shown = (
+        _tree(uses, choice, glyphs) if choice.is_tree else [_Shown(use, "") for use in _sorted(uses, choice)]
+    )
     heading, places = heading_line(columns, choice.sort, is_reversed=choice.is_reversed)
     return Table(heading, tuple(Row(one.use.key, (row_line(columns, one),)) for one in shown), places)
 
@@ -74,7 +76,9 @@ def uses_of(frame: Frame, now: float) -> list[Use]:
             order,
             process,
             _where(row, process),
-            0.0 if isinstance(process.started_at, Missing) else max(0.0, now - process.started_at.timestamp()),
+            0.0
+            if isinstance(process.started_at, Missing)
+            else max(0.0, now - process.started_at.timestamp()),
         )
         for order, row in enumerate(live.devices)
         for process in value_or(row.processes, ())

@@ -18,7 +18,7 @@ from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dump_document, encode
 from gpudiag.model.documents import from_document
 from gpudiag.model.service import Findings, Live
-from gpudiag.units import format_seconds, format_size
+from gpudiag.units import format_size
 from gpudiag.watch.frame import POINTS, Frame, History
 
 _PACKED = ".gz"
@@ -41,9 +41,13 @@ class Recorder:
         try:
             self._file: IO[bytes] = gzip.open(path, "xb") if path.name.endswith(_PACKED) else path.open("xb")  # noqa: SIM115 - open while the view is
         except FileExistsError as error:
-            raise UsageError(f"--record {path} is there already", hint="name another file, or remove it") from error
+            raise UsageError(
+                f"--record {path} is there already", hint="name another file, or remove it"
+            ) from error
         except OSError as error:
-            raise UsageError(f"--record {path} cannot be written: {error.strerror}", hint="name another file") from error
+            raise UsageError(
+                f"--record {path} cannot be written: {error.strerror}", hint="name another file"
+            ) from error
 
     @property
     def note(self) -> str:
@@ -54,7 +58,9 @@ class Recorder:
         """Write one line."""
         if self._problem:
             return
-        line = dump_document({"at": round(at, 3), "host": host, "event": event, "data": encode(document)}) + "\n"
+        line = (
+            dump_document({"at": round(at, 3), "host": host, "event": event, "data": encode(document)}) + "\n"
+        )
         try:
             self._file.write(line.encode())
             self._file.flush()
@@ -81,7 +87,11 @@ def read_recording(path: Path) -> tuple[tuple[float, str], ...]:
     """
     found: list[tuple[float, str]] = []
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(_PACKED) else path.open(encoding="utf-8") as file:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.name.endswith(_PACKED)
+            else path.open(encoding="utf-8") as file
+        ):
             for line in file:
                 if not line.endswith("\n"):
                     break
@@ -121,7 +131,9 @@ class ReplayFeed:
     @property
     def frames(self) -> tuple[Frame, ...]:
         """The machines as they were at that time."""
-        return tuple(machine.frame(name) for name, machine in self._machines.items()) or (Frame("recording", is_here=False),)
+        return tuple(machine.frame(name) for name, machine in self._machines.items()) or (
+            Frame("recording", is_here=False),
+        )
 
     @property
     def note(self) -> str:

@@ -58,7 +58,9 @@ def parse_hosts(texts: Sequence[str]) -> tuple[Address, ...]:
     if not addresses:
         raise UsageError("no machine is named", hint="gpudiag watch --hosts gpu1,gpu2")
     if len(addresses) > MOST_HOSTS:
-        raise UsageError(f"{len(addresses)} machines are more than one view shows", hint=f"name at most {MOST_HOSTS}")
+        raise UsageError(
+            f"{len(addresses)} machines are more than one view shows", hint=f"name at most {MOST_HOSTS}"
+        )
     return addresses
 
 
@@ -72,7 +74,9 @@ def read_host_file(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "not a text"
-        raise UsageError(f"--hosts-file {path} cannot be read: {words}", hint="one machine a line: gpu1, gpu1:9000") from error
+        raise UsageError(
+            f"--hosts-file {path} cannot be read: {words}", hint="one machine a line: gpu1, gpu1:9000"
+        ) from error
     words = (line.partition("#")[0].split() for line in lines)
     return [word[0] for word in words if word]
 
@@ -85,7 +89,9 @@ def _address(text: str) -> Address:
     except ValueError:
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https") or parts.username or parts.query:
-        raise UsageError(f"{text!r} is no address of a service", hint="gpu1, gpu1:9000 or https://proxy.example/gpus")
+        raise UsageError(
+            f"{text!r} is no address of a service", hint="gpu1, gpu1:9000 or https://proxy.example/gpus"
+        )
     is_tls = parts.scheme == "https"
     standard = DEFAULT_PORT if "://" not in text else 443 if is_tls else 80
     return Address(text, host, port or standard, is_tls, parts.path.rstrip("/"))
@@ -95,7 +101,11 @@ class ServicesFeed:
     """Several machines, each by its service."""
 
     def __init__(
-        self, addresses: Sequence[Address], interval_seconds: float, token: str | None = None, recorder: Recorder | None = None
+        self,
+        addresses: Sequence[Address],
+        interval_seconds: float,
+        token: str | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Ask nobody before `run`."""
         self._machines = [_Machine(address, interval_seconds, token) for address in addresses]
@@ -103,7 +113,7 @@ class ServicesFeed:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Each machine as it was heard last."""
+        """Each machine as it was received last."""
         now = time()
         return tuple(machine.frame(now) for machine in self._machines)
 
@@ -151,7 +161,9 @@ class _Machine:
     def __init__(self, address: Address, interval_seconds: float, token: str | None) -> None:
         self.address = address
         self._interval = interval_seconds
-        self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._headers = {"Accept": "application/json"} | (
+            {"Authorization": f"Bearer {token}"} if token else {}
+        )
         self._ended = Event()
         self._lock = Lock()
         self._connection: http.client.HTTPConnection | None = None
@@ -161,7 +173,7 @@ class _Machine:
         self._history = History()
         self._has_history = False
         self._problem: str | None = None
-        self._heard_at: float | None = None
+        self._received_at: float | None = None
         self._news: list[tuple[str, object, float]] = []
         self._keeps_news = False
 
@@ -177,10 +189,16 @@ class _Machine:
         with self._lock:
             problem = self._problem
             limit = max(_SILENT_TICKS * self._interval, _ANSWER_SECONDS)
-            if problem is None and self._heard_at is not None and now - self._heard_at > limit + self._interval:
+            if (
+                problem is None
+                and self._received_at is not None
+                and now - self._received_at > limit + self._interval
+            ):
                 problem = "it does not answer"
             history = self._history.copied()
-            return Frame(self.address.name, self._live, self._findings, history, problem, self._heard_at, is_here=False)
+            return Frame(
+                self.address.name, self._live, self._findings, history, problem, self._received_at, is_here=False
+            )
 
     def pop_news(self) -> list[tuple[str, object, float]]:
         with self._lock:
@@ -204,7 +222,9 @@ class _Machine:
         live = self._read("/api/v1/devices", Live)
         findings = live.findings
         if live.finding_count > len(findings):
-            whole = self._read("/api/v1/findings", Findings) if live.findings_version != self._version else None
+            whole = (
+                self._read("/api/v1/findings", Findings) if live.findings_version != self._version else None
+            )
             findings = self._findings if whole is None else whole.findings
         older = {} if self._has_history else self._read_history()
         with self._lock:
@@ -213,9 +233,9 @@ class _Machine:
             self._has_history = True
             self._live, self._findings, self._version = live, findings, live.findings_version
             self._history.add(live)
-            self._problem, self._heard_at = None, time()
+            self._problem, self._received_at = None, time()
             if self._keeps_news:
-                self._news.append(("live", live, self._heard_at))
+                self._news.append(("live", live, self._received_at))
 
     def _read_history(self) -> Mapping[str, Mapping[str, tuple[float | None, ...]]]:
         """What the service remembers of the last minutes; an older service may not have some of the series."""
@@ -224,7 +244,8 @@ class _Machine:
         names = ",".join(SERIES)
         try:
             document = self._read(
-                f"/api/v1/history?from={now - step * POINTS:.0f}&to={now:.0f}&step={step}&series={names}", SeriesDocument
+                f"/api/v1/history?from={now - step * POINTS:.0f}&to={now:.0f}&step={step}&series={names}",
+                SeriesDocument,
             )
         except _RefusedError:
             return {}
@@ -238,9 +259,9 @@ class _Machine:
         if answer.status != http.client.OK:
             raise _RefusedError(_WORDS_OF_STATUS.get(answer.status, f"it answered with HTTP {answer.status}"))
         document: Any = from_document(json.loads(body))
-        if not isinstance(document, kind):
-            raise ValueError(f"not a {kind.__name__}")
-        return document
+        if isinstance(document, kind):
+            return document
+        raise ValueError(f"not a {kind.__name__}")
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -251,7 +272,9 @@ class _Machine:
                     address.host, address.port, timeout=_ANSWER_SECONDS, context=context
                 )
             else:
-                self._connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_SECONDS)
+                self._connection = http.client.HTTPConnection(
+                    address.host, address.port, timeout=_ANSWER_SECONDS
+                )
         return self._connection
 
     def _disconnect(self) -> None:

@@ -17,6 +17,7 @@ from gpudiag.checks.job.movement import (
     works,
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
+from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import OWN_STACKS
@@ -125,6 +126,11 @@ def describe_line(frame: Frame | None) -> str:
     if frame is None:
         return ""
     return frame.place if frame.function == "<module>" else f"{frame.place} in {frame.function}"
+
+
+def find_positions(job: Job) -> tuple[Position, ...]:
+    """The positions of all ranks: of the thread that trains, where main threads only wait for it."""
+    return tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
 
 
 def find_position(seen: RankSeen, job: Job) -> Position:

@@ -29,12 +29,11 @@ from gpudiag.checks.job.missing_ranks import (
     judge_missing,
 )
 from gpudiag.checks.job.pollers import judge_pollers
-from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
-from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
@@ -54,8 +53,7 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    found_at = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
-    positions = mark_work_waits(found_at, job)
+    positions = mark_work_waits(find_positions(job), job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     libraries = judge_libraries(job)
     shared = judge_shared_groups(job, tuple(find_position(rank, job) for rank in job.ranks), limits)

@@ -182,7 +182,7 @@ def _nic_subject(snapshot: Snapshot, nic: TopologyNic) -> LinkSubject:
 
 
 def _judge_roots(snapshot: Snapshot, gpus: Sequence[Device]) -> Iterator[Finding]:
-    if len(gpus) % 2 or any(len(alike(snapshot, gpu)) + 1 != len(gpus) for gpu in gpus):
+    if len(gpus) % _LEAST_GPUS or any(len(alike(snapshot, gpu)) + 1 != len(gpus) for gpu in gpus):
         return
     nodes = [gpu.numa_node for gpu in gpus]
     known = Counter(node for node in nodes if not isinstance(node, Missing))

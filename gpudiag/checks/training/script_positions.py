@@ -1,6 +1,6 @@
 """Where ranks of a user's script are: by their looks at themselves, and by a look from outside where it shows more.
 
-Both are looks at processes, of which `find_position` makes positions as for any running job. A look of a rank's own adds for how long it has
+Both are looks at processes, of which `find_positions` of running jobs makes positions. A look of a rank's own adds for how long it has
 stood still, or what of it still moves.
 """
 
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.position import Position, find_position
-from gpudiag.checks.job.threads import with_training_threads
+from gpudiag.checks.job.position import Position
 from gpudiag.model.job import Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.script import OwnLook
@@ -61,8 +60,7 @@ def waits(one: Position) -> bool:
 
 
 def _by_rank(job: Job) -> dict[int, Position]:
-    positions = (find_position(rank, job) for rank in with_training_threads(job).ranks)
-    return {one.rank: one for one in positions if one.rank is not None}
+    return {one.rank: one for one in at.find_positions(job) if one.rank is not None}
 
 
 def _job_of(reports: Mapping[int, OwnLook], hosts: Mapping[int, str]) -> Job:

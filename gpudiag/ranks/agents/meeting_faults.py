@@ -59,7 +59,7 @@ class MeetingFaults:
     def __init__(
         self, surveys: HostSurveys, point: Address | None, backend: str, store: StoreWatch | None = None
     ) -> None:
-        """`backend` is gloo or nccl, or empty where the job does not say; `store` is rank 0's agent's look at the store.
+        """`backend` is gloo or nccl, or empty where it is unknown; `store` is rank 0's agent's look at the store.
 
         `point` is where ranks meet.
         """
@@ -137,7 +137,7 @@ class MeetingFaults:
         if self._point is None or not ranks or not all(rank in notes for rank in ranks):
             return ()
         words = [notes[rank].split() for rank in ranks]
-        answers = sorted({answer for _, said in words for answer in said.split(",")})
+        answers = sorted({answer for _, given in words for answer in given.split(",")})
         hosts = tuple(dict.fromkeys(host for host, _ in words))
         found = OnlyOpenPort(socket.gethostname(), *self._point, self.agent_port, tuple(answers), hosts)
         return (found.incident(now),)
@@ -162,8 +162,8 @@ def _may_be_explained(incident: Incident) -> bool:
     if incident.stage not in (RENDEZVOUS, INIT):
         return False
     if incident.kind is IncidentKind.RAISED:
-        said = str(incident.facts.get("message", ""))
-        return any(word in said for word in _OF_THE_NETWORK)
+        message = str(incident.facts.get("message", ""))
+        return any(word in message for word in _OF_THE_NETWORK)
     return may_be_the_network(incident)
 
 

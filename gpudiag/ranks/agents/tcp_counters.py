@@ -34,7 +34,7 @@ class PeerSegments:
     """Data segments that ranks of this agent sent to one address, and how many of them again because they were lost.
 
     A sender whose host is short of processors sends again what had arrived (tail loss probes, RFC 8985): as many as all
-    of 941 on a sound network. The receiver says so (duplicate SACK, RFC 2883), and these do not count.
+    of 941 on a sound network. The receiver reports them (duplicate SACK, RFC 2883), and these do not count.
     """
 
     address: str

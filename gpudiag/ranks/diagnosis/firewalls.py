@@ -17,9 +17,9 @@ from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Try, connect
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _SOURCE = "connections between the agents' hosts"
-# What tells which ports a firewall lets through: privileged and registered ones, those of agents, and ephemeral ones.
+# What shows which ports a firewall lets through: privileged and registered ones, those of agents, and ephemeral ones.
 SAMPLE_PORTS = (22, 1024, 5000, 10000, 15000, 20000, 25000, 29500, 32768, 40000, 50000, 60999, 65535)
-_MOST_TOLD = 6
+_MOST_SHOWN = 6
 _FREE_PORTS = 1024  # no user but root listens below
 
 _Way = tuple[int, int]  # who tried, whose ports
@@ -30,7 +30,7 @@ class OnlyOpenPort:
     """That other hosts reach the port where ranks meet, and none of those where rank 0's agent listens."""
 
     host: str  # rank 0's
-    address: str  # as those hosts were told it
+    address: str  # as those hosts got it
     port: int
     agent_port: int  # one that they tried
     answers: tuple[str, ...]  # what these brought
@@ -233,14 +233,14 @@ def _facts(
 ) -> tuple[Evidence, ...]:
     """What came back, which ports are closed and which open, and where and how to see it."""
     tries = [survey.tries(purpose)[way][0] for way in ways]
-    told = "; ".join(
+    tried = "; ".join(
         f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]} ({_address(one)}:{one.target.port}): {_words(one)}"
-        for way, one in list(zip(ways, tries, strict=True))[:_MOST_TOLD]
+        for way, one in list(zip(ways, tries, strict=True))[:_MOST_SHOWN]
     )
     source, target = ways[0]
     facts = [
         Evidence("answers", ", ".join(sorted({one.answer.value for one in tries})), source=_SOURCE),
-        Evidence("tried", told, source=_SOURCE),
+        Evidence("tried", tried, source=_SOURCE),
         Evidence("try_on", survey.hosts[source], source=_SOURCE),
         Evidence("try_address", _address(tries[0]), source=_SOURCE),
         Evidence("try_port", tries[0].target.port, source=_SOURCE),
@@ -300,11 +300,11 @@ def _ranges(ports: Sequence[int], others: Sequence[int]) -> str:
 
 
 def _address(one: Try) -> str:
-    return one.said.partition(": ")[0] or one.target.address
+    return one.words.partition(": ")[0] or one.target.address
 
 
 def _words(one: Try) -> str:
-    more = one.said.partition(": ")[2]
+    more = one.words.partition(": ")[2]
     return f"{one.answer.value} ({more})" if more and one.answer is not Answer.REFUSED else one.answer.value
 
 

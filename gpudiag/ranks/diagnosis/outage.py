@@ -40,7 +40,7 @@ class _Outage:
 
     @property
     def ends(self) -> _Ends:
-        """What tells it from another outage."""
+        """What distinguishes it from another outage."""
         return tuple((one.host, str(one.facts.get("one_side", ""))) for one in self.cuts)
 
 
@@ -76,14 +76,14 @@ class Outages:
         return host in _hosts_of(self.healed())
 
     def observe(self, views: Sequence[RankView], now: float) -> None:
-        """Keep since when a host is not heard, or its ranks stand still: a look may end after that is over."""
+        """Keep since when a host is silent, or its ranks stand still: a look may end after that is over."""
         hosts: dict[str, list[RankView]] = {}
         for view in views:
             hosts.setdefault(view.host, []).append(view)
         for host, there in hosts.items():
-            unheard = max(view.unheard_seconds for view in there)
-            if unheard:
-                self._silent[host] = (now - unheard, now)
+            silent = max(view.silent_seconds for view in there)
+            if silent:
+                self._silent[host] = (now - silent, now)
             still = min(view.still_seconds for view in there)
             if still >= _OUTAGE_SECONDS:
                 self._still[host] = (now - still, now)
@@ -154,7 +154,7 @@ class Outages:
         """Note that what was cut is not any more."""
         if self._open is None or self._open.healed_at is not None:
             return
-        # It was heard again before the next look began.
+        # It sent again before the next look began.
         last = max(
             (self._silent.get(host, (0.0, 0.0))[1] for host in _hosts_of(self._open.cuts)), default=0.0
         )
@@ -184,14 +184,14 @@ def _are_starting(views: Sequence[RankView]) -> bool:
 
 
 def _stand_still(views: Sequence[RankView], now: float) -> Incident:
-    view = max(views, key=lambda one: one.unheard_seconds)
+    view = max(views, key=lambda one: one.silent_seconds)
     return Incident(IncidentKind.STALLED, view.rank, view.host, view.stage, now, ())
 
 
 def _stand_all_still(views: Sequence[RankView]) -> bool:
-    """Whether no rank has moved for a while; of one whose agent is not heard that is not known."""
+    """Whether no rank has moved for a while; of one whose agent is silent that is not known."""
     return all(
-        view.still_seconds >= _STILL_SECONDS for view in views if view.running and not view.unheard_seconds
+        view.still_seconds >= _STILL_SECONDS for view in views if view.running and not view.silent_seconds
     )
 
 

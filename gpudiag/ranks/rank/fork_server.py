@@ -1,9 +1,9 @@
 """The process that imports torch once for a whole command, and forks what is to run on it: templates of ranks, questions.
 
 It never touches CUDA. The command's process holds the other end of a socket of whole messages (JSON, with file
-descriptors beside it): it asks for a fork, is told its pid and its end, and has it reaped. When that socket closes, or its
+descriptors beside it): it asks for a fork, gets its pid and its end, and has it reaped. When that socket closes, or its
 owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be imported, or has started
-CUDA by that, each fork becomes a fresh interpreter instead, which says in its own words what is wrong.
+CUDA by that, each fork becomes a fresh interpreter instead, which reports in its own words what is wrong.
 """
 
 import contextlib
@@ -142,7 +142,7 @@ class _ForkServer:
             die_with_parent(self._pid)
             os.environ.update(message["variables"])
             become(message, descriptors)
-        except BaseException:  # noqa: BLE001 - whatever ends it is told where its output goes
+        except BaseException:  # noqa: BLE001 - whatever ends it is printed where its output goes
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

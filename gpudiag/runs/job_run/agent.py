@@ -46,7 +46,6 @@ from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.ranks_of_run import (
     ENDED,
     read_glance,
-    read_glance_stance,
     read_ranks,
     start_glance,
     start_ranks,
@@ -115,19 +114,19 @@ class WatchPlan:
 
 
 class Agent:
-    """Watches one job until it is told that the command has ended."""
+    """Watches one job until it learns that the command has ended."""
 
     def __init__(
         self,
         plan: WatchPlan,
         command_pid: int,
         descriptors: tuple[int, int],
-        tell_stall: Callable[["Agent", Stall], None],
-        say: Callable[[str], None],
+        report_stall: Callable[["Agent", Stall], None],
+        announce: Callable[[str], None],
     ) -> None:
         """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
 
-        `say` prints a sentence while the job runs.
+        `announce` prints a sentence while the job runs.
         """
         self.members = Members(plan.scratch)
         self.stalls = Stalls(plan.rule)
@@ -142,8 +141,8 @@ class Agent:
         self._plan = plan
         self._command_pid = command_pid
         self._commands, self._replies = descriptors
-        self._tell_stall = tell_stall
-        self._say = say
+        self._report_stall = report_stall
+        self._announce = announce
         self._ending = Ending(plan.command)
         self._began = self._ticked = time.monotonic()
         self._received = b""
@@ -256,7 +255,7 @@ class Agent:
             self._take_last_look()
 
     def _take_last_look(self) -> None:
-        """Look before a signal ends the job, if it stands still; then say that the signal may be passed on."""
+        """Look before a signal ends the job, if it stands still; then reply that the signal may be passed on."""
         longest = max(self.still_seconds().values(), default=0.0)
         steps = 0.0 if isinstance(self.step, Missing) else _STILL_STEPS * self.step.seconds
         if longest < max(_STILL_SECONDS, steps) or self.stalls.stands:
@@ -298,7 +297,7 @@ class Agent:
         self._watch_stalls()
         self._kill(now)
         if (sentence := self._ending.describe(self.members.living, now)) is not None:
-            self._say(sentence)
+            self._announce(sentence)
 
     def _find(self, now: float) -> None:
         """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
@@ -402,8 +401,7 @@ class Agent:
             if read is not None and not isinstance(read, Missing):
                 member.has_gpu = member.has_gpu or read[1]
                 member.glances.append(judge_glance(at_seconds, *read))
-                stance, polls = read_glance_stance(child)
-                member.standing.note(at_seconds, stance, polls=polls)
+                member.standing.note(at_seconds, read[2])
 
         return keep
 
@@ -430,7 +428,7 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now, or once a stall was told."""
+        """Find the step time; one that was found stays where none is found now, or once a stall was reported."""
         if self.stalls.stands or self.stalls.ended:
             return
         if any(one.standing.since_seconds is not None for one in self.members.living):
@@ -530,7 +528,7 @@ class Agent:
             longest = max(self.still_seconds().values(), default=0.0)
             stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:
-                self._tell_stall(self, stall)
+                self._report_stall(self, stall)
                 if self._plan.kill_on_stall and self.killed is None:
                     self.killed = datetime.now(UTC)
                     _send(self._command_pid, signal.SIGTERM)

@@ -82,7 +82,7 @@ def build_environment(
     }
     if scratch is not None:
         others[ERRORS] = f"{scratch}error-"
-        # Where the caller says where dumps go, none is asked for: it would stay there.
+        # Where the caller sets the place of dumps, none is asked for: it would stay there.
         if not starts_elsewhere(argv) and any(name in added for name in _DUMP_FILE):
             others[PIPE_FILE] = f"{scratch}rank-"
     if nan_check:

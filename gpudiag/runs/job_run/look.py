@@ -36,10 +36,11 @@ def start_look(
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time tells: ranks that all stand still, work (six times, at least `work_seconds`). A rank that others wait
-    for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not given; the agent has seen already that the
-    others have waited for longer. `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
-    not moved since has stood still for so long, also where it spins and nothing else tells.
+    The limit is for what only time shows: ranks that all stand still, work (six times, at least `work_seconds`). A rank
+    that others wait for must not move for `still_seconds` of the look, as long as in `gpudiag hang` where it is not
+    given; the agent has seen already that the others have waited for longer. `earlier` is the job in an earlier look at
+    the same standstill, and how many seconds ago that was: who has not moved since has stood still for so long, also
+    where it spins and nothing else shows it.
     """
     before = None if earlier is None else (encode(earlier[0]), earlier[1])
     return start_guarded(

@@ -264,7 +264,7 @@ class Members:
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:
-        """The rank of a process; its pid where nothing tells the rank."""
+        """The rank of a process; its pid where the rank is unknown."""
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 

@@ -159,13 +159,13 @@ class Supervision:
         job_pid: int,
         witness: Witness,
         before_passing: Callable[[int], None],
-        told: Callable[[PassedSignal], None],
+        on_signal: Callable[[PassedSignal], None],
     ) -> None:
         """`before_passing` runs before a signal that may end the job is passed on to it."""
         self._job = job_pid
         self._witness = witness
         self._before_passing = before_passing
-        self._told = told
+        self._on_signal = on_signal
         self.ended: dict[int, int] = {}  # wait status of each child of ours that has ended
 
     def wait(self) -> int:
@@ -177,10 +177,10 @@ class Supervision:
         return self.ended[self._job]
 
     def _note_last_signals(self) -> None:
-        """Tell of signals that the whole group got, and that were not taken before the job ended of them."""
+        """Report signals that the whole group got, and that were not taken before the job ended of them."""
         while (info := signal.sigtimedwait(_WAITED, 0)) is not None:
             if info.si_signo in PASSED_ON and self._witness.saw(info.si_signo):
-                self._told(PassedSignal(info.si_signo, time.time(), to_group=True))
+                self._on_signal(PassedSignal(info.si_signo, time.time(), to_group=True))
 
     def wait_for(self, pid: int, seconds: float) -> bool:
         """Whether that other child of ours ends within `seconds`; a second Ctrl-C ends the wait."""
@@ -201,7 +201,7 @@ class Supervision:
             _send(self._job, number)
             return
         to_group = self._witness.saw(number)
-        self._told(PassedSignal(number, time.time(), to_group))
+        self._on_signal(PassedSignal(number, time.time(), to_group))
         if not to_group:
             if number != signal.SIGWINCH:
                 self._before_passing(number)

@@ -95,7 +95,11 @@ def _status(process: HostProcess) -> str:
 def _stat(process: HostProcess, host: HostFacts) -> str:
     """proc_pid_stat(5): 16 fields lie between the process group and the start, field 22; field 24 is the memory in pages."""
     start = _start_ticks(process, host)
-    return f"{process.pid} ({_name(process)}) {process.state} {process.parent_pid} {process.pid} " + "0 " * 16 + f"{start} 0 {process.resident_bytes // _PAGE_BYTES}\n"
+    return (
+        f"{process.pid} ({_name(process)}) {process.state} {process.parent_pid} {process.pid} "
+        + "0 " * 16
+        + f"{start} 0 {process.resident_bytes // _PAGE_BYTES}\n"
+    )
 
 
 def _start_ticks(process: HostProcess, host: HostFacts) -> int:

@@ -228,10 +228,17 @@ def encode_shares(answers: GpuAnswers, processes: Any, utilization: Any) -> None
     if not (computing and utilization):
         return  # no process has worked: not found
     packed = [
-        pack_struct("c_nvmlProcessUtilizationSample_t", pid=process["pid"], timeStamp=1, smUtil=utilization // len(computing))
+        pack_struct(
+            "c_nvmlProcessUtilizationSample_t",
+            pid=process["pid"],
+            timeStamp=1,
+            smUtil=utilization // len(computing),
+        )
         for process in computing
     ]
-    answers.reply("nvmlDeviceGetProcessUtilization", packed, lambda records: u32(len(records)) + b"".join(records))
+    answers.reply(
+        "nvmlDeviceGetProcessUtilization", packed, lambda records: u32(len(records)) + b"".join(records)
+    )
 
 
 def _pack_list(processes: Sequence[Mapping[str, Any]], *, with_instances: bool) -> bytes:

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
@@ -26,7 +27,7 @@ _MOST_LINES = 5000
 class Question(ModalScreen[int | None]):
     """Asks which of several things to do; the answer is its place, None where it was called off."""
 
-    BINDINGS = [Binding("escape,q,n", "dismiss_with_nothing", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,n", "dismiss_with_nothing", show=False)]
 
     def __init__(self, question: str, answers: Sequence[str]) -> None:
         """Each answer has its number as its key."""
@@ -35,7 +36,11 @@ class Question(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """The question, the answers, and how to call it off."""
-        lines = [self.question, "", *(f" {number}  {text}" for number, text in enumerate(self.answers, start=1))]
+        lines = [
+            self.question,
+            "",
+            *(f" {number}  {text}" for number, text in enumerate(self.answers, start=1)),
+        ]
         with Vertical(classes="dialog"):
             yield Static("\n".join([*lines, "", " Esc  do nothing"]), markup=False)
 
@@ -53,7 +58,7 @@ class Question(ModalScreen[int | None]):
 class FilterLine(ModalScreen[str | None]):
     """Asks for the words of the filter; None where it was called off."""
 
-    BINDINGS = [Binding("escape", "dismiss_with_nothing", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss_with_nothing", show=False)]
 
     def __init__(self, text: str) -> None:
         """Begin with the words that are there."""
@@ -63,7 +68,10 @@ class FilterLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """One line to write in."""
         with Vertical(classes="dialog"):
-            yield Static("Show processes with all of these words (pid, user, job, pod, container, command):", markup=False)
+            yield Static(
+                "Show processes with all of these words (pid, user, job, pod, container, command):",
+                markup=False,
+            )
             yield Input(self._text, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -78,7 +86,7 @@ class FilterLine(ModalScreen[str | None]):
 class Page(ModalScreen[None]):
     """A text that scrolls, until Esc."""
 
-    BINDINGS = [Binding("escape,q,enter", "dismiss", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", show=False)]
 
     def __init__(self, title: str, lines: Sequence[str] = ()) -> None:
         """Show the lines under the title."""
@@ -125,7 +133,10 @@ class CommandOutput(Page):
     def on_mount(self) -> None:
         """Start it: tied to this process's life, and without a terminal."""
         super().on_mount()
-        environment = with_import_path(os.environ) | {"NO_COLOR": "1", "COLUMNS": str(max(40, self.size.width))}
+        environment = with_import_path(os.environ) | {
+            "NO_COLOR": "1",
+            "COLUMNS": str(max(40, self.size.width)),
+        }
         environment.pop("FORCE_COLOR", None)
         argv = [sys.executable, "-m", "gpudiag.service.supervised", str(os.getpid()), *self._arguments]
         try:
@@ -142,7 +153,10 @@ class CommandOutput(Page):
         self._texts += [line.decode(errors="replace").rstrip("\r") for line in lines]
         if not data and self._program is not None:
             status = self._program.wait(1.0)
-            self._texts += ["", f"(it has ended with exit status {status})" if status is not None else "(it has ended)"]
+            self._texts += [
+                "",
+                f"(it has ended with exit status {status})" if status is not None else "(it has ended)",
+            ]
         self.call_after_refresh(self.show_text)
 
     def on_unmount(self) -> None:

@@ -1,9 +1,11 @@
 """A part of the screen: lines as they are, a heading that stays, a cursor that stays on its row. Only lines that changed are drawn."""
 
+from typing import ClassVar
+
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -71,7 +73,7 @@ class Lines(Widget):
 class Pane(Widget, can_focus=True):
     """A table with a cursor, which the keys move while it has the focus, and the mouse always."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),
         Binding("down", "move(1)", show=False),
         Binding("pageup", "page(-1)", show=False),

@@ -15,7 +15,7 @@ STUCK = own_look("prepare.py:4 in wait")
 class Bench:
     def __init__(self, world_size: int = 3) -> None:
         self.now, self.said = 1000.0, []
-        self.watch = ScriptWatch(world_size, 60.0, clock=lambda: self.now, say=self.said.append)
+        self.watch = ScriptWatch(world_size, 60.0, clock=lambda: self.now, announce=self.said.append)
 
     def tell(self, rank: int, kind: str, place: OwnLook | None = None, **data) -> None:
         fields = encode(place) if place else {}

@@ -17,7 +17,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(root: Path, busy: int = 100, idle: int = 100, received: int = 0, sent: int = 0, read: int = 0) -> None:
+def write(
+    root: Path, busy: int = 100, idle: int = 100, received: int = 0, sent: int = 0, read: int = 0
+) -> None:
     (root / "proc/stat").write_text(f"cpu  {busy} 0 0 {idle} 50 0 0 0 0 0\ncpu0 1\nintr 1\n")
     (root / "proc/meminfo").write_text(MEMORY)
     (root / "proc/loadavg").write_text("1.50 1 1 1/2 3\n")
@@ -32,7 +34,11 @@ def test_rates_are_means_between_two_looks(root: Path):
     assert first.disk_read_bytes_per_second == Missing(
         MissingReason.NOT_ASKED, "a mean between two looks, of which this was the first"
     )
-    assert (first.memory_total_bytes, first.memory_available_bytes, first.swap_used_bytes) == (1 << 20, 1 << 18, 48 << 10)
+    assert (first.memory_total_bytes, first.memory_available_bytes, first.swap_used_bytes) == (
+        1 << 20,
+        1 << 18,
+        48 << 10,
+    )
     assert first.load_average == 1.5
     write(root, busy=160, idle=140, received=4000, sent=2000, read=8)
     second = reader.read(12.0)
@@ -53,7 +59,9 @@ def test_what_the_kernel_does_not_show_costs_only_itself(root: Path):
     assert isinstance(activity.disk_read_bytes_per_second, Missing)
     assert isinstance(activity.memory_available_bytes, Missing)
     assert activity.memory_total_bytes == 1 << 20
-    assert isinstance(activity.processors_busy_percent, Missing)  # no tick was counted since: no share of nothing
+    assert isinstance(
+        activity.processors_busy_percent, Missing
+    )  # no tick was counted since: no share of nothing
     assert activity.network_received_bytes_per_second == 0
 
 

@@ -167,7 +167,7 @@ class Driver:
         self.answer = answer
         self.asked = 0
 
-    def nvmlDeviceGetProcessUtilization(self, _handle: object, _since: int) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(self, _handle: object, _since: int) -> list[Any]:
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -194,7 +194,11 @@ def shares(driver: Driver, tmp_path: Path, *, times: int = 1) -> tuple[dict[str,
 def test_a_process_has_its_share_of_the_sms_or_the_reason_for_none(tmp_path: Path):
     sample_of = lambda pid, share, at: SimpleNamespace(pid=pid, smUtil=share, timeStamp=at)  # noqa: E731
     newest = 10_000_000
-    samples = [sample_of(7, 61, newest), sample_of(8, 4_000_000_000, newest), sample_of(7, 99, newest - 5_000_000)]
+    samples = [
+        sample_of(7, 61, newest),
+        sample_of(8, 4_000_000_000, newest),
+        sample_of(7, 99, newest - 5_000_000),
+    ]
     described, ask = shares(Driver(samples), tmp_path)
     assert described["sm_utilization_percent"] == 61  # neither an old sample nor an impossible one
     assert ask.noted.failed == {}
