@@ -107,9 +107,7 @@ class FabricLocaliser(Localiser):
             yield ExchangePhase.LOAD, pairs
         yield from self._confirm()
         blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
-        again = {
-            pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)
-        }
+        again = {pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)}
         for pairs in rings:
             if again & set(pairs):
                 yield ExchangePhase.LOAD, pairs

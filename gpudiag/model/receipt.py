@@ -1,6 +1,5 @@
 """A receipt: what a preflight looked at, measured, expected and skipped, on which parts, with a digest of it all."""
 
-
 from datetime import datetime
 from typing import ClassVar
 

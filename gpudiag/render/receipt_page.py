@@ -17,7 +17,13 @@ from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
 from gpudiag.reference.reading_names import explain_missing
 from gpudiag.render.receipt_style import CSS
-from gpudiag.render.report_words import coverage, describe_machine, describe_owners, describe_reason, faults_worst_first
+from gpudiag.render.report_words import (
+    coverage,
+    describe_machine,
+    describe_owners,
+    describe_reason,
+    faults_worst_first,
+)
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
 from gpudiag.render.told_once import Told, tell_once
@@ -80,7 +86,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "
     """A table of cells that are HTML already; one that starts with `<td` brings its own element."""
     head = "".join(f"<th>{heading}</th>" for heading in headings)
     body = "".join(
-        f"<tr>{''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows
+        f"<tr>{''.join(cell if cell.startswith('<td') else f'<td>{cell}</td>' for cell in row)}</tr>"
+        for row in rows
     )
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -107,7 +114,11 @@ def _head(receipt: Receipt) -> Iterator[str]:
         ("checks", covered.sentence()),
         ("command", receipt.command),
     )
-    yield "<dl>" + "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in facts) + "</dl></header>"
+    yield (
+        "<dl>"
+        + "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in facts)
+        + "</dl></header>"
+    )
 
 
 def _findings(report: Report) -> Iterator[str]:
@@ -156,7 +167,9 @@ def _speeds(receipt: Receipt) -> Iterator[str]:
         " ▼▼ far below. Without a limit a speed is recorded and not judged."
     )
     lines = [*_speeds_of_parts(of_parts), *_matrix(links), *_speeds_of_all(others)]
-    yield from _section("Measured and expected", *(lines or ["<p>No speed was measured.</p>"]), note=note if lines else "")
+    yield from _section(
+        "Measured and expected", *(lines or ["<p>No speed was measured.</p>"]), note=note if lines else ""
+    )
 
 
 def _speeds_of_parts(speeds: Sequence[MeasuredSpeed]) -> Iterator[str]:
@@ -256,12 +269,21 @@ def _of_active(report: Report) -> Iterator[tuple[str, str, str]]:
     if active.bandwidth:
         moved = sum(copy.size_bytes for copy in active.bandwidth)
         wrong = sum(copy.wrong_bytes for copy in active.bandwidth)
-        yield "copies, every byte compared", f"{len(active.bandwidth)} copies, {format_size(moved)}", f"{wrong} bytes"
+        yield (
+            "copies, every byte compared",
+            f"{len(active.bandwidth)} copies, {format_size(moved)}",
+            f"{wrong} bytes",
+        )
     for dtype in dict.fromkeys(one.dtype for one in active.determinism):
         of_dtype = [one for one in active.determinism if one.dtype == dtype]
         repeats = sum(one.repeats for one in of_dtype)
         chains = ", ".join(dict.fromkeys(one.chain for one in of_dtype))
-        results = {(one.chain, one.device_name): {o.digest for o in of_dtype if (o.chain, o.device_name) == (one.chain, one.device_name)} for one in of_dtype}
+        results = {
+            (one.chain, one.device_name): {
+                o.digest for o in of_dtype if (o.chain, o.device_name) == (one.chain, one.device_name)
+            }
+            for one in of_dtype
+        }
         differing = sum(len(digests) - 1 for digests in results.values())
         deviating = sum(one.deviating for one in of_dtype)
         wrong_words = f"{deviating} repeats, {differing} devices"
@@ -287,17 +309,31 @@ def _of_collectives(report: Report) -> Iterator[tuple[str, str, str]]:
         found = pairs.localisation
         usual = found.usual_bytes_per_second
         speed = "" if isinstance(usual, Missing) else f", usually {format_rate(usual)}"
-        yield "pairs of GPUs by their network cards", f"{found.links} pairs{speed}", f"{len(found.suspects)} stand out"
+        yield (
+            "pairs of GPUs by their network cards",
+            f"{found.links} pairs{speed}",
+            f"{len(found.suspects)} stand out",
+        )
 
 
 def _of_disks(report: Report) -> Iterator[tuple[str, str, str]]:
     for disk in () if isinstance(report.measures.disks, Missing) else report.measures.disks:
-        if isinstance(disk.write_bytes_per_second, Missing) or isinstance(disk.read_bytes_per_second, Missing):
-            yield f"file in {_text(disk.path)}", f"not tested: {_text(disk.failure or 'no reason given')}", "-"
+        if isinstance(disk.write_bytes_per_second, Missing) or isinstance(
+            disk.read_bytes_per_second, Missing
+        ):
+            yield (
+                f"file in {_text(disk.path)}",
+                f"not tested: {_text(disk.failure or 'no reason given')}",
+                "-",
+            )
             continue
         cached = "" if disk.direct else " (perhaps from memory)"
         speeds = f"written at {format_rate(disk.write_bytes_per_second)}, read at {format_rate(disk.read_bytes_per_second)}{cached}"
-        yield f"file in {_text(disk.path)}", f"{format_size(disk.size_bytes)}, {speeds}", f"{disk.wrong_bytes} bytes"
+        yield (
+            f"file in {_text(disk.path)}",
+            f"{format_size(disk.size_bytes)}, {speeds}",
+            f"{disk.wrong_bytes} bytes",
+        )
 
 
 def _rank_place(report: Report, rank: int) -> str:
@@ -330,7 +366,11 @@ def _load_row(report: Report, active: ActiveMeasurement, result: SustainedResult
 
     first, last = first_and_last(result)
     change = f"{last / first - 1:+.1%}" if first else "-"
-    celsius = [float(at.temperature_celsius) for at in active.telemetry if at.device_uuid == result.device_uuid and not isinstance(at.temperature_celsius, Missing)]
+    celsius = [
+        float(at.temperature_celsius)
+        for at in active.telemetry
+        if at.device_uuid == result.device_uuid and not isinstance(at.temperature_celsius, Missing)
+    ]
     heat = end_slope(active, result)
     return (
         _text(_rank_place(report, result.rank)),
@@ -352,7 +392,9 @@ def _temperatures(report: Report, active: ActiveMeasurement) -> str:
     lines: dict[str, list[tuple[float, float]]] = {}
     for point in active.telemetry:
         if not isinstance(point.temperature_celsius, Missing):
-            lines.setdefault(point.device_uuid, []).append((point.at_seconds, float(point.temperature_celsius)))
+            lines.setdefault(point.device_uuid, []).append(
+                (point.at_seconds, float(point.temperature_celsius))
+            )
     times = [at for points in lines.values() for at, _ in points]
     degrees = [celsius for points in lines.values() for _, celsius in points]
     least, most, end = min(degrees) - 2, max(degrees) + 2, max(max(times), 1.0)
@@ -386,8 +428,14 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
 
 def _skipped(report: Report) -> Iterator[str]:
     covered = coverage(report)
-    rows = [(_word(Outcome.ERROR), _text(", ".join(names)), _text(reason)) for reason, names in covered.errors.items()]
-    rows += [(_word(Outcome.SKIP), _text(", ".join(names)), _text(reason)) for reason, names in covered.skipped.items()]
+    rows = [
+        (_word(Outcome.ERROR), _text(", ".join(names)), _text(reason))
+        for reason, names in covered.errors.items()
+    ]
+    rows += [
+        (_word(Outcome.SKIP), _text(", ".join(names)), _text(reason))
+        for reason, names in covered.skipped.items()
+    ]
     table = _table(("", "checks", "why"), rows)
     yield from _section("Skipped, and why", table if rows else "<p>Nothing.</p>")
 
@@ -406,7 +454,9 @@ def _looked_at(receipt: Receipt) -> Iterator[str]:
         if receipt.not_run
         else ""
     )
-    yield from _section("Looked at", _table(("", "check", "what must hold", "limit"), rows, "checks"), note=left_out)
+    yield from _section(
+        "Looked at", _table(("", "check", "what must hold", "limit"), rows, "checks"), note=left_out
+    )
 
 
 def _limits(limits: Sequence[str], result: CheckResult) -> str:

@@ -71,9 +71,7 @@ def read_sealed(data: bytes) -> Sealed:
         if found:
             zeroed = data[: found.start(2)] + _ZEROS + data[found.end(2) :]
             document = data if kind == JSON else _document_of(data)
-            return Sealed(
-                kind, found[1].decode(), found[2].decode(), sha256(zeroed).hexdigest(), document
-            )
+            return Sealed(kind, found[1].decode(), found[2].decode(), sha256(zeroed).hexdigest(), document)
     raise UsageError("it is no receipt, or its first line was changed")
 
 

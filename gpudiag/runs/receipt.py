@@ -142,7 +142,9 @@ def require_receipt(path: Path, key: Path | None) -> None:
         UsageError: a file cannot be written, ssh-keygen is not installed, or the key does not sign.
     """
     if not path.name or path.name == "-":
-        raise UsageError(f"--receipt {path}: a receipt is two files", hint="name a file: --receipt receipt.json")
+        raise UsageError(
+            f"--receipt {path}: a receipt is two files", hint="name a file: --receipt receipt.json"
+        )
     files = receipt_paths(path)
     for file in (*files, *(_signature_of(file) for file in files if key is not None)):
         require_writable(file)
@@ -165,7 +167,11 @@ def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tupl
     document = render_sealed(receipt)
     sealed = read_sealed(document.encode())
     texts = dict(
-        zip(receipt_paths(path), (document, render_receipt_page(receipt, document, sealed.stated)), strict=True)
+        zip(
+            receipt_paths(path),
+            (document, render_receipt_page(receipt, document, sealed.stated)),
+            strict=True,
+        )
     )
     if key is not None:
         texts |= {_signature_of(file): sign(text.encode(), key) for file, text in texts.items()}
@@ -193,13 +199,17 @@ def sign(data: bytes, key: Path) -> str:
     status, out, said = _run(words, data, _SIGN_SECONDS)
     if status != 0 or not out.startswith("-----BEGIN SSH SIGNATURE-----"):
         hint = "a key with a passphrase signs by ssh-agent: `ssh-add` it, and name its .pub file"
-        raise GpudiagError(f"ssh-keygen does not sign with {key}: {said or f'exit status {status}'}", hint=hint)
+        raise GpudiagError(
+            f"ssh-keygen does not sign with {key}: {said or f'exit status {status}'}", hint=hint
+        )
     return out
 
 
 def _require_key(key: Path) -> None:
     if shutil.which(_PROGRAM) is None:
-        raise UsageError("ssh-keygen is not installed, and it makes the signature", hint="install openssh-client")
+        raise UsageError(
+            "ssh-keygen is not installed, and it makes the signature", hint="install openssh-client"
+        )
     try:
         key.open("rb").close()
     except OSError as error:
@@ -233,7 +243,9 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
     """
     sealed = read_sealed(read_bytes(path))
     if sealed.schema != Receipt.SCHEMA:
-        raise UsageError(f"this gpudiag does not know the schema {sealed.schema!r}", hint="use a newer gpudiag")
+        raise UsageError(
+            f"this gpudiag does not know the schema {sealed.schema!r}", hint="use a newer gpudiag"
+        )
     receipt = loads(sealed.document.decode(errors="replace"))
     if not isinstance(receipt, Receipt):
         raise UsageError("the document in it is no receipt")
@@ -313,14 +325,20 @@ def _verify(path: Path, data: bytes, signers: Path | None) -> Reading[Signature]
         return Missing(MissingReason.SOURCE_ABSENT, f"there is no {file.name} beside it")
     if shutil.which(_PROGRAM) is None:
         return Missing(MissingReason.ERROR, "ssh-keygen is not installed")
-    status, out, said = _run(("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file)), data, _VERIFY_SECONDS)
+    status, out, said = _run(
+        ("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file)), data, _VERIFY_SECONDS
+    )
     key = _KEY.search(out)
     if status != 0 or key is None:
         return Signature(fits=False, words=said or out.strip() or f"ssh-keygen ended with {status}")
     named = Signature(fits=True, words=out.strip(), key=f"{key[1]} {key[2]}")
     if signers is None:
-        return replace(named, signer=Missing(MissingReason.NOT_ASKED, "--signers FILE names the keys that may sign"))
-    status, out, said = _run(("-Y", "find-principals", "-f", str(signers), "-s", str(file)), data, _VERIFY_SECONDS)
+        return replace(
+            named, signer=Missing(MissingReason.NOT_ASKED, "--signers FILE names the keys that may sign")
+        )
+    status, out, said = _run(
+        ("-Y", "find-principals", "-f", str(signers), "-s", str(file)), data, _VERIFY_SECONDS
+    )
     signer = out.strip().splitlines()[0] if status == 0 and out.strip() else ""
     if not signer:
         return replace(named, fits=False, words=f"its key is none of {signers}")
