@@ -1,6 +1,6 @@
 """Writes the pictures that test_compose.py compares with: `python -m tests.unit.watch.write_pictures`. Look at them."""
 
-from gpudiag.watch.glyphs import ASCII, BLOCKS
+from gpudiag.watch.glyphs import ASCII
 from gpudiag.watch.view import render_view
 from tests.unit.watch.test_compose import PICTURES, picture, steady
 
