@@ -73,12 +73,12 @@ def read_host_file(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "not a text"
+        why = error.strerror if isinstance(error, OSError) else "not a text"
         raise UsageError(
-            f"--hosts-file {path} cannot be read: {words}", hint="one machine a line: gpu1, gpu1:9000"
+            f"--hosts-file {path} cannot be read: {why}", hint="one machine a line: gpu1, gpu1:9000"
         ) from error
-    words = (line.partition("#")[0].split() for line in lines)
-    return [word[0] for word in words if word]
+    named = (line.partition("#")[0].split() for line in lines)
+    return [words[0] for words in named if words]
 
 
 def _address(text: str) -> Address:
