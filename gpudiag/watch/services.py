@@ -19,11 +19,12 @@ from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Finding
 from gpudiag.model.service import Findings, Live
 from gpudiag.model.service import Series as SeriesDocument
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.watch.frame import POINTS, SERIES, Frame, History
 from gpudiag.watch.recording import Recorder
 
 _T = TypeVar("_T")
-DEFAULT_PORT = 8765
+DEFAULT_PORT = SERVICE_PORT
 MOST_HOSTS = 200
 _ANSWER_SECONDS = 4.0
 _MOST_BYTES = 16 << 20
