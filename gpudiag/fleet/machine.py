@@ -1,4 +1,4 @@
-"""One machine of a fleet: asked again and again, and what it said last; nothing that it does costs the others anything."""
+"""One machine of a fleet: asked again and again, and its last answer; nothing that it does costs the others anything."""
 
 import asyncio
 import random
@@ -38,7 +38,8 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two questions to a machine that gives no
 OLD_SECONDS = 25.0  # no service reads its GPUs more rarely
 CLOCK_SECONDS = 5.0  # a clock that is kept by NTP is off by milliseconds
 _SERIAL_SECONDS = 600.0  # a GPU has one serial number for its life
-# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody looks at the hub.
+# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody
+# looks at the hub.
 VIEWERS_HEADER = "Gpudiag-Viewers"
 _NOT_FOUND = 404
 _STATES = {

@@ -1,7 +1,8 @@
 """A machine's documents as the hub's nouns: read field by field, since they may be of another version, or a lie.
 
-A field that an older version does not have is named in `lacks`; one of the wrong type makes the document unreadable, for what
-else it says cannot be believed then. Text is cut, and what would steer a reader's terminal is written out.
+A field that an older version does not have is named in `lacks`; one of the wrong type makes the document
+unreadable, for what else it holds cannot be believed then. Text is cut, and what would steer a reader's
+terminal is written out.
 """
 
 import math

@@ -74,12 +74,12 @@ def read_host_file(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "not a text"
+        why = error.strerror if isinstance(error, OSError) else "not a text"
         raise UsageError(
-            f"--hosts-file {path} cannot be read: {words}", hint="one machine a line: gpu1, gpu1:9000"
+            f"--hosts-file {path} cannot be read: {why}", hint="one machine a line: gpu1, gpu1:9000"
         ) from error
-    words = (line.partition("#")[0].split() for line in lines)
-    return [word[0] for word in words if word]
+    named = (line.partition("#")[0].split() for line in lines)
+    return [words[0] for words in named if words]
 
 
 def _address(text: str) -> Address:
@@ -198,7 +198,13 @@ class _Machine:
                 problem = "it does not answer"
             history = self._history.copied()
             return Frame(
-                self.address.name, self._live, self._findings, history, problem, self._received_at, is_here=False
+                self.address.name,
+                self._live,
+                self._findings,
+                history,
+                problem,
+                self._received_at,
+                is_here=False,
             )
 
     def pop_news(self) -> list[tuple[str, object, float]]:
