@@ -259,7 +259,7 @@ def _describe_status(status: int) -> str:
         404: "there is no gpudiag service at this address",
         421: "it does not go by this name: start it with --allow-host",
         429: "too many requests, or wrong tokens, came from here",
-        503: "it has no data yet",
+        503: "it is starting, and has no data yet",
     }
     if 300 <= status < 400:
         return f"it redirects (HTTP {status}), which is not followed"

@@ -165,7 +165,7 @@ class Machine:
                     return answer, live
                 if self.report is not None:  # nothing new: the service is asked for what it shows
                     return await self._read_devices(headers)
-                raise RefusedError(503, "it has no data yet")
+                raise RefusedError(503, "it is starting, and has no data yet")
         try:
             return await self._read_devices(headers)
         except FleetError:

@@ -118,7 +118,7 @@ BAD = {
     "gzip": (AnswerState.UNREADABLE, "its answer is compressed, which was not asked for"),
     "status:401": (AnswerState.REFUSED, "it wants a token, or another one"),
     "status:404": (AnswerState.REFUSED, "there is no gpudiag service at this address"),
-    "status:503": (AnswerState.REFUSED, "it has no data yet"),
+    "status:503": (AnswerState.REFUSED, "it is starting, and has no data yet"),
     "status:500": (AnswerState.REFUSED, "it answered with HTTP 500"),
     "lie:no JSON": (AnswerState.UNREADABLE, "its answer is no JSON"),
     "lie:a list": (AnswerState.UNREADABLE, "its answer is JSON, and no document of gpudiag"),
