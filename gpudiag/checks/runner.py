@@ -31,9 +31,14 @@ from gpudiag.model.reading import Missing
 # --- one fault, one finding
 
 _GRAVEST_FIRST = (
-    Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
+    Severity.ISOLATE,
+    Severity.RESET,
+    Severity.TRIAGE,
+    Severity.CONFIG,
+    Severity.MONITOR,
+    Severity.UNKNOWN,
     Severity.NONE,
-)  # fmt: skip
+)
 # The first words of a check's reason where its finding was joined to another.
 REPORTED_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.

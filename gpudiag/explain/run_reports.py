@@ -77,9 +77,13 @@ class RunReports:
                 findings[0] if findings else {"message": document["headline"], "outcome": document["outcome"]}
             )
             word = RunReport(
-                str(first["outcome"]).upper(), _shown(first["message"]), log, 1,
-                _shown(first.get("remedy", "")), str(first.get("code", "")),
-            )  # fmt: skip
+                str(first["outcome"]).upper(),
+                _shown(first["message"]),
+                log,
+                1,
+                _shown(first.get("remedy", "")),
+                str(first.get("code", "")),
+            )
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         self.reports.append(word)

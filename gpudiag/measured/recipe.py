@@ -182,9 +182,15 @@ def _read_lines(file: _FileRead, lines: LogLines | Iterator[tuple[int, bytes]]) 
     """The lines of a text, given to each reader; a JSON document within is read too."""
     run = Facts()  # of the run at hand
     readers: tuple[Reader, ...] = (
-        NcclTests(file.name, run), NvBandwidth(file.name, run), P2pSample(file.name, run), CopySample(file.name, run),
-        PerfTest(file.name, run), OsuBenchmarks(file.name, run), TorchBenches(file.name, run), DcgmDiag(file.name, run),
-    )  # fmt: skip
+        NcclTests(file.name, run),
+        NvBandwidth(file.name, run),
+        P2pSample(file.name, run),
+        CopySample(file.name, run),
+        PerfTest(file.name, run),
+        OsuBenchmarks(file.name, run),
+        TorchBenches(file.name, run),
+        DcgmDiag(file.name, run),
+    )
     document: list[str] = []
     size = 0
     for number, raw in lines:

@@ -55,9 +55,12 @@ INSTANT_CHECKS = tuple(
 _HOUSEKEEPING_SECONDS = 0.5
 # After these changes the kernel log and the PCI bus are read again.
 _CONCERNS_HOST = (
-    TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
+    TimelineKind.XID,
+    TimelineKind.GPU_LOST,
+    TimelineKind.GPU_SILENT,
+    TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
-)  # fmt: skip
+)
 # After these changes other sources must be queried again before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
 _XID_EVENTS = 1000  # kept for the checks; more of them add nothing

@@ -70,11 +70,14 @@ def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinio
         return SpeedVerdict(Outcome.FAIL, (Evidence(name, str(measured), unit, source="measured"),))
     evidence = tuple(
         Evidence(
-            name, measured, unit, opinion.shares.warn * opinion.expected,
+            name,
+            measured,
+            unit,
+            opinion.shares.warn * opinion.expected,
             f"{opinion.origin}: {opinion.shares.warn:.0%} of {opinion.expected:.4g} {unit} ({opinion.source})",
         )
         for opinion in opinions
-    )  # fmt: skip
+    )
     if not opinions:
         return SpeedVerdict(
             None, (Evidence(name, measured, unit, source="measured; nothing to compare it with"),)

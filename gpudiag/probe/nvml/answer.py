@@ -19,9 +19,13 @@ GONE = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these gives nothing to work with.
 _VITAL_FIELDS = (
-    "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
+    "memory_total_bytes",
+    "utilization_percent",
+    "temperature_celsius",
+    "power_draw_watts",
+    "pstate",
     "sm_clock_mhz",
-)  # fmt: skip
+)
 _NOTES = {"missing", "missing_detail"}
 _NOT_DESCRIBED = {
     "visible": False,
