@@ -79,8 +79,10 @@ def compare_sides(before: Side, now: Side) -> Compared:
     not_compared = [*_only_one(facts)]
     alike = len(known) - len(different)
     if before.report is None or now.report is None:
-        one = "either" if before.report is None and now.report is None else "one of the two"
-        not_compared.append(f"checks and speeds: {one} is a snapshot")
+        both = before.report is None and now.report is None
+        not_compared.append(
+            f"checks and speeds: {'both are snapshots' if both else 'one of the two is a snapshot'}"
+        )
     else:
         found += _finding_differences(before.report, now.report, pairs)
         slower, equal, alone = _speed_differences(before, now, pairs, found)

@@ -139,6 +139,7 @@ class CheckResult:
     seconds: float = 0.0
     missing_reason: MissingReason | None = None
     speeds: tuple[MeasuredSpeed, ...] = field(default=(), compare=False, metadata=UNWRITTEN)  # for a receipt
+    reported_by: tuple[str, ...] = ()  # the codes of the findings that state a fault of its own, too
 
     @property
     def is_gap(self) -> bool:

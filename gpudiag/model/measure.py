@@ -1,5 +1,7 @@
 """What was measured on ranks, with the method; and what happened to a rank or a link. No verdicts."""
 
+from typing import Any
+
 from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.evidence import Evidence, Scalar, Subject
@@ -268,22 +270,32 @@ class InjectedFault:
 
 
 @noun
-class CollectiveMeasurement:
-    """One nccl-test run: its ranks, what they measured, and what happened to them."""
+class RanksOfRun:
+    """The ranks of one run, and what became of them; `host` is that of the process that reports."""
 
-    backend: str
     world_size: int
     launcher: str
     host: str
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    injected: tuple[InjectedFault, ...]
+    seconds: float
+
+    def of_ranks(self) -> dict[str, Any]:
+        """These fields alone, by name: for what was measured on the same ranks."""
+        return {name: getattr(self, name) for name in RanksOfRun.__match_args__}
+
+
+@noun
+class CollectiveMeasurement(RanksOfRun):
+    """One nccl-test run: its ranks, what they measured, and what happened to them."""
+
+    backend: str
     torch_version: Reading[str]
     nccl_version: Reading[str]
     device_kind: str  # cpu or cuda
     results: tuple[CollectiveResult, ...]
-    ranks: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    injected: tuple[InjectedFault, ...]
     sizes_planned: int  # results that a whole run would have
-    seconds: float
     verify_share: Reading[float] = (
         NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
     )

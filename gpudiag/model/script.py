@@ -1,30 +1,13 @@
 """What the ranks of a user's script report: where they stand still or work, the exceptions that ended them, their training."""
 
 from dataclasses import dataclass
-from math import prod
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import ProcessLook
+from gpudiag.model.job_state import FlightRecord, RecordedCall
 
 EXPLANATION = "explanation"
 OWN_STACKS = "Python stacks"  # what read the stacks of a rank's look at itself
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCollective:
-    """A collective that torch recorded as a rank entered it: its name, and the shapes of what it sends."""
-
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-
-    def __str__(self) -> str:
-        """As `all_reduce of [1000]`."""
-        return f"{self.name} of {', '.join(str(list(shape)) for shape in self.shapes) or 'nothing'}"
-
-    @property
-    def elements(self) -> int:
-        """How many elements it sends."""
-        return sum(prod(shape) for shape in self.shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +21,11 @@ class OwnLook:
 
     look: ProcessLook
     work: str | None = None
+    awaited: str = ""  # by its frames and the call that its line executes: ranks, gpu, lock ...
     uses_gpu: bool = False
     batches: int = 0
     steps: int = 0
+    record: FlightRecord | None = None  # None where it works, or torch records nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +35,7 @@ class ScriptError:
     place: str
     stack: tuple[str, ...] = ()
     shared_memory: tuple[int, int] | None = None  # of /dev/shm, total and free bytes
-    collective: RecordedCollective | None = None  # the last one that the rank entered
+    call: RecordedCall | None = None  # the last collective that the rank entered
 
 
 @dataclass(frozen=True, slots=True)

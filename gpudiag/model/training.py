@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpudiag.model.codec import noun
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.measure import Incident, InjectedFault, RankReport
+from gpudiag.model.measure import Incident, InjectedFault, RankReport, RanksOfRun
 from gpudiag.model.option import Plan, option
 from gpudiag.model.plan import (
     BACKENDS,
@@ -301,7 +301,7 @@ class RankSpeed:
 
 
 @noun
-class StrategyMeasurement:
+class StrategyMeasurement(RanksOfRun):
     """One strategy on its ranks: all that they reported, and what happened to them."""
 
     strategy: str
@@ -310,19 +310,12 @@ class StrategyMeasurement:
     optimizer: str
     backend: str
     device_kind: str
-    world_size: int
-    launcher: str
-    host: str
     steps_planned: int
     starts: tuple[RankStart, ...]
     steps: tuple[RankStep, ...]
     epoch_ends: tuple[RankEpochEnd, ...]
     proofs: tuple[RankProof, ...]
     speeds: tuple[RankSpeed, ...]
-    ranks: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    injected: tuple[InjectedFault, ...]
-    seconds: float
     timed_out: bool = False
     late_steps: tuple[RankStep, ...] = ()  # one more on every rank after the timed ones
 

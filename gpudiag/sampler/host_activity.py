@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from gpudiag.linux.proc import read_text
 from gpudiag.model.codec import read_sheet
@@ -140,7 +139,7 @@ def parse_disk_bytes(text: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def _sums(rows: Mapping[str, tuple[int, ...]]) -> Any:
+def _sums(rows: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     if not rows:
         raise Absent(SOURCE_ABSENT, "the kernel lists none")
-    return tuple(sum(column) for column in zip(*rows.values(), strict=True))
+    return sum(one for one, _ in rows.values()), sum(other for _, other in rows.values())

@@ -88,16 +88,21 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         unseen,
         job,
     )
-    return add_library_evidence(
-        verdict,
-        replace(libraries, differences=tuple(one for one in libraries.differences if one not in used)),
-    )
+    return add_library_evidence(verdict, _without(libraries, used))
+
+
+def _without(libraries: LibraryEvidence, used: Sequence[Difference]) -> LibraryEvidence:
+    return replace(libraries, differences=tuple(one for one in libraries.differences if one not in used))
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, the worst first."""
+    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    return _judge(job, positions, alive, limits, LibraryEvidence())[0]
+    libraries = judge_libraries(job)
+    findings, used = _judge(job, positions, alive, limits, libraries)
+    outcome = outcome_of_findings(findings)
+    verdict = JobVerdict(job.name, outcome, "", findings, (), (), (), job)
+    return add_library_evidence(verdict, _without(libraries, used)).findings
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:

@@ -16,8 +16,8 @@ from gpudiag.checks.benchmarks.collective_speeds import (
     fits_ring,
 )
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.measured_speeds import HISTORY_RUNS, Opinion, judge_speed
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.own_ranks import judge_ranks
 from gpudiag.checks.ranks.rising_counters import explain_by
 from gpudiag.checks.registry import Basis, FindingKind

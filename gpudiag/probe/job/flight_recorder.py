@@ -10,7 +10,9 @@ a group.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,25 @@ def parse_dump(data: bytes, *, source: str, rank: int | None = None, host: str =
         host=host,
         left_out=len(entries) - len(calls),
     )
+
+
+def shorten(record: FlightRecord, kept_calls: int) -> FlightRecord:
+    """The record without calls that lie far back; so many are kept of each group, and those that have not ended."""
+    kept: dict[int, RecordedCall] = {}
+    for place, call in _last_of_each_group(record, kept_calls):
+        kept[place] = call
+    kept |= {place: call for place, call in enumerate(record.calls) if call.is_pending}
+    return replace(record, calls=tuple(kept[place] for place in sorted(kept)))
+
+
+def _last_of_each_group(record: FlightRecord, kept_calls: int) -> Iterator[tuple[int, RecordedCall]]:
+    counted: dict[tuple[str, bool], int] = defaultdict(int)
+    for place in range(len(record.calls) - 1, -1, -1):
+        call = record.calls[place]
+        key = (call.group, call.is_point_to_point)
+        counted[key] += 1
+        if counted[key] <= kept_calls:
+            yield place, call
 
 
 def _load(data: bytes, source: str) -> Any:

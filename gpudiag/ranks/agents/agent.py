@@ -156,7 +156,7 @@ class Agent:
             world_size=self._job.world_size,
             launcher=launcher,
             host=self._host,
-            reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
+            ranks=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._all_incidents(),
             returned=tuple(RankResult(rank, data) for rank, data in self._log.results.items()),
             events=tuple(self._log.events),
