@@ -155,7 +155,7 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
-    """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
+    """The rank whose last collective is behind the others', or the only rank without a watchdog message."""
     groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
     for log in job.logs:
         for (rank, group), dog in log.facts.of_ranks.watchdogs.items():
@@ -468,7 +468,7 @@ def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
-    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective; or that left no dump."""
+    """By the dumps of flight recorders, the rank that is behind, in another collective, or left no dump."""
     logs = {log.name: log for log in job.logs if log.facts.record is not None}
     records = [
         replace(log.facts.record, rank=_rank_of_record(log))

@@ -1,4 +1,4 @@
-"""What all logs of a job show, as events: each with its rank, host and time, and whether it can be what failed first."""
+"""The events of all logs of a job, each with rank, host and time, and whether it can have failed first."""
 
 import re
 from collections import Counter

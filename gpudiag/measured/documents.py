@@ -39,7 +39,7 @@ _ALGORITHMS = {"ring": "ring", "tree": "tree", "nvls": "NVLS", "nvlstree": "NVLS
 
 
 def documents_in(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each JSON object of a text that begins a line, with the number of its line; other text between them is passed over."""
+    """Each JSON object that begins a line, with the line's number; other text between them is skipped."""
     decoder, at = json.JSONDecoder(), 0
     while (at := _next_brace(text, at)) >= 0:
         try:

@@ -273,7 +273,7 @@ def _ratio(rows: list[_Row]) -> float | None:
 
 
 def _operation_by_rows(rows: list[_Row]) -> str:
-    """The operation of a table without its program's name: by reduction, root, factor, and whether in place is checked."""
+    """The operation of a table without its program's name: by reduction, root, factor, and the check in place."""
     ratio = _ratio(rows)
     words = rows[0].key if rows else ()
     reduces = len(words) > 1 and words[1] not in ("none",)

@@ -68,7 +68,7 @@ _PAIR = re.compile(r"(\w+)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """What labels say of one node; empty where they say nothing of it."""
+    """The labels of one node; empty where it has none."""
 
     switches: tuple[str, ...] = ()
     nvlink_domain: str = ""

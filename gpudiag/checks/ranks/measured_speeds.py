@@ -148,7 +148,7 @@ def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What a GPU did while it was measured, by NVML's readings of that time: medians, and every reason for its clock."""
+    """What a GPU did while it was measured, by NVML: medians, and every reason for its clock."""
 
     sm_clock_mhz: Reading[float]
     power_draw_watts: Reading[float]
