@@ -299,7 +299,7 @@ class MachineWatch:
             self.seen.recall(memory, snapshot)
 
     def _memory_to_recall(self) -> SeenMachine | None:
-        """What an earlier service saw; None until the host id is known, so that another machine's GPUs are not taken for ours."""
+        """What an earlier service saw; None until the host id is known, as the GPUs may be another machine's."""
         if self._seen_file is None or self._inspector.surroundings is None:
             return None
         return self._seen_file.loaded

@@ -131,7 +131,7 @@ def make_answer(
 
 
 def _without_shared_uuids(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The rows, where a UUID that NVML gives for several GPUs is none of theirs: it distinguishes no GPU from another."""
+    """The rows; a UUID that NVML gives for several GPUs is none of theirs, as it distinguishes none."""
     counts = Counter(device.id.uuid for device in devices if not isinstance(device.id.uuid, Missing))
     shared = {uuid for uuid, count in counts.items() if count > 1}
     if not shared:
