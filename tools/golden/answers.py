@@ -72,7 +72,7 @@ _NUMBERS = ServiceNumbers("ok", True, 1_790_000_000.125, 0.1, 0, 0, 0, "ok")
 # What is of the moment and of this machine: it is blanked.
 _VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?"
-    r"|\b\d+(?:\.\d+)?(?:e-?\d+)?(?: | )?(?:ms|us|s|min|h|MiB/s)\b|\bpid \d+"
+    r"|\b\d\d:\d\d UTC|\b\d+(?:\.\d+)?(?:e-?\d+)?(?: | )?(?:ms|us|s|min|h|MiB/s)\b|\bpid \d+"
     r'|"(?:pid|\w*seconds\w*|\w*_at|age|load\w*|\w*free_bytes|\w*used_bytes|\w*available_bytes|boot_id|run_id|id|machine_id)": [^,\n}\]]+'
     r'|time="[^"]*"|timestamp="[^"]*"|(?<=seconds )[\d.e-]+|(seconds\{[^}\n]*\} )[\d.e+-]+|/tmp/[^\s"\',)]*|/dev/shm/[^\s"\',)]*'
 )
