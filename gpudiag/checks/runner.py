@@ -1,8 +1,9 @@
 """Run checks over one Context: every check gives a result, and every fault one finding.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and nothing is
-reported twice. The check whose finding was joined to another keeps its outcome, and names the code that reports it.
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and
+nothing is reported twice. The check whose finding was joined to another keeps its outcome, and names the code
+that reports it.
 """
 
 from collections.abc import Callable, Iterable

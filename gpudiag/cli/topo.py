@@ -37,10 +37,11 @@ no GPU is here, or the driver does not answer."""
 def topo(started: StartedProbes | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     """Show how GPUs, network cards and processors are joined, and what NCCL would choose.
 
-    The matrix has the letters of `nvidia-smi topo -m`. Beside it: the rate of the links, NUMA nodes, PCI bridges, the
-    network cards that NCCL takes for each GPU, P2P and GPUDirect RDMA under the NCCL settings of this shell, and the
-    bandwidth last measured here (`gpudiag bandwidth`, `gpudiag preflight --level standard`). What stands out is judged by
-    the checks of `gpudiag preflight`: a link that is down, a GPU on another root, a card without its GPU, unequal slots.
+    The matrix has the letters of `nvidia-smi topo -m`. Beside it: the rate of the links, NUMA nodes, PCI
+    bridges, the network cards that NCCL takes for each GPU, P2P and GPUDirect RDMA under the NCCL settings of
+    this shell, and the bandwidth last measured here (`gpudiag bandwidth`, `gpudiag preflight --level
+    standard`). What stands out is judged by the checks of `gpudiag preflight`: a link that is down, a GPU on
+    another root, a card without its GPU, unequal slots.
     """
     from gpudiag.render.topology_text import render_topology
     from gpudiag.runs.topology import see_topology

@@ -66,8 +66,8 @@ class Owner(StrEnum):
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
-    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another question. Only a
-    FAIL blocks; a document from before the field existed counts as one that blocks.
+    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another
+    question. Only a FAIL blocks; a document from before the field existed counts as one that blocks.
     """
 
     code: str

@@ -69,7 +69,8 @@ _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
 _CPU_PATTERN_BYTES = 64 * MIB  # of one rank at most: a processor's memory takes long to go through
 _STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
-# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of an hour.
+# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of
+# an hour.
 _TELEMETRY_SECONDS = {"quick": 0.2, "standard": 0.2, "long": 1.0, _ACCEPTANCE: 1.0}
 
 

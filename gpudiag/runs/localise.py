@@ -16,6 +16,7 @@ from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind
+from gpudiag.ranks.node_labels import LabelFile, label_nodes
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.runs.placement import Placement
@@ -95,17 +96,21 @@ def localise(
     python: str | None = None,
     notice: Callable[[str], None] | None = None,
     server: ForkServer | None = None,
+    labels: LabelFile | None = None,
 ) -> tuple[Reading[Localisation], RankRun]:
     """What fresh ranks of the same agents found, or why they found nothing; with the run of these ranks.
 
-    The server, if there is one, forks them.
+    The server, if there is one, forks them. `labels` describe the fabric.
 
     Only `slow` of the faults concerns exchanges. Every process of a launch that ran `run` must call this.
 
     Raises:
         LaunchError: the ranks could not be started.
     """
-    request = LocaliseRequest(placement.backend, _SEED, nodes_of(run))
+    nodes = nodes_of(run)
+    request = LocaliseRequest(placement.backend, _SEED, nodes)
+    if labels is not None:
+        request = LocaliseRequest(placement.backend, _SEED, *label_nodes(nodes, labels))
     began = time.monotonic()
     reported_at = began
 

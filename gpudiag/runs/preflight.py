@@ -11,7 +11,7 @@ from gpudiag.checks.host.network import judge_interfaces, network_loopback
 from gpudiag.checks.registry import Check
 from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.context import Context
-from gpudiag.model.device import Device, Snapshot
+from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History, KnownGpus
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.model.plan import LEVELS, PreflightPlan
@@ -289,7 +289,10 @@ def _reachable(place: Reading[Placement], snapshot: Snapshot) -> Reading[Placeme
 def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
     """The second snapshot, with what only the first has: torch, GPUtil, CUDA's numbering."""
     ordinals = {device.id.uuid: device.id.cuda_ordinal for device in first.devices}
-    devices = tuple(_with_ordinal(device, ordinals) for device in again.devices)
+    devices = tuple(
+        replace(device, id=replace(device.id, cuda_ordinal=ordinals.get(device.id.uuid, NOT_ASKED)))
+        for device in again.devices
+    )
     asked_again = {status.name: status for status in again.sources if status.name not in ("gputil", "torch")}
     sources = tuple(asked_again.get(status.name, status) for status in first.sources)
     return replace(
@@ -300,10 +303,6 @@ def _joined(first: Snapshot, again: Snapshot) -> Snapshot:
         machine=again.machine,
         kernel_log=again.kernel_log,
     )
-
-
-def _with_ordinal(device: Device, ordinals: dict[Reading[str], Reading[int]]) -> Device:
-    return replace(device, id=replace(device.id, cuda_ordinal=ordinals.get(device.id.uuid, NOT_ASKED)))
 
 
 def _comparable(stored: Snapshot, now: Snapshot) -> bool:
