@@ -27,7 +27,8 @@ from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
-from gpudiag.probe.job.ranks_of_run import read_glance_stance, start_glance
+from gpudiag.probe.job.ranks_of_run import read_glance, start_glance
+from gpudiag.reference.stacks import own_frames
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
@@ -164,9 +165,9 @@ class NodeWatch:
             return
 
         def take(child: GuardedChild) -> None:
-            stance, polls = read_glance_stance(child)
-            if stance:
-                member.standing.note(now, stance, polls=polls)
+            read = read_glance(child)
+            if read is not None and not isinstance(read, Missing) and own_frames(read[2]):
+                member.standing.note(now, read[2])
 
         self._children.start(name, start_glance(member.pid), take, _CHILD_SECONDS)
 
