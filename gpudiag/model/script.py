@@ -14,8 +14,9 @@ OWN_STACKS = "Python stacks"  # what read the stacks of a rank's look at itself
 class OwnLook:
     """A rank's look at itself: its stack has not moved for `--hang-after`, or its code works on while others wait.
 
-    `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches` is how many it has had,
-    `steps` how many training steps it has begun, by their forward where that can be seen, or their backward.
+    `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches`
+    is how many it has had, `steps` how many training steps it has begun, by their forward where that can be
+    seen, or their backward.
     """
 
     look: ProcessLook
@@ -41,9 +42,10 @@ class ScriptError:
 class ScriptFacts:
     """What one rank's own training has shown so far.
 
-    `parameters` are looks at those of an optimizer after some of its steps: a name that is the same on all ranks,
-    the step, their shapes, and a digest of their bits. `crossed` counts collectives after a backward pass that took
-    more than a number or a gradient; what DDP averages by itself is in `forwards`, calls of the wrapped model.
+    `parameters` are looks at those of an optimizer after some of its steps: a name that is the same on all
+    ranks, the step, their shapes, and a digest of their bits. `crossed` counts collectives after a backward
+    pass that took more than a number or a gradient; what DDP averages by itself is in `forwards`, calls of
+    the wrapped model.
     """
 
     steps: int = 0  # of the optimizer that made most

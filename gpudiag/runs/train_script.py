@@ -180,8 +180,8 @@ def run_script(
 ) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
-    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
-    ranks are waited for.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence
+    while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -285,7 +285,7 @@ def _report(
         script=str(plan.path),
         world_size=run.world_size,
         launcher=run.launcher,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         group_world_sizes=tuple(watch.groups.get(rank, 0) for rank in range(run.world_size)),
         seconds=run.seconds,
@@ -294,7 +294,7 @@ def _report(
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
         hosts = dict.fromkeys(range(run.world_size), run.host)
-        hosts |= {report.rank: report.host for report in run.reports}
+        hosts |= {report.rank: report.host for report in run.ranks}
         limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
         findings = (judge_hang(watch.still, working, watch.finished, hosts, limits, seen_from_outside),)
@@ -315,7 +315,7 @@ def _report(
 def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]:
     """The ranks that reported nothing because their code moves, and where they were at the run's end."""
     silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished.keys()
-    stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
+    stacks = {report.rank: report.stack for report in run.ranks if not isinstance(report.stack, Missing)}
     return {rank: moving_at(rank, stacks.get(rank, ()), script) for rank in silent}
 
 

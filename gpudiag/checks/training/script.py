@@ -55,8 +55,8 @@ def judge_mismatch(
 ) -> Finding | None:
     """The finding for a rank that was in another collective than the others; None where there was none.
 
-    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by rank,
-    `words` what libraries printed.
+    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by
+    rank, `words` what libraries printed.
     """
     if not any(_MISMATCH_IN_A_LIBRARY.search(line) for line in words):
         return None
@@ -118,8 +118,8 @@ def judge_script(
 ) -> tuple[Finding, ...]:
     """Everything wrong with how the ranks ended; `finished`: every rank reached the script's end.
 
-    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the ranks' output in
-    which a library explains what went wrong.
+    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the
+    ranks' output in which a library explains what went wrong.
     """
     found = judge_incidents(script.incidents, complete=finished)
     words = tuple(dict.fromkeys((*words, *_printed_elsewhere(script.incidents))))

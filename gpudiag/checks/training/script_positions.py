@@ -1,7 +1,7 @@
 """Where ranks of a user's script are: by their looks at themselves, and by a look from outside where it shows more.
 
-Both are looks at processes, of which `find_positions` of running jobs makes positions. A look of a rank's own adds for how long it has
-stood still, or what of it still moves.
+Both are looks at processes, of which `find_positions` of running jobs makes positions. A look of a rank's own
+adds for how long it has stood still, or what of it still moves.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,8 @@ def find_positions(
 ) -> tuple[Position, ...]:
     """The positions of all ranks; those that stand still have done so for `since` seconds, `finished` have the pids of those that ended.
 
-    Of ranks that wait for others, either all are as they are seen from outside, or none: two sources name one call in two ways.
+    Of ranks that wait for others, either all are as they are seen from outside, or none: two sources name one
+    call in two ways.
     """
     reports = dict(sorted({**working, **still}.items()))
     by_themselves = _by_rank(_job_of(reports, hosts))

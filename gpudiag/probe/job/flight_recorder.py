@@ -1,10 +1,11 @@
 """Dumps of torch's flight recorder: pickle or JSON, of torch 2.2 to 2.13, to a `FlightRecord`.
 
-`parse_dump` takes bytes and `read_dump` a path; both refuse what is no dump, or one that would run code, in a sentence.
-Keys changed between versions of the format: `seq_id` became `collective_seq_id` and `p2p_seq_id` (2.0), `process_group`
-was a name before it was a pair of name and description (2.1), `pg_status` came with 2.3, `nccl_version` became
-`comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps have `scheduled` for good, and let go of a
-call (`retired`) when it has ended; they do not name the members of a group.
+`parse_dump` takes bytes and `read_dump` a path; both refuse what is no dump, or one that would run code, in a
+sentence. Keys changed between versions of the format: `seq_id` became `collective_seq_id` and `p2p_seq_id`
+(2.0), `process_group` was a name before it was a pair of name and description (2.1), `pg_status` came with
+2.3, `nccl_version` became `comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps
+have `scheduled` for good, and let go of a call (`retired`) when it has ended; they do not name the members of
+a group.
 """
 
 import json

@@ -1,8 +1,8 @@
 """What a job reports about itself, read at the places that its environment sets: NCCL RAS, flight records, the debug server.
 
-Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only itself.
-Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the job has a pipe for that
-and has written none: an earlier dump, of a timeout, is never overwritten.
+Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only
+itself. Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the
+job has a pipe for that and has written none: an earlier dump, of a timeout, is never overwritten.
 """
 
 import os

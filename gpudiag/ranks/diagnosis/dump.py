@@ -145,8 +145,8 @@ def read_flight_recorder() -> list[str]:
         return []
 
 
-# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's to the
-# second, which all builds have from 2.8 on.
+# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's
+# to the second, which all builds have from 2.8 on.
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
