@@ -64,7 +64,7 @@ def plan_sweep(
     for op in plan.op:
         if op == BARRIER:
             cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
-        elif world_size >= OPERATIONS[op].least_ranks:  # no rank sends to itself
+        elif OPERATIONS[op].runs_on(world_size):  # no rank sends to itself
             for dtype in _dtypes(plan, op, backend, float8=float8):
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
@@ -77,6 +77,9 @@ def plan_sweep(
 
 def _why_nothing(plan: NcclTestPlan, world_size: int) -> str:
     """What leaves nothing to measure: operations that need more ranks, else the smallest size."""
+    odd = [op for op in plan.op if not OPERATIONS[op].runs_on(world_size) and world_size > 1]
+    if odd:
+        return f"{' and '.join(odd)} need{'s' * (len(odd) == 1)} 2, 4, 8, 16, ... ranks: --nproc"
     few = [op for op in plan.op if OPERATIONS[op].least_ranks > world_size]
     needs = f"{' and '.join(few)} need{'s' * (len(few) == 1)} {max((OPERATIONS[op].least_ranks for op in few), default=1)} ranks"
     return f"{needs}: --nproc" if few else f"--min-bytes is {plan.min_bytes}"

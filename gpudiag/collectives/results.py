@@ -108,7 +108,7 @@ def merge_ranks(
     slowest = [max(times) for times in zip(*(rank.times_nanoseconds for rank in ranks), strict=True)]
     everything = [time for rank in ranks for time in rank.times_nanoseconds]
     p50 = statistics.median(slowest) * _SECONDS_PER_NANOSECOND
-    algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50)
+    algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50, world_size)
     isolated = [max(times) for times in zip(*(rank.isolated_nanoseconds for rank in ranks), strict=True)]
     measured = sum(rank.measure_seconds for rank in ranks)
     verifying = sum(rank.verify_seconds for rank in ranks)

@@ -263,7 +263,8 @@ class SweepRunner:
             del self._pattern, self._inspector  # first: the plan has memory for one pattern
         group = self._group
         alike = [other for other in self._sweep.cases if (other.op, other.dtype, other.reduce) == key]
-        most = max(other.part_elements(group.world_size) for other in alike)
+        longest = OPERATIONS[case.op].layout(group.rank, group.world_size).longest
+        most = longest * max(other.part_elements(group.world_size) for other in alike)
         self._pattern = Pattern(case.dtype, case.reduce, group.rank, group.world_size, most, group.device)
         self._pattern.prepare(case.op)
         self._pattern_key = key
