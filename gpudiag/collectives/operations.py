@@ -55,13 +55,18 @@ class BufferArea:
     """One allocation, divided into buffers for each case in turn."""
 
     def __init__(
-        self, cases: Sequence[Case], rank: int, world_size: int, device: torch.device, at_least_bytes: int
+        self,
+        cases: Sequence[Case],
+        rank: int,
+        world_size: int,
+        allocate: Callable[[int], torch.Tensor],
+        at_least_bytes: int,
     ) -> None:
-        """Allocate enough for one pair of buffers of any case, and at least that many bytes."""
+        """Allocate enough bytes for one pair of buffers of any case, and at least that many."""
         self._rank = rank
         self._world_size = world_size
         largest = max(self._plan(case).stride_bytes for case in cases)
-        self._memory = torch.empty(max(largest, at_least_bytes), dtype=torch.uint8, device=device)
+        self._memory = allocate(max(largest, at_least_bytes))
 
     def carve(self, case: Case, wanted: int) -> list[Buffers]:
         """As many of the wanted pairs of buffers as the area holds; the same number on every rank."""

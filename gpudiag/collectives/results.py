@@ -195,3 +195,11 @@ class RankFacts:
     nccl_version: Reading[str]  # of the library that torch calls
     nccl_built_version: Reading[str]  # what torch was built with
     device_uuid: Reading[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a rank ran its operations, where that was asked for: on which buffers, and whether from CUDA graphs."""
+
+    buffers: Reading[str]
+    graph: Reading[bool]
