@@ -155,7 +155,7 @@ def run_case(case: Case, ranks: int, work: str, folder: Path, *, cuda: bool) -> 
     document = json.loads(verdict.read_text())
     findings = document["findings"]
     steps = (document["steps"] or {}).get("seconds")
-    stood = next((stall["stood_seconds"] for stall in document["stalls"] if stall["told"]), None)
+    stood = next((stall["stood_seconds"] for stall in document["stalls"] if stall["reported"]), None)
     printed = re.search(r"^step ([0-9.]+) s$", done.stderr, re.MULTILINE)
     own = float(printed[1]) if printed else None
     right = _is_right(case, findings) and not (steps and own and steps > MOST_OF_A_STEP * own)

@@ -190,7 +190,7 @@ def load_lora(address: str) -> bytes:
 
 def wait_for_cache() -> None:
     """The lock of a cache that another program holds."""
-    with open(FOLDER / "cache.lock", "w") as file:
+    with open(FOLDER / "engine.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # lock
 
 
@@ -373,7 +373,7 @@ def main() -> None:
     os.environ["ADAPTERS"] = f"127.0.0.1:{silent.getsockname()[1]}"
     if BEHAVIOUR == "start":
         os.mkfifo(FOLDER / "weights")
-    fcntl.flock(os.open(FOLDER / "cache.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), fcntl.LOCK_EX)
+    fcntl.flock(os.open(FOLDER / "engine.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), fcntl.LOCK_EX)
     if TRANSPORT == "ray":
         run_ray()
         return

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as functional
 
 from gpudiag.bandwidth.bench import Bench
-from gpudiag.bandwidth.memory import WORKSPACE_BYTES, attempt, require_free
+from gpudiag.bandwidth.memory import WORKSPACE_BYTES, NotOfferedError, attempt, require_free
 from gpudiag.bandwidth.scaled_products import product_of
 from gpudiag.model.active import (
     DETERMINISM,
@@ -34,8 +34,9 @@ from gpudiag.model.active import (
 
 _MATMUL_GPU_SIZE = 8192
 _MATMUL_CPU_SIZE = 1024
-# An H100 and an H200 at 700 W start at 1,980 MHz and come down to some 1,450 in the first seven tenths of a second of
-# float16 products (NVML's clocks in bandwidth runs of 2026-11-26): what is measured begins behind that.
+# An H100 and an H200 at 700 W start at 1,980 MHz and come down to some 1,450 in the first seven tenths of a
+# second of float16 products (NVML's clocks in bandwidth runs of 2026-11-26): what is measured begins behind
+# that.
 _SETTLE_SECONDS_ON_GPU = 0.75
 _SECONDS_ON_GPU = 1.5
 _SECONDS_ON_CPU = 0.3
@@ -155,7 +156,8 @@ def _operands(bench: Bench, dtype: str) -> tuple[int, torch.Tensor, torch.Tensor
     """Normally distributed random matrices: zeros would need less power, and so run faster.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for them.
+        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for
+            them.
     """
     size = _MATMUL_GPU_SIZE if bench.is_cuda else _MATMUL_CPU_SIZE
     needed = _MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
@@ -187,8 +189,8 @@ _DIGEST_BYTES = 8
 
 def measure_determinism(bench: Bench) -> None:
     """Emit the digests of every chain in every dtype of the plan, each repeated for the plan's seconds."""
-    for dtype in bench.plan.dtypes:
-        for name, chain in CHAINS.items():
+    for dtype in bench.plan.repeat_dtypes or bench.plan.dtypes:
+        for name, chain in SCALED_CHAINS.items() if dtype in _SCALED_DTYPES else CHAINS.items():
             repeat = partial(attempt, bench, DETERMINISM, partial(_repeat, bench, name, chain, dtype))
             bench.step(f"{DETERMINISM} {name} {dtype}", repeat)
         bench.group.barrier()
@@ -219,25 +221,46 @@ def _reduction_chain(data: torch.Tensor) -> torch.Tensor:
     return data
 
 
+def _scaled_chain(data: torch.Tensor) -> torch.Tensor:
+    """Products of 8-bit floats one after the other, as training in FP8 computes them: quantised, with a scale for each side."""
+    scale = torch.ones((), device=data.device)
+    weight = (data.roll(1, 0) / data.shape[0] ** 0.5).to(torch.float8_e4m3fn)
+    for _ in range(_DEPTH):
+        # torch has no public function for it; the one behind is that of every library for FP8 (float8 of
+        # torchao).
+        product = torch._scaled_mm(
+            data.to(torch.float8_e4m3fn), weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
+        )
+        data = torch.tanh(product).float()
+    return data
+
+
 CHAINS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "matmul": _matmul_chain,
     "attention": _attention_chain,
     "reduction": _reduction_chain,
 }
+_SCALED_DTYPES = ("float8_e4m3fn",)
+SCALED_CHAINS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {"matmul": _scaled_chain}
 
 
 def _repeat(bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tensor], dtype: str) -> None:
     """Emit the digests of that chain.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other bits.
+        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other
+            bits.
     """
     size = _CHAIN_GPU_SIZE if bench.is_cuda else _CHAIN_CPU_SIZE
-    needed = _CHAIN_MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
+    element_bytes = max(_MATRIX_ELEMENT_BYTES, getattr(torch, dtype).itemsize)
+    needed = _CHAIN_MATRICES * size**2 * element_bytes + WORKSPACE_BYTES
     require_free(bench, needed, f" for chains of {size} x {size}")
     # Made on the CPU: its generator gives the same numbers everywhere.
     generator = torch.Generator().manual_seed(_SEED)
-    data = torch.randn(size, size, generator=generator).to(getattr(torch, dtype)).to(bench.device)
+    kind = torch.float32 if dtype in _SCALED_DTYPES else getattr(torch, dtype)
+    data = torch.randn(size, size, generator=generator).to(kind).to(bench.device)
+    if dtype in _SCALED_DTYPES:
+        _require_products(bench, chain, data, dtype)
     digests: Counter[str] = Counter()
     until = time.perf_counter() + bench.plan.repeat_seconds
     while digests.total() < _LEAST_REPEATS or time.perf_counter() < until:
@@ -257,6 +280,25 @@ def _repeat(bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tenso
         deviating=digests.total() - count,
     )
     bench.emit("determinism", result_of_chain)
+
+
+def _require_products(
+    bench: Bench, chain: Callable[[torch.Tensor], torch.Tensor], data: torch.Tensor, dtype: str
+) -> None:
+    """Return if this torch multiplies that type on this device.
+
+    Raises:
+        NotOfferedError: it does not, with torch's words. A device that failed, or has no memory left, raises
+            its own error.
+    """
+    try:
+        chain(data)
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, TypeError, RuntimeError) as error:  # not in this torch, or not on this device
+        bench.synchronize()
+        words = str(error).strip().splitlines()
+        raise NotOfferedError(f"no products of {dtype} here: {words[0] if words else error!r}") from error
 
 
 def _digest(result: torch.Tensor) -> str:

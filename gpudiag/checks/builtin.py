@@ -17,11 +17,14 @@ from gpudiag.checks.links.infiniband import infiniband_errors, infiniband_peer_m
 from gpudiag.checks.links.nvlink import nvlink_errors
 from gpudiag.checks.links.pcie import pcie_replay_rate
 from gpudiag.checks.links.peers import host_acs, host_iommu
+from gpudiag.checks.links.placement import topology_placement
 from gpudiag.checks.on_gpus import GPU_CHECKS
+from gpudiag.checks.ranks.acceptance import collective_operations, host_disk_data, network_card_pairs
 from gpudiag.checks.ranks.active import active_coverage, active_ranks, bandwidth_data, collective_all_reduce
 from gpudiag.checks.ranks.bandwidth import bandwidth_host_device, bandwidth_memory, bandwidth_peer
 from gpudiag.checks.ranks.compute import (
     compute_determinism,
+    compute_heat,
     compute_matmul,
     compute_sustained,
     memory_patterns,
@@ -37,17 +40,19 @@ from gpudiag.checks.software.settings import (
 from gpudiag.checks.software.torch_build import cuda_context, torch_architectures, torch_build, torch_driver
 from gpudiag.checks.training.run import train_ddp, train_strategies
 
-# What needs more than one look at the GPUs: the host's state, an earlier look, torch, a test on ranks. Each stands behind the
-# check of `GPU_CHECKS` that is named.
+# What needs more than one look at the GPUs: the host's state, an earlier look, torch, a test on ranks. Each
+# stands behind the check of `GPU_CHECKS` that is named.
 BEHIND: dict[str, tuple[Check, ...]] = {
     "machine.gpus": (gpu_board,),
     "driver.nouveau": (driver_version,),
     "ecc.mode": (ecc_corrected_rate,),
     "clocks.software_thermal_slowdown": (clocks_throttle_time, clocks_stuck_low),
     "pcie.errors": (pcie_replay_rate,),
-    "nvlink.state": (nvlink_errors,),
+    "nvlink.rate": (nvlink_errors,),
     "fabric.state": (fabric_manager,),
-    "peer.access": (host_acs, host_iommu, infiniband_port, infiniband_errors, infiniband_peer_memory),
+    "peer.access": (
+        host_acs, host_iommu, infiniband_port, infiniband_errors, infiniband_peer_memory, topology_placement,
+    ),
     "vgpu.license": (gpu_looks_stuck,),
     "process.dead": (process_foreign,),
     "memory.leftover": (
@@ -58,7 +63,8 @@ BEHIND: dict[str, tuple[Check, ...]] = {
         host_memory, host_disk, host_shared_memory, host_process_limits, host_cgroup, host_numa, host_governor,
         host_clock, network_loopback, network_name, network_interface, machine_ports, machine_settings, machine_expected,
         collective_all_reduce, active_ranks, active_coverage, bandwidth_data, compute_determinism, memory_patterns,
-        bandwidth_memory, bandwidth_host_device, bandwidth_peer, compute_matmul, compute_sustained, performance_drift,
+        bandwidth_memory, bandwidth_host_device, bandwidth_peer, compute_matmul, compute_sustained, compute_heat,
+        collective_operations, network_card_pairs, host_disk_data, performance_drift,
         train_ddp, train_strategies,
     ),
 }  # fmt: skip

@@ -151,5 +151,18 @@ NEEDS: Mapping[str, Callable[[Context], Judgement | None]] = {
     "training": lambda context: _measured(
         context.measures.training, "no training was run", "no training could be run"
     ),
+    "operations": lambda context: _measured(
+        context.measures.operations,
+        "no other collective was measured",
+        "the collectives could not be measured",
+    ),
+    "card_pairs": lambda context: _measured(
+        context.measures.card_pairs,
+        "no pair of network cards was measured",
+        "the pairs of network cards could not be measured",
+    ),
+    "disks": lambda context: _measured(
+        context.measures.disks, "no disk was tested", "the disks could not be tested"
+    ),
     "history": _history,
 }

@@ -36,8 +36,8 @@ from gpudiag.checks.gpu.throttling import (
 from gpudiag.checks.gpu.xid import xid_kernel_log
 from gpudiag.checks.host.kernel_faults import host_kernel_log
 from gpudiag.checks.links.fabric import fabric_state
-from gpudiag.checks.links.nvlink import nvlink_state
-from gpudiag.checks.links.pcie import pcie_errors, pcie_generation, pcie_width
+from gpudiag.checks.links.nvlink import nvlink_rate, nvlink_state
+from gpudiag.checks.links.pcie import pcie_errors, pcie_generation, pcie_slot, pcie_width
 from gpudiag.checks.links.peers import peer_access
 from gpudiag.checks.links.sxid import sxid_kernel_log
 from gpudiag.checks.registry import Check
@@ -51,6 +51,6 @@ GPU_CHECKS: tuple[Check, ...] = (
     memory_size, ecc_uncorrected, ecc_sram, memory_row_remap, memory_page_retirement, memory_repair, ecc_mode,
     temperature_gpu, temperature_memory, temperature_peers, clocks_hardware_slowdown, clocks_software_thermal,
     clocks_power_capped, clocks_application, power_limit, power_idle_draw,
-    pcie_width, pcie_generation, pcie_errors, nvlink_state, fabric_state, peer_access,
+    pcie_width, pcie_generation, pcie_slot, pcie_errors, nvlink_state, nvlink_rate, fabric_state, peer_access,
     mode_compute, mode_mig, vgpu_license, process_dead, memory_leftover, host_kernel_log,
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """The words of a remedy on the platform that it is read on: who can cut the power of a GPU, and from where.
 
-The catalogue's remedies are for bare metal. In a virtual machine, a container or WSL nobody can reseat a card or
-cut its power, and a Jetson board has no GPU to reset: there the same act has another name and another place.
+The catalogue's remedies are for bare metal. In a virtual machine, a container or WSL nobody can reseat a card
+or cut its power, and a Jetson board has no GPU to reset: there the same act has another name and another
+place.
 """
 
 import re
@@ -129,9 +130,8 @@ def fit_results(results: tuple[CheckResult, ...], platform: Platform) -> tuple[C
 def _fitted(finding: Finding, platform: Platform) -> Finding:
     if finding.outcome is Outcome.PASS:
         return finding
-    given = finding.remedy_of_any or finding.remedy
-    remedy = fit_remedy(given, platform)
-    return finding if remedy == given else finding.with_remedy(remedy)
+    remedy = fit_remedy(finding.remedy, platform)
+    return finding if remedy == finding.remedy else replace(finding, remedy=remedy)
 
 
 def _as_begun(original: str, words: str) -> str:

@@ -1,11 +1,11 @@
 """Run checks over one Context: every check gives a result, and every fault one finding.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and nothing is
-reported twice. The check whose finding was joined to another keeps its outcome, and names the code that reports it.
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and
+nothing is reported twice. The check whose finding was joined to another keeps its outcome, and names the code
+that reports it.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import perf_counter
@@ -33,12 +33,11 @@ _GRAVEST_FIRST = (
     Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
     Severity.NONE,
 )  # fmt: skip
-# The first words of a check's reason where its finding was joined to another.
-REPORTED_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
-_MACHINE_RESTARTED = ("gpu.lost", "gpu.hung", "gpu.missing")
+_POWER_CYCLED = ("gpu.lost", "gpu.missing")
+_MACHINE_RESTARTED = (*_POWER_CYCLED, "gpu.hung")
 
 
 def join_restated(
@@ -93,11 +92,10 @@ def _merged(stated: Finding, restated: Finding, how: Restated) -> Finding:
 
 def _advised(stated: Finding, how: Restated) -> str:
     """The remedy after the advice, unless it contains that already; a power cycle notes that it is what the driver asks for."""
-    request = "" if stated.code in _MACHINE_RESTARTED else how.request
-    remedy = stated.remedy_of_any
-    if how.request and not request and "power-cycle" in remedy:
-        asked = how.request.removeprefix("The driver asks for ").rstrip(".")
-        remedy = f"{remedy} The driver asks for {asked}: that alone leaves the GPU's power on."
+    remedy, asked = stated.remedy_of_any, f"The driver asks for {how.request}"
+    if how.request and stated.code in _POWER_CYCLED:
+        remedy = f"{remedy} {asked}: that alone leaves the GPU's power on."
+    request = f"{asked}." if how.request and stated.code not in _MACHINE_RESTARTED else ""
     new = [words for words in (how.advice, request) if words.rstrip(".") not in remedy]
     return " ".join((*new, remedy))
 
@@ -118,15 +116,12 @@ def _without(result: CheckResult, restated: Finding, code: str) -> CheckResult:
     if not any(finding is restated for finding in result.findings):
         return result
     findings = tuple(finding for finding in result.findings if finding is not restated)
-    before = (result.reason or "").split("; ") if result.reason else []
+    codes = tuple(dict.fromkeys((*result.reported_by, code)))
+    reason = f"reported by {', '.join(codes)}"
     if findings:  # a fault of its own GPUs is not reported by that of another
-        clause = f"{_name(restated.subject)}: {REPORTED_BY} {code}"
-        return replace(result, findings=findings, reason="; ".join(dict.fromkeys((*before, clause))))
-    codes = dict.fromkeys((*_CODE.findall(result.reason or ""), code))
-    return replace(result, findings=findings, reason=f"{REPORTED_BY} {', '.join(codes)}")
-
-
-_CODE = re.compile(r"\b[a-z]\w*\.[a-z]\w+")
+        before = (result.reason or "").split("; ") if result.reason else []
+        reason = "; ".join(dict.fromkeys((*before, f"{_name(restated.subject)}: reported by {code}")))
+    return replace(result, findings=findings, reason=reason, reported_by=codes)
 
 
 def _name(subject: Subject) -> str:
@@ -174,7 +169,13 @@ def _run(context: Context, check: Check) -> tuple[CheckResult, tuple[Restated, .
         judgement = could_not_look("the check itself failed: it gave no judgement")
     seconds = perf_counter() - started
     result = CheckResult(
-        check.name, judgement.outcome, judgement.findings, judgement.reason, seconds, judgement.missing_reason
+        check.name,
+        judgement.outcome,
+        judgement.findings,
+        judgement.reason,
+        seconds,
+        judgement.missing_reason,
+        judgement.speeds,
     )
     return result, judgement.restated
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
-from gpudiag.cli.launch_status import await_status, share_report
+from gpudiag.cli.launch_status import on_each_machine, share_report
 from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
+from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus
 from gpudiag.model.plan import BandwidthPlan, PreflightPlan
 
 if TYPE_CHECKING:
-    from gpudiag.model.report import Report
     from gpudiag.runs.machines import MachinesLaunch
 
 
@@ -45,58 +45,42 @@ def bandwidth(wanted: Wanted, **options: Any) -> ExitStatus:
         return ExitStatus.PASS
     require_torch("bandwidth", options["python"])
     environment = read_machine_place(options)
+    test = partial(_test, plan, wanted, options)
     if environment is None:
-        return _test(plan, wanted, options, None)
-    from gpudiag.runs.machines import BANDWIDTH_LOOK, MachinesLaunch
+        return test(None)
+    from gpudiag.runs.machines import BANDWIDTH_LOOK
 
-    with MachinesLaunch(environment, BANDWIDTH_LOOK) as launch:
-        return _test(plan, wanted, options, launch) if launch.looks else await_status(launch)
+    return on_each_machine(environment, BANDWIDTH_LOOK, test)
 
 
 def _test(
     plan: BandwidthPlan, wanted: Wanted, options: dict[str, Any], launch: MachinesLaunch | None
 ) -> ExitStatus:
     """The exit status, after this machine was tested and the report printed, or handed in to rank 0 of the launch."""
+    from gpudiag.render.bandwidth_text import render_bandwidth
+    from gpudiag.render.report_formats import render_json
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
+    from gpudiag.runs.machine_run import Surroundings
     from gpudiag.store.state_folder import default_store
 
-    store = options["store"] or default_store()
     progress = ProgressLine(sys.stderr)
-    with (
-        EventFile(options["events"]) as events,
-        BandwidthRun(
-            plan,
-            store,
-            progress.announce,
-            progress.warn,
-            join_listeners(events.write, progress.show),
-            python=options["python"],
-        ) as run,
-    ):
-        with progress:
-            report = run.run()
-        status = _share(report, exit_status(report, PreflightPlan()), wanted, launch)
-        warning = run.remember()  # the verdict is printed, whatever happens to the history
+    with EventFile(options["events"]) as events:
+        surroundings = Surroundings(
+            options["store"] or default_store(),
+            options["python"],
+            announce=progress.announce,
+            warn=progress.warn,
+            listener=join_listeners(events.write, progress.show),
+        )
+        with BandwidthRun(plan, surroundings) as run:
+            with progress:
+                report = run.run()
+
+            def shown() -> str:
+                return render_json(report) if wanted.as_json else render_bandwidth(report, wanted.style())
+
+            status = share_report(launch, report, exit_status(report, PreflightPlan()), shown, wanted)
+            warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
     return status
-
-
-def _share(report: Report, own: ExitStatus, wanted: Wanted, launch: MachinesLaunch | None) -> ExitStatus:
-    from gpudiag.render.report_formats import render_json
-
-    def document() -> str:
-        return render_json(report)
-
-    def shown() -> str:
-        return document() if wanted.as_json else _text(report, wanted)
-
-    if launch is None:
-        return status_with_file(own, kept=print_result(shown, document, wanted.output))
-    return share_report(launch, report, own, shown, wanted)
-
-
-def _text(report: Report, wanted: Wanted) -> str:
-    from gpudiag.render.bandwidth_text import render_bandwidth
-
-    return render_bandwidth(report, wanted.style())

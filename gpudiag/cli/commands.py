@@ -34,6 +34,12 @@ COMMANDS = {
     "list": LazyCommand(
         "gpudiag.cli.list_devices", "list_devices", "List the GPUs, who uses them, and which are free."
     ),
+    "topo": LazyCommand(
+        "gpudiag.cli.topo", "topo", "Show how GPUs and network cards are joined, and what stands out."
+    ),
+    "watch": LazyCommand(
+        "gpudiag.cli.watch", "watch", "Watch GPUs, processes and findings live on a terminal."
+    ),
     "nccl-test": LazyCommand(
         "gpudiag.cli.nccl_test", "nccl_test", "Verify and time collectives over ranks (GPUs, or CPU)."
     ),
@@ -50,6 +56,12 @@ COMMANDS = {
     ),
     "run": LazyCommand(
         "gpudiag.cli.run", "run", "Run your job unchanged and watch it: why it hung, slowed or died."
+    ),
+    "receipt": LazyCommand(
+        "gpudiag.cli.receipt", "receipt", "Verify a receipt of a preflight: unchanged, and signed by whom."
+    ),
+    "compare": LazyCommand(
+        "gpudiag.cli.compare", "compare", "Show what differs between two receipts, and which part it is."
     ),
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Join the reports of many machines."),
     "history": LazyCommand("gpudiag.cli.history", "history", "Show stored runs, baselines and drift."),

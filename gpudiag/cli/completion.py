@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,19 +20,25 @@ class Word(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
 
     name = "word"
 
-    def __init__(self, choices: Sequence[str], what: str) -> None:
-        """Allow `choices`; `what` is one of them, with its article: `a format`."""
+    def __init__(
+        self, choices: Sequence[str], what: str, extras: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Allow `choices`; `what` is one of them, with its article: `a format`. `extras` may follow one of them, after commas."""
         self.choices = tuple(choices)
         self._what = what
+        self._extras = extras or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word.
+        """The word, with what follows it.
 
         Raises:
             UsageError: it is none of them.
         """
-        require_known(str(value), self.choices, self._what)
-        return str(value)
+        first, *more = (part.strip() for part in str(value).split(","))
+        require_known(first if first in self._extras else str(value), self.choices, self._what)
+        for part in more if first in self._extras else ():
+            require_known(part, self._extras[first], f"an extra of {first}")
+        return ",".join((first, *more)) if first in self._extras else str(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -73,6 +81,28 @@ def offer_machines(
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
     return _beginning(sorted(base_machines()), incomplete)
+
+
+def offer_machine_lists(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """How `--hub` finds machines; after `@` a file."""
+    if incomplete.startswith("@"):
+        folder, slash, _ = incomplete[1:].rpartition("/")
+        with contextlib.suppress(OSError):
+            found = sorted(path.name for path in Path(folder or "/" if slash else ".").expanduser().iterdir())
+            return _beginning([f"@{folder}{slash}{name}" for name in found], incomplete)
+        return []
+    return _beginning(("@", "dns:", "slurm"), incomplete)
+
+
+def offer_fields(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Fields of `list --query`, in a list with commas."""
+    from gpudiag.reference.query_fields import FIELDS, OF_MACHINE
+
+    return _next_in_list((*OF_MACHINE, *FIELDS), incomplete, ",")
 
 
 def offer_topics(

@@ -16,7 +16,8 @@ _EXAMPLES = """\b
 Examples:
   gpudiag deploy
   gpudiag deploy systemd --output /etc/systemd/system
-  gpudiag deploy grafana/gpudiag.json > dashboard.json"""
+  gpudiag deploy grafana/gpudiag.json > dashboard.json
+  gpudiag deploy --nhc /etc/nhc/nhc.conf"""
 
 
 def _complete_names(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
@@ -32,14 +33,23 @@ def _complete_names(context: click.Context, parameter: click.Parameter, start: s
     metavar="FOLDER",
     help="Write the files into this folder; make it if needed. Do not replace files that differ. `-` prints them.",
 )
-def deploy(name: str | None, output: str | None) -> ExitStatus:
+@click.option(
+    "--nhc",
+    metavar="FILE",
+    help="Print what gpudiag has instead of each line of this nhc.conf, of LBNL NHC or AzNHC; - is standard input.",
+)
+def deploy(name: str | None, output: str | None, nhc: str | None) -> ExitStatus:
     """The files for a service, alerts, a dashboard, and gates before jobs.
 
-    Without NAME: which there are. NAME is one of them, NAME/FILE one file of it; they are printed, or written into a
-    folder.
+    Without NAME: which there are. NAME is one of them, NAME/FILE one file of it; they are printed, or written
+    into a folder.
     """
     from gpudiag.runs.deploy import FILE_SETS, read_files, write_files
 
+    if nhc is not None:
+        if name is not None or output is not None:
+            raise UsageError("--nhc stands alone", hint="gpudiag deploy --nhc /etc/nhc/nhc.conf")
+        return _print_nhc(nhc)
     if name is None:
         if output is not None:
             raise UsageError("--output needs the NAME to write", hint="see `gpudiag deploy`")
@@ -52,6 +62,19 @@ def deploy(name: str | None, output: str | None) -> ExitStatus:
     for path in write_files(files, Path(output)):
         print(path)
     print(f"Next: {FILE_SETS[name.partition('/')[0]].use}")
+    return ExitStatus.PASS
+
+
+def _print_nhc(name: str) -> ExitStatus:
+    from gpudiag.reference.nhc import parse_nhc
+    from gpudiag.render.nhc_text import render_nhc
+
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    shown = "standard input" if name == "-" else name
+    print(render_nhc(shown, parse_nhc(content.decode(errors="replace"), shown)))
     return ExitStatus.PASS
 
 

@@ -4,7 +4,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import deadline_option, store_option
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 from gpudiag.runs.doctor import DEADLINE_SECONDS, see_doctor
@@ -30,10 +30,9 @@ that this machine does not have, are no error."""
 def doctor(deep: bool, python: str | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     """What of gpudiag works on this machine, what is missing, and the command for each.
 
-    Looks at the driver, torch, permissions, folders, extras and launchers; it judges gpudiag's surroundings and
-    never a GPU: that is `gpudiag preflight`. It takes a second or two, and nothing is changed.
+    Looks at the driver, torch, permissions, folders, extras and launchers; it judges gpudiag's surroundings
+    and never a GPU: that is `gpudiag preflight`. It takes a second or two, and nothing is changed.
     """
-    from gpudiag.model.codec import dumps
     from gpudiag.render.doctor_text import render_doctor
 
     if python is not None:
@@ -41,12 +40,4 @@ def doctor(deep: bool, python: str | None, store: str | None, deadline: float, w
 
         python = find_interpreter(python, f"--python {python}")
     report = see_doctor(deadline_seconds=deadline, store=store, python=python, deep=deep)
-
-    def document() -> str:
-        return dumps(report) + "\n"
-
-    def text() -> str:
-        return render_doctor(report, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)
+    return print_noun(report, wanted, render_doctor, EXIT_STATUSES[report.outcome])

@@ -4,7 +4,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_topics
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
@@ -36,21 +36,11 @@ def explain(topic: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     compressed. It judges nothing: the exit status is 0 whenever there was an answer.
     """
     from gpudiag.explain.recipe import explain as explain_words
-    from gpudiag.model.codec import dumps
     from gpudiag.model.explanation import LogExplanation
+    from gpudiag.model.service import ExplanationDocument
     from gpudiag.render.explain_text import render_explanation, render_log_explanation
 
     answer = explain_words(topic)
-
-    def document() -> str:
-        from gpudiag.model.service import ExplanationDocument
-
-        return dumps(answer if isinstance(answer, LogExplanation) else ExplanationDocument(answer)) + "\n"
-
-    def text() -> str:
-        if isinstance(answer, LogExplanation):
-            return render_log_explanation(answer, wanted.style())
-        return render_explanation(answer, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    return status_with_file(ExitStatus.PASS, kept=kept)
+    if isinstance(answer, LogExplanation):
+        return print_noun(answer, wanted, render_log_explanation)
+    return print_noun(ExplanationDocument(answer), wanted, lambda _, style: render_explanation(answer, style))

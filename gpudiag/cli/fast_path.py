@@ -1,10 +1,10 @@
 """The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick for speed.
 
-A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
-while this process still imports, a listing whose flags have no values is not parsed by click, garbage is not collected
-while modules load, and a listing ends without tearing the interpreter down. For that, this file and `cli/main.py` import
-each thing when it is needed. No other file of the command line is written for speed:
-tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
+A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and
+the host while this process still imports, a listing whose flags have no values is not parsed by click,
+garbage is not collected while modules load, and a listing ends without tearing the interpreter down. For
+that, this file and `cli/main.py` import each thing when it is needed. No other file of the command line is
+written for speed: tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def start_early(argv: Sequence[str]) -> StartedProbes | None:
 
     Probes that the command turns out not to need end with this process.
     """
-    if argv and not (_asks_nvml(argv) if argv[0] == "list" else _is_instant(argv)):
+    if argv and not (_asks_nvml(argv) if argv[0] in ("list", "watch") else _is_instant(argv)):
         return None
     from gpudiag.probe.start import start_probes
 
-    if argv and argv[0] == "list":
+    if argv and argv[0] in ("list", "watch"):
         return start_probes(wake=False)
     if not argv:
         return _start_overview()
@@ -92,8 +92,9 @@ def leave_at_once(status: int) -> NoReturn:
 
 
 def _asks_nvml(argv: Sequence[str]) -> bool:
-    """Whether `list` with these arguments seems to ask NVML: they are not parsed yet."""
-    return not any(word in ("-h", "--help") or word.startswith("--sources") for word in argv)
+    """Whether `list` or `watch` with these arguments seems to ask NVML here: they are not parsed yet."""
+    elsewhere = ("--sources", "--hosts", "--replay")
+    return not any(word in ("-h", "--help") or word.startswith(elsewhere) for word in argv)
 
 
 def _is_instant(argv: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun, warn
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, events_option
 from gpudiag.errors import ExitStatus, UsageError
@@ -40,9 +40,10 @@ Examples:
 def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
-    Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where only its C functions
-    show it. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
+    Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of
+    gpudiag, and nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where
+    only its C functions show it. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the
+    reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang
@@ -84,17 +85,9 @@ def _write_events(report: HangReport, events: EventFile) -> None:
 
 def print_hang(report: HangReport, wanted: Wanted) -> ExitStatus:
     """The exit status of the report, after it was printed, and written where it was asked for."""
-    from gpudiag.model.codec import dumps
     from gpudiag.render.hang_text import render_hang
 
-    def document() -> str:
-        return dumps(report) + "\n"
-
-    def text() -> str:
-        return render_hang(report, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    return status_with_file(EXIT_STATUSES[report.outcome], kept=kept)
+    return print_noun(report, wanted, render_hang, EXIT_STATUSES[report.outcome])
 
 
 def _hang_together(
@@ -103,7 +96,7 @@ def _hang_together(
     """The exit status that all processes share: one per machine looks, and rank 0 joins the looks and prints."""
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.cli.launch import announce_place
-    from gpudiag.cli.launch_status import await_status
+    from gpudiag.cli.launch_status import on_each_machine
     from gpudiag.model.codec import to_document
     from gpudiag.runs.hang import look_here
     from gpudiag.runs.hang_merge import join_hang_sources
@@ -111,9 +104,8 @@ def _hang_together(
 
     limits = HangLimits(work=plan.limit)
     announce_place(environment)
-    with MachinesLaunch(environment, HANG_LOOK) as launch:
-        if not launch.looks:
-            return await_status(launch)
+
+    def look(launch: MachinesLaunch) -> ExitStatus:
         report = look_here(
             plan.slurm_job,
             every=plan.every,
@@ -130,8 +122,10 @@ def _hang_together(
             launch.announce(status)
             return status
         shared = launch.hand_in(report, own)
-    if shared is not None:
-        return shared
-    status = print_hang(report, wanted)
-    warn("rank 0 received no report, so this report covers this machine alone")
-    return status if status is ExitStatus.FAIL else ExitStatus.ERROR
+        if shared is not None:
+            return shared
+        status = print_hang(report, wanted)
+        warn("rank 0 received no report, so this report covers this machine alone")
+        return status if status is ExitStatus.FAIL else ExitStatus.ERROR
+
+    return on_each_machine(environment, HANG_LOOK, look)

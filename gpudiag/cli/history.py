@@ -4,7 +4,7 @@ import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import deadline_option, store_option
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
@@ -22,7 +22,6 @@ def history(store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     It judges nothing: the exit status is 0 whenever there was an answer. Drift against the own baseline
     is the check performance.drift of `gpudiag preflight`.
     """
-    from gpudiag.model.codec import dumps
     from gpudiag.render.history_text import render_history
     from gpudiag.store.database import parse_store_url, require_driver
     from gpudiag.store.history import read_history
@@ -31,12 +30,4 @@ def history(store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     if store is not None:
         require_driver(parse_store_url(store))
     found = read_history(store or default_store(), own_machine_key(), deadline)
-
-    def document() -> str:
-        return dumps(found) + "\n"
-
-    def text() -> str:
-        return render_history(found, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    return status_with_file(ExitStatus.PASS, kept=kept)
+    return print_noun(found, wanted, render_history)

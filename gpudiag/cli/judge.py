@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus, UsageError
 
@@ -81,14 +81,13 @@ def judge(
 ) -> ExitStatus:
     """Whether speeds are right that nccl-tests and other programs measured, and if not, why.
 
-    Reads the output of nccl-tests, nvbandwidth, CUDA's samples, perftest, OSU, DeepSpeed's and other benches of
-    torch, `dcgmi diag`, NCCL's Inspector and gpudiag, as text or JSON, alone or within a job's log. Each table is
-    compared with published figures for just such machines; NCCL's log or nvidia-smi's text beside it shows what
-    that is. It runs nothing, and needs no GPU.
+    Reads the output of nccl-tests, nvbandwidth, CUDA's samples, perftest, OSU, DeepSpeed's and other benches
+    of torch, `dcgmi diag`, NCCL's Inspector and gpudiag, as text or JSON, alone or within a job's log. Each
+    table is compared with published figures for just such machines; NCCL's log or nvidia-smi's text beside it
+    shows what that is. It runs nothing, and needs no GPU.
     """
     from gpudiag.measured.recipe import judge_files
     from gpudiag.model.benchmark import Setup
-    from gpudiag.model.codec import dumps
     from gpudiag.model.reading import NOT_ASKED
     from gpudiag.render.judge_text import render_judgement
 
@@ -96,13 +95,4 @@ def judge(
         gpu=gpu or NOT_ASKED, gpus=gpus or NOT_ASKED, nodes=nodes or NOT_ASKED, nics=nics or NOT_ASKED
     )
     judgement = judge_files(files, given)
-
-    def document() -> str:
-        return dumps(judgement) + "\n"
-
-    kept = print_result(
-        document if wanted.as_json else lambda: render_judgement(judgement, wanted.style()),
-        document,
-        wanted.output,
-    )
-    return status_with_file(EXIT_STATUSES[judgement.outcome], kept=kept)
+    return print_noun(judgement, wanted, render_judgement, EXIT_STATUSES[judgement.outcome])

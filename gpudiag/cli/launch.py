@@ -11,7 +11,7 @@ import click
 
 from gpudiag.cli.completion import Word
 from gpudiag.cli.options import local_rank_option
-from gpudiag.cli.printing import warn
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun, warn
 from gpudiag.errors import ExitStatus, GpudiagError, UsageError
 from gpudiag.ranks.agents.file_meeting import place_by_file
 from gpudiag.ranks.agents.refusal import require_open_files, share_refusal
@@ -21,8 +21,12 @@ from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS
 from gpudiag.render.job_files import JOB_FORMS, JobShape, render_job
 
 if TYPE_CHECKING:
+    from gpudiag.cli.result_options import Wanted
     from gpudiag.model.report import CollectiveReport
     from gpudiag.model.training import TrainingReport
+    from gpudiag.render.style import Style
+    from gpudiag.runs.nccl_test import NcclTestRun
+    from gpudiag.runs.train import TrainingRun
 
 GPUS_PER_MACHINE = 8  # of the machines that most jobs of several machines run on
 
@@ -49,7 +53,21 @@ def launch_options(*, hidden_local_rank: bool = True) -> Callable[[_Command], _C
     return add
 
 
-def keep_report(
+def report_ranks(
+    run: "NcclTestRun | TrainingRun",
+    place: RankEnvironment | None,
+    wanted: "Wanted",
+    render: "Callable[[Any, Style], str]",
+) -> ExitStatus:
+    """The exit status of a run on ranks, after the process that reports has printed it; each machine keeps a copy."""
+    status = EXIT_STATUSES[run.report.outcome]
+    if run.reporter:
+        status = print_noun(run.report, wanted, render, status)
+    _keep_report(run.report, place, reporter=run.reporter)
+    return status
+
+
+def _keep_report(
     report: "CollectiveReport | TrainingReport", place: RankEnvironment | None, *, reporter: bool
 ) -> None:
     """Write this machine's copy of a report over several machines; print where it is if it may differ from the others.
@@ -174,7 +192,8 @@ def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
     """Let the leader of the other ranks report it, if this process cannot take part; then it ends as they do.
 
     Raises:
-        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it is looked for.
+        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it
+            is looked for.
     """
     try:
         yield

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from gpudiag.cli.streams import steer
 from gpudiag.errors import ExitStatus, SourceFailedError
 from gpudiag.model.codec import dumps, noun
 from gpudiag.model.device import Snapshot, SourceState
@@ -13,12 +16,22 @@ from gpudiag.model.reading import NOT_ASKED
 from gpudiag.runs.devices import DeviceRequest, read_devices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import NoReturn
 
     from gpudiag.model.history import KnownGpus
     from gpudiag.model.reading import Reading
     from gpudiag.probe.start import StartedProbes
+
+
+@noun
+class CsvQuery:
+    """The fields of `--query`, and how they are printed."""
+
+    names: tuple[str, ...]
+    with_header: bool = True
+    with_units: bool = True
 
 
 @noun
@@ -33,6 +46,7 @@ class ListOptions:
     watch_seconds: float | None = None
     output: Path | None = None
     verbose: bool = False
+    query: CsvQuery | None = None
 
 
 def list_machine(options: ListOptions, started: StartedProbes | None) -> ExitStatus:
@@ -59,7 +73,7 @@ def _print_and_keep(snapshot: Snapshot, known: Reading[KnownGpus], options: List
 
 def _look(options: ListOptions, started: StartedProbes | None) -> tuple[Snapshot, Reading[KnownGpus]]:
     """The snapshot, and the GPUs of the last good run, where the listing judges by them."""
-    if options.as_json or options.wanted is not None:
+    if options.as_json or options.wanted is not None or options.query is not None:
         return read_devices(_request(options), started), NOT_ASKED
     from gpudiag.store.known_gpus import finish_known_gpus, start_known_gpus
 
@@ -71,7 +85,7 @@ def _request(options: ListOptions) -> DeviceRequest:
     """What to ask for: with the kernel log, unless only the readings are wanted; with the host's state for a table."""
     asked = options.request
     is_free = options.wanted is not None
-    judged = not options.as_json or is_free
+    judged = is_free or not (options.as_json or options.query is not None)
     of_machine = judged and not is_free and (asked.sources is None or "nvml" in asked.sources)
     return DeviceRequest(asked.sources, asked.deadline_seconds, judged, of_machine, asked.patient)
 
@@ -80,6 +94,8 @@ def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions)
     """The document, or the table with what belongs to it."""
     if options.as_json:
         return dumps(snapshot) + "\n"
+    if options.query is not None:
+        return _render_query(snapshot, options.query)
     from gpudiag.cli.list_text import render_list
     from gpudiag.render.style import Style, wants_colour
 
@@ -87,19 +103,70 @@ def _render(snapshot: Snapshot, known: Reading[KnownGpus], options: ListOptions)
     return render_list(snapshot, known, options.request, wide=options.wide, style=style)
 
 
+def _render_query(snapshot: Snapshot, query: CsvQuery) -> str:
+    """The lines of CSV.
+
+    Raises:
+        SourceFailedError: NVML gives no GPU to ask: a script must not take that for an empty machine.
+    """
+    from gpudiag.render.query_csv import render_query
+
+    status = snapshot.source("nvml")
+    if status.state not in (SourceState.OK, SourceState.NO_DEVICES):
+        raise SourceFailedError(
+            f"NVML gives no readings: {status.reason or status.state.value}", hint="see `gpudiag`"
+        )
+    return render_query(snapshot, query.names, with_header=query.with_header, with_units=query.with_units)
+
+
 def _watch(interval_seconds: float, options: ListOptions, started: StartedProbes | None) -> NoReturn:
     """Show the listing again and again: each with its time, or one JSON document a line."""
-    from gpudiag.cli.watch import redraw
-
     early = [started]  # for the first view only
+    query = options.query
 
     def draw() -> str:
+        nonlocal options
         snapshot, known = _look(options, early.pop() if early else None)
         text = _render(snapshot, known, options)
+        if query is not None:
+            options = replace(options, query=replace(query, with_header=False))
+            return text
         heading = f"{snapshot.host}  {snapshot.taken_at:%Y-%m-%d %H:%M:%S} UTC\n"
         return text if options.as_json else heading + text
 
-    redraw(interval_seconds, draw, as_json=options.as_json)
+    _redraw(interval_seconds, draw, is_stream=options.as_json or query is not None)
+
+
+# ECMA-48: cursor home, erase to the end of the line, erase to the end of the screen.
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def _redraw(interval_seconds: float, draw: Callable[[], str], *, is_stream: bool) -> NoReturn:
+    """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
+
+    On a terminal in place; in a pipe, and where it is a stream of lines, one after the other. After a view
+    that takes longer than the interval the next comes at once.
+    """
+    in_place = sys.stdout.isatty() and not is_stream
+    if in_place:
+        steer(sys.stdout, f"{_HOME}{_CLEAR_REST}")
+    while True:
+        began = monotonic()
+        text = draw()
+        if in_place:
+            _write_in_place(text)
+        else:
+            sys.stdout.write(text if is_stream else f"{text}\n")
+        sys.stdout.flush()
+        sleep(max(0.0, interval_seconds - (monotonic() - began)))
+
+
+def _write_in_place(text: str) -> None:
+    steer(sys.stdout, _HOME)
+    for line in text.removesuffix("\n").split("\n"):
+        sys.stdout.write(line)
+        steer(sys.stdout, f"{_CLEAR_LINE}\n")
+    steer(sys.stdout, _CLEAR_REST)
 
 
 def _print_free(snapshot: Snapshot, wanted: int, options: ListOptions) -> ExitStatus:

@@ -5,7 +5,7 @@ import os
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.printing import print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus, UsageError
 
@@ -26,12 +26,10 @@ A report that is given twice counts once."""
 def merge(reports: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     """Many machines' reports as one: the worst verdict, and each finding once with its machines.
 
-    The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those that a run
-    over several machines leaves on each of them. Documents of `gpudiag hang --json` from the machines of one job
-    become one look at the whole job.
+    The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those
+    that a run over several machines leaves on each of them. Documents of `gpudiag hang --json` from the
+    machines of one job become one look at the whole job.
     """
-    from gpudiag.cli.printing import EXIT_STATUSES
-    from gpudiag.model.codec import dumps
     from gpudiag.render.merged_text import render_merged
     from gpudiag.runs.hang_merge import join_hang_sources, read_hang_sources
     from gpudiag.runs.merge import merge_reports
@@ -46,12 +44,4 @@ def merge(reports: tuple[str, ...], wanted: Wanted) -> ExitStatus:
 
         return print_hang(join_hang_sources(hangs), wanted)
     merged = merge_reports(reports)
-
-    def document() -> str:
-        return dumps(merged) + "\n"
-
-    def text() -> str:
-        return render_merged(merged, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    return status_with_file(EXIT_STATUSES[merged.verdict], kept=kept)
+    return print_noun(merged, wanted, render_merged, EXIT_STATUSES[merged.verdict])

@@ -1,31 +1,26 @@
 """`gpudiag nccl-test`: verify and time collectives over ranks."""
 
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place, report_ranks
 from gpudiag.cli.options import store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.printing import print_result, status_with_file, warn_unremembered
+from gpudiag.cli.printing import warn_unremembered
 from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.cli.signals import TerminatedError
 from gpudiag.errors import ExitStatus, UsageError
-from gpudiag.model.codec import dumps
-from gpudiag.model.finding import Outcome
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.report import CollectiveReport
 from gpudiag.model.run import RunEvent
 
-EXIT_STATUSES = {
-    Outcome.PASS: ExitStatus.PASS,
-    Outcome.WARN: ExitStatus.PASS,
-    Outcome.FAIL: ExitStatus.FAIL,
-    Outcome.ERROR: ExitStatus.ERROR,
-}
+if TYPE_CHECKING:
+    from gpudiag.render.style import Style
 
 
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
@@ -82,10 +77,10 @@ def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
                 _measured_before_the_end(so_far, wanted, all_sizes=options["all_sizes"], as_table=as_table)
             )
             raise
-    kept = not outcome.reporter or _print(outcome.report, wanted, all_sizes=options["all_sizes"])
-    keep_report(outcome.report, place, reporter=outcome.reporter)
+    render = partial(_render, all_sizes=options["all_sizes"])
+    status = report_ranks(outcome, place, wanted, render)
     warn_unremembered(outcome.record())
-    return status_with_file(EXIT_STATUSES[outcome.report.outcome], kept=kept)
+    return status
 
 
 def _measured_before_the_end(
@@ -108,15 +103,7 @@ def _measured_before_the_end(
     return count
 
 
-def _print(report: CollectiveReport, wanted: Wanted, *, all_sizes: bool) -> bool:
-    """Whether `--output`, if given, was written, after printing the report as text or as its document."""
+def _render(report: CollectiveReport, style: "Style", *, all_sizes: bool) -> str:
+    from gpudiag.render.collective_text import render_collective
 
-    def document() -> str:
-        return dumps(report) + "\n"
-
-    def text() -> str:
-        from gpudiag.render.collective_text import render_collective
-
-        return render_collective(report, all_sizes=all_sizes, style=wanted.style())
-
-    return print_result(document if wanted.as_json else text, document, wanted.output)
+    return render_collective(report, all_sizes=all_sizes, style=style)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpudiag.cli.failures import nearest
 from gpudiag.errors import UsageError
@@ -121,3 +122,20 @@ def _store(context: click.Context, parameter: click.Parameter, url: str | None) 
 
         parse_store_url(url)
     return url
+
+
+def is_given(name: str) -> bool:
+    """Whether the command line has that parameter of the running command."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def refuse_given(is_wrong: Callable[[str], bool], why: str, hint: str = "leave one of them out") -> None:
+    """Raise for the first flag on the command line that does not belong beside the others.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for parameter in click.get_current_context().command.params:
+        name = parameter.name or ""
+        if is_wrong(name) and is_given(name):
+            raise UsageError(f"{parameter.opts[0]} {why}", hint=hint)

@@ -9,25 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.completion import offer_checks, offer_report
 from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_machine_place
-from gpudiag.cli.options import deadline_option, store_option
+from gpudiag.cli.launch_status import on_each_machine
+from gpudiag.cli.options import deadline_option, refuse_given, store_option
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.preflight_output import announcer, render_one, warn_strict, write_reports
-from gpudiag.cli.printing import print_result, warn, warn_unremembered
 from gpudiag.cli.result_options import STANDARD_OUTPUT, Wanted, result_options
-from gpudiag.cli.run_events import EventFile, events_option
+from gpudiag.cli.run_events import events_option
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import NOT_ASKED
-from gpudiag.render.report_formats import REPORT_FORMATS, render_report
+from gpudiag.render.report_formats import REPORT_FORMATS
 
 if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
-    from gpudiag.runs.preflight import Surroundings
+    from gpudiag.runs.machine_run import Surroundings
 
 _EXAMPLES = """\b
 Examples:
@@ -37,6 +35,7 @@ Examples:
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
+  gpudiag preflight --level acceptance --receipt node17 --sign site_key
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict."""
 
 
@@ -82,6 +81,18 @@ def _reports(
     metavar="FORMAT=FILE",
     help=f"Write a report to FILE too: {', '.join(REPORT_FORMATS)}.",
 )
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a receipt: FILE.json, and FILE.html, the same as a page.",
+)
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign the receipt with this SSH key, as ssh-keygen -Y does.",
+)
 @click.option("--reason", is_flag=True, help="Print one line instead, for Slurm or Kubernetes.")
 @click.option(
     "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
@@ -109,38 +120,54 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
     if emit_job(options, per_machine=True):
         return ExitStatus.PASS
     if options["listing"]:
-        _refuse_beside_list()
+        refuse_given(
+            lambda name: name not in ("listing", "only", "skip"),
+            "does nothing beside --list",
+            hint="--only and --skip choose what is listed",
+        )
         return _print_checks(plan)
+    _require_receipt(options["receipt"], options["sign"])
     surroundings = _surroundings(options, started)
     environment = read_machine_place(options)
-    if environment is not None:
-        from gpudiag.cli.preflight_output import preflight_together
-
-        return preflight_together(
-            environment, wanted, plan, surroundings, started, {**options, "reports": reports}
-        )
-    if options["quorum"] is not None:
+    quorum, on_one_machine = options["quorum"], environment is None or environment.on_one_machine
+    if quorum is not None and on_one_machine:
         raise UsageError(
             "--quorum is for several machines", hint="start it on each of them: srun gpudiag preflight ..."
         )
-    from gpudiag.runs.gate import exit_status
-    from gpudiag.runs.preflight import Preflight
+    from gpudiag.cli.preflight_output import Preflights
 
-    with (
-        EventFile(options["events"]) as events,
-        Preflight(plan, surroundings, announcer(plan), warn, events.write) as run,
-    ):
-        report = run.run(started)
-        # The verdict is printed, whatever happens to files and history.
-        kept = print_result(
-            lambda: render_one(wanted, report, plan), lambda: render_report("json", report), wanted.output
+    preflights = Preflights(
+        plan,
+        surroundings,
+        started,
+        wanted,
+        reports,
+        options["events"],
+        quorum,
+        options["receipt"],
+        options["sign"],
+    )
+    if environment is None:
+        return preflights.look(None)
+    if not on_one_machine and wanted.form not in ("text", "json"):
+        raise UsageError(
+            f"{wanted.form} covers one machine, and this launch spans several",
+            hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
         )
-        status = exit_status(report, plan)
-        warn_strict(report, plan, status)
-        written = write_reports(report, reports) and kept
-        warning = run.remember()
-    warn_unremembered(warning)
-    return status if written or status is ExitStatus.FAIL else ExitStatus.ERROR
+    from gpudiag.runs.machines import PREFLIGHT_LOOKS
+
+    return on_each_machine(environment, PREFLIGHT_LOOKS[plan.level], preflights.look)
+
+
+def _require_receipt(path: Path | None, key: Path | None) -> None:
+    """Raise UsageError unless a receipt can be written there, and signed with that key."""
+    if path is None:
+        if key is not None:
+            raise UsageError("--sign signs a receipt, and none is asked for", hint="add --receipt FILE")
+        return
+    from gpudiag.runs.receipt import require_receipt
+
+    require_receipt(path, key)
 
 
 def _destinations(
@@ -166,21 +193,9 @@ def _destinations(
     return replace(wanted, form=form), files
 
 
-def _refuse_beside_list() -> None:
-    """Raise for a flag on the command line that does nothing beside `--list`."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in ("listing", "only", "skip"):
-            raise UsageError(
-                f"{parameter.opts[0]} does nothing beside --list",
-                hint="--only and --skip choose what is listed",
-            )
-
-
 def _surroundings(options: dict[str, Any], started: StartedProbes | None) -> Surroundings:
-    from gpudiag.runs.preflight import Surroundings, read_expected_machine
+    from gpudiag.runs.machine_run import Surroundings
+    from gpudiag.runs.preflight_plan import read_expected_machine
     from gpudiag.store.history_child import StartedHistory
     from gpudiag.store.state_folder import default_store
 
@@ -204,7 +219,7 @@ def _print_checks(plan: PreflightPlan) -> ExitStatus:
     from gpudiag.checks import BUILTIN
     from gpudiag.render.checks_text import render_checks
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.preflight import choose_checks
+    from gpudiag.runs.preflight_plan import choose_checks
 
     checks = choose_checks(plan) if plan.only or plan.skip else BUILTIN
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from gpudiag.cli.launch_status import await_status, share_report
-from gpudiag.cli.printing import warn, warn_unremembered
+from gpudiag.cli.launch_status import share_report
+from gpudiag.cli.printing import status_with_file, warn, warn_unremembered
 from gpudiag.cli.run_events import EventFile
-from gpudiag.errors import ExitStatus, GpudiagError, UsageError
+from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.plan import LEVELS
 from gpudiag.render.report_formats import render_report
 from gpudiag.runs.gate import describe_strict, exit_status
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from gpudiag.model.plan import PreflightPlan
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
-    from gpudiag.ranks.environment import RankEnvironment
+    from gpudiag.runs.machine_run import Surroundings
     from gpudiag.runs.machines import MachinesLaunch
-    from gpudiag.runs.preflight import Surroundings
 
 
-def render_one(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
+def _render(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
     """The report of one machine as wanted, or `reason`: why the plan's gate decides as it does."""
     if wanted.form == "reason":
         from gpudiag.render.reason import render_reason
@@ -40,7 +40,7 @@ def render_one(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
     return render_report_text(report, wanted.style())
 
 
-def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
+def _write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool:
     """Whether every report could be written; a failure is reported and the others are tried."""
     from gpudiag.runs.output import write_document
 
@@ -54,84 +54,60 @@ def write_reports(report: Report, reports: tuple[tuple[str, Path], ...]) -> bool
     return written
 
 
-def warn_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> None:
-    """Print on standard error which gap or warning `--strict` alone exits for; nothing where it changes nothing."""
-    words = describe_strict(report, plan, status)
-    if words:
-        warn(words)
+@dataclass(frozen=True, slots=True)
+class Preflights:
+    """A preflight of this machine, alone or as one of a launch, with all that its command line asks for."""
+
+    plan: PreflightPlan
+    surroundings: Surroundings
+    started: StartedProbes | None
+    wanted: Wanted
+    reports: tuple[tuple[str, Path], ...]
+    events: Path | None
+    quorum: int | None
+    receipt: Path | None = None
+    key: Path | None = None  # that signs the receipt
+
+    def look(self, launch: MachinesLaunch | None) -> ExitStatus:
+        """The exit status, after the look and the report: printed, or handed in to rank 0 of the launch."""
+        plan, wanted = self.plan, self.wanted
+        announce = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
+        with (
+            EventFile(self.events) as events,
+            Preflight(
+                plan, replace(self.surroundings, announce=announce, warn=warn, listener=events.write)
+            ) as run,
+        ):
+            report = run.run(self.started)
+            own = exit_status(report, plan)
+            strict = describe_strict(report, plan, own)
+            if strict:
+                warn(strict)
+            kept = _write_reports(report, self.reports)
+            own = status_with_file(own, kept=self._keep_receipt(report) and kept)
+            # The verdict is printed, whatever happens to the history.
+            status = share_report(
+                launch, report, own, lambda: _render(wanted, report, plan), wanted, quorum=self.quorum
+            )
+            warning = run.remember()
+        warn_unremembered(warning)
+        return status
+
+    def _keep_receipt(self, report: Report) -> bool:
+        """Whether the receipt that is asked for could be written; a failure is reported."""
+        if self.receipt is None:
+            return True
+        from gpudiag.runs.receipt import make_receipt, write_receipt
+
+        try:
+            write_receipt(self.receipt, make_receipt(report, self.plan), self.key)
+        except GpudiagError as error:
+            warn(f"no receipt: {error.message}")
+            return False
+        return True
 
 
-def announcer(plan: PreflightPlan) -> Callable[[str], None]:
-    """A function that announces each step and its cost: on a terminal, or where steps take minutes."""
-    loud = sys.stderr.isatty() or plan.level in LEVELS[2:]
+def _announcer(plan: PreflightPlan, *, is_reporter: bool) -> Callable[[str], None]:
+    """A function that announces each step and its cost: on a terminal, or where steps take minutes; rank 0 for all machines."""
+    loud = is_reporter and (sys.stderr.isatty() or plan.level in LEVELS[2:])
     return warn if loud else lambda _: None
-
-
-def preflight_together(
-    environment: RankEnvironment,
-    wanted: Wanted,
-    plan: PreflightPlan,
-    surroundings: Surroundings,
-    started: StartedProbes | None,
-    options: dict[str, Any],
-) -> ExitStatus:
-    """The exit status that all processes share: one per machine looks, and rank 0 prints.
-
-    Raises:
-        UsageError: the wanted format is for one machine only.
-        LaunchError: there is no place for the processes to meet.
-    """
-    from gpudiag.runs.machines import PREFLIGHT_LOOKS, MachinesLaunch  # a machine alone does not need it
-
-    _refuse_formats_of_one_machine(wanted.form, environment)
-    if options["quorum"] is not None and environment.on_one_machine:
-        raise UsageError("--quorum is for several machines, and all processes of this launch are on one")
-    with MachinesLaunch(environment, PREFLIGHT_LOOKS[plan.level]) as launch:
-        if not launch.looks:
-            return await_status(launch)
-        return _look(launch, wanted, plan, surroundings, started, options)
-
-
-def _look(
-    launch: MachinesLaunch,
-    wanted: Wanted,
-    plan: PreflightPlan,
-    surroundings: Surroundings,
-    started: StartedProbes | None,
-    options: dict[str, Any],
-) -> ExitStatus:
-    with (
-        EventFile(options["events"]) as events,
-        Preflight(
-            plan, surroundings, announcer(plan) if launch.is_reporter else _hush, warn, events.write
-        ) as run,
-    ):
-        report = run.run(started)
-        own = exit_status(report, plan)
-        warn_strict(report, plan, own)
-        written = write_reports(report, options["reports"])
-        own = own if written or own is ExitStatus.FAIL else ExitStatus.ERROR
-        status = share_report(
-            launch,
-            report,
-            own,
-            lambda: render_one(wanted, report, plan),
-            wanted,
-            quorum=options["quorum"],
-        )
-        warning = run.remember()
-    warn_unremembered(warning)
-    return status
-
-
-def _refuse_formats_of_one_machine(form: str, environment: RankEnvironment) -> None:
-    """Raise where there are several machines and the format is for one only."""
-    if not environment.on_one_machine and form not in ("text", "json"):
-        raise UsageError(
-            f"{form} covers one machine, and this launch spans several",
-            hint="--json, or --report FORMAT=FILE, which each machine writes for itself",
-        )
-
-
-def _hush(_: str) -> None:
-    """Announce nothing: rank 0 announces each test for all machines."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.model.finding import Outcome
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gpudiag.cli.result_options import Wanted
+    from gpudiag.render.style import Style
+
 # Without SKIP: it is a check's outcome and never a verdict.
 EXIT_STATUSES = {
     Outcome.PASS: ExitStatus.PASS,
@@ -19,6 +22,19 @@ EXIT_STATUSES = {
     Outcome.FAIL: ExitStatus.FAIL,
     Outcome.ERROR: ExitStatus.ERROR,
 }
+
+
+def print_noun(
+    noun: Any, wanted: Wanted, render: Callable[[Any, Style], str], status: ExitStatus = ExitStatus.PASS
+) -> ExitStatus:
+    """The exit status after the noun was printed, as its document or as `render` writes it, and kept in `--output`."""
+    from gpudiag.model.codec import dumps
+
+    def document() -> str:
+        return dumps(noun) + "\n"
+
+    text = document if wanted.as_json else lambda: render(noun, wanted.style())
+    return status_with_file(status, kept=print_result(text, document, wanted.output))
 
 
 def print_result(text: Callable[[], str], document: Callable[[], str], output: Path | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -46,9 +46,15 @@ class Wanted:
 
 
 def result_options(
-    formats: Sequence[str] = PLAIN_FORMATS, *, verbose: str = "Print the whole text."
+    formats: Sequence[str] = PLAIN_FORMATS,
+    *,
+    verbose: str = "Print the whole text.",
+    extras: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[_Command], _Command]:
-    """The four options; the command gets what they ask for as `wanted`. Without words for `verbose` there is none."""
+    """The four options; the command gets what they ask for as `wanted`. Without words for `verbose` there is none.
+
+    `extras`: what may follow one of the formats, after commas.
+    """
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)
@@ -69,13 +75,17 @@ def result_options(
         added = click.option(
             "--format",
             "form",
-            type=Word(formats, "a format"),
+            type=Word(formats, "a format", extras),
             metavar="NAME",
-            help=f"What to print: {', '.join(formats)}.  [default: text]",
+            help=f"What to print: {', '.join(_with_extras(name, extras) for name in formats)}.  [default: text]",
         )(added)
         return cast("_Command", added)
 
     return decorate
+
+
+def _with_extras(name: str, extras: Mapping[str, Sequence[str]] | None) -> str:
+    return name + "".join(f"[,{extra}]" for extra in (extras or {}).get(name, ()))
 
 
 def read_wanted(options: dict[str, Any]) -> Wanted:

@@ -1,23 +1,24 @@
 """`gpudiag train`: train a little under each strategy, and prove that it is the maths of one process."""
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.launch import emit_job, emit_options, keep_report, launch_options, read_place
-from gpudiag.cli.options import local_rank_flag
+from gpudiag.cli.launch import emit_job, emit_options, launch_options, read_place, report_ranks
+from gpudiag.cli.options import is_given, local_rank_flag, refuse_given
 from gpudiag.cli.plan_options import plan_from, plan_options
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.printing import print_noun, warn
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.cli.run_events import EventFile, ProgressLine, events_option, join_listeners
 from gpudiag.errors import ExitStatus, UsageError
-from gpudiag.model.codec import dumps
 from gpudiag.model.training import TrainingPlan, TrainingReport
+
+if TYPE_CHECKING:
+    from gpudiag.render.style import Style
 
 _FORMATS = ("text", "json", "markdown")
 # Flags refused for a script, which decides these itself, and the only flags that advice uses.
@@ -70,14 +71,14 @@ def train(wanted: Wanted, **options: Any) -> ExitStatus:
     if options["advise"]:
         from gpudiag.runs.advise import advise_strategy
 
-        given = {name: options[name] for name in ("dtype", "optimizer") if _is_given(name)}
+        given = {name: options[name] for name in ("dtype", "optimizer") if is_given(name)}
         report = advise_strategy(
             options["parameters"],
             nodes=options["nodes"],
             master_weights=not options["no_master_weights"],
             **given,
         )
-        return status_with_file(ExitStatus.PASS, kept=_print(report, wanted))
+        return print_noun(report, wanted, partial(_render, form=wanted.form))
     plan = plan_from(TrainingPlan, options)
     if emit_job(options, per_machine=False):
         return ExitStatus.PASS
@@ -99,9 +100,7 @@ def _run_strategies(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any])
             listener=join_listeners(events.write, progress.show),
             notice=progress.warn,
         )
-    kept = not run.reporter or _print(run.report, wanted)
-    keep_report(run.report, place, reporter=run.reporter)
-    return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
+    return report_ranks(run, place, wanted, partial(_render, form=wanted.form))
 
 
 def _run_script(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any]) -> ExitStatus:
@@ -122,9 +121,7 @@ def _run_script(plan: TrainingPlan, wanted: Wanted, options: dict[str, Any]) -> 
     python = parse_pythons(options["python"]).get("")
     with EventFile(options["events"]) as events:  # standard error is the script's
         run = run_script(script, place, python=python, listener=events.write, notice=warn)
-    kept = not run.reporter or _print(run.report, wanted)
-    keep_report(run.report, place, reporter=run.reporter)
-    return status_with_file(EXIT_STATUSES[run.report.outcome], kept=kept)
+    return report_ranks(run, place, wanted, partial(_render, form=wanted.form))
 
 
 def parse_pythons(texts: tuple[str, ...]) -> dict[str, str]:
@@ -160,42 +157,16 @@ def _refuse_contradictions(options: dict[str, Any]) -> None:
             "--no-master-weights is for --advise", hint="gpudiag train --advise --no-master-weights"
         )
     if options["advise"]:
-        _refuse(lambda name: name not in _FOR_ADVICE, "is for a run, and --advise runs nothing")
+        refuse_given(lambda name: name not in _FOR_ADVICE, "is for a run, and --advise runs nothing")
     if options["script"] is None:
-        _refuse(lambda name: name == "hang_after", "is for --script FILE")
+        refuse_given(lambda name: name == "hang_after", "is for --script FILE")
     else:
-        _refuse(lambda name: name in _NOT_FOR_SCRIPTS, "is not for --script: the script decides that itself")
+        refuse_given(
+            lambda name: name in _NOT_FOR_SCRIPTS, "is not for --script: the script decides that itself"
+        )
 
 
-def _is_given(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
+def _render(report: TrainingReport, style: "Style", *, form: str) -> str:
+    from gpudiag.render.training_text import render_training, render_training_markdown
 
-
-def _refuse(is_wrong: Callable[[str], bool], why: str) -> None:
-    """Refuse the first flag on the command line that does not belong there."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if is_wrong(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"{parameter.opts[0]} {why}", hint="leave one of them out")
-
-
-def _print(report: TrainingReport, wanted: Wanted) -> bool:
-    """Whether `--output`, if given, was written, after printing the report as asked."""
-
-    def document() -> str:
-        return dumps(report) + "\n"
-
-    text = document if wanted.as_json else lambda: _text(report, wanted)
-    return print_result(text, document, wanted.output)
-
-
-def _text(report: TrainingReport, wanted: Wanted) -> str:
-    if wanted.form == "markdown":
-        from gpudiag.render.training_text import render_training_markdown
-
-        return render_training_markdown(report)
-    from gpudiag.render.training_text import render_training
-
-    return render_training(report, style=wanted.style())
+    return render_training_markdown(report) if form == "markdown" else render_training(report, style=style)

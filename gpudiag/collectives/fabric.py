@@ -39,7 +39,7 @@ class Way:
 
 
 class Fabric:
-    """What the labels of the nodes say."""
+    """What the labels of the nodes show."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Describe the fabric of these nodes, some of which may have no labels."""

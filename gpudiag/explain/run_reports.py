@@ -1,7 +1,7 @@
 """What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict, a JSON document.
 
-It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that they name is
-reported beside it.
+It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that
+they name is reported beside it.
 """
 
 import json
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpudiag.model.explanation import Verdict, VerdictKind
-from gpudiag.model.job_run import OWN_PREFIX, JobRun
+from gpudiag.model.job_run import OWN_PREFIX
 from gpudiag.model.untrusted_text import mask_text
 
 _MARK = OWN_PREFIX.encode()
-_SCHEMA = re.compile(rb'^\s*\{\s*"schema":\s*"' + re.escape(JobRun.SCHEMA.encode()) + rb'"')
+# Version 1 has another key in its stalls, which is not read here.
+_SCHEMA = re.compile(rb'^\s*\{\s*"schema":\s*"gpudiag\.job_run/[12]"')
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _BEFORE = 80  # bytes before it in a line: times and ranks that launchers print
 _HEAD = re.compile(r"(STALL|FAIL|WARN|ERROR|PASS|SKIP) (.*)")

@@ -13,7 +13,8 @@ STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
 DEAD_STATES = frozenset("ZXx")
 # Fields of proc_pid_stat(5), counted from 0 behind the command in brackets.
 _STATE, _PARENT, _USER_TICKS, _SYSTEM_TICKS, _CHILDREN_TICKS, _START_TICKS = 0, 1, 11, 12, 13, 19
-_PROCESSOR, _EXIT_CODE = 36, 49
+_RESIDENT_PAGES, _PROCESSOR, _EXIT_CODE = 21, 36, 49
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NANOSECONDS = 1e9
 
 
@@ -53,6 +54,11 @@ class Stat(NamedTuple):
     def started_seconds(self) -> float:
         """Seconds from the boot to its start."""
         return self.start_ticks / CLOCK_TICKS
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that it has in the host."""
+        return int(self.fields[_RESIDENT_PAGES]) * _PAGE_BYTES
 
     @property
     def processor(self) -> int:

@@ -25,9 +25,13 @@ def own_tables(file: str, line: int, document: dict[str, Any]) -> list[MeasuredT
         return _of_collectives(file, line, noun.measurement)
     if not isinstance(noun, Report):
         return []
-    collective = noun.measures.collective
     return [
-        *([] if isinstance(collective, Missing) else _of_collectives(file, line, collective)),
+        *(
+            table
+            for measured in (noun.measures.collective, noun.measures.operations)
+            if not isinstance(measured, Missing)
+            for table in _of_collectives(file, line, measured)
+        ),
         _of_report(file, line, noun),
     ]
 

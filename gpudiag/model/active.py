@@ -29,7 +29,8 @@ ACTIVE_TESTS = (
     MEMORY_PATTERNS,
     SUSTAINED,
 )
-# How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no pass either.
+# How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no
+# pass either.
 NOT_TESTED = "not tested"
 COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
@@ -46,6 +47,7 @@ class ActivePlan:
     sustained_seconds: float = 600.0
     numa_nodes: tuple[int | None, ...] = ()  # of each local rank's GPU; None where it is not known
     scaled_dtypes: tuple[str, ...] = ()  # of matrix products: float8, float4
+    repeat_dtypes: tuple[str, ...] = ()  # of the determinism test; none: those of `dtypes`
 
 
 @noun
@@ -191,6 +193,26 @@ class AbsentProduct:
     rank: int
     device_uuid: Reading[str]
     reason: str
+
+
+@noun
+class DiskResult:
+    """One file written to a file system that jobs write to, forced to the disk, and read back: speeds, and what differed.
+
+    `direct`: it was read past the page cache; where the file system refuses that, the read may be one of
+    memory. `failure` is why the file could not be written or read whole; the speeds are missing then.
+    `is_fault`: the system reports an error of the device, and not that the place is full, read-only or of
+    another user.
+    """
+
+    path: str
+    size_bytes: int
+    write_bytes_per_second: Reading[float]
+    read_bytes_per_second: Reading[float]
+    wrong_bytes: int = 0
+    direct: bool = False
+    failure: str | None = None
+    is_fault: bool = False
 
 
 @noun

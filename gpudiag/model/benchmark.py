@@ -34,10 +34,11 @@ class Nics:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a benchmark ran on, as far as its output, the files beside it or the user says.
+    """What a benchmark ran on, as far as its output, the files beside it or the user show.
 
-    `gpu` is NVML's name of the GPUs, `gpus` their number in all, `ranks` that of the ranks. `settings` are NCCL's
-    variables that were set. `assumed` says in a sentence each what nobody said and was taken to be so.
+    `gpu` is NVML's name of the GPUs, `gpus` their number in all, `ranks` that of the ranks. `settings` are
+    NCCL's variables that were set. `assumed` has a sentence for each thing that nobody gave and that was
+    taken to be so.
     """
 
     gpu: Reading[str] = NOT_ASKED
@@ -67,7 +68,7 @@ class MeasuredValue:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What a program said of one of its own tests: pass, fail, warn or skip, and of which GPU."""
+    """What a program reported of one of its own tests: pass, fail, warn or skip, and of which GPU."""
 
     __test__: ClassVar[bool] = False  # no class of pytest's
 
@@ -82,7 +83,8 @@ class MeasuredTable:
     """One table that a benchmark printed, from `line` of the file on.
 
     `operation` is the program's own word for what was measured. `complete` is False where more was to come.
-    `remarks` are facts of the text that bear on the judgement: `one_rank`, `mixed`, `real_job`, `gpu_memory` and so on.
+    `remarks` are facts of the text that bear on the judgement: `one_rank`, `mixed`, `real_job`, `gpu_memory`
+    and so on.
     """
 
     file: str
@@ -110,7 +112,7 @@ def _size_and_value(one: MeasuredValue) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTable:
-    """A table and what is said of it, worst first."""
+    """A table and the findings about it, worst first."""
 
     table: MeasuredTable
     outcome: Outcome
@@ -124,7 +126,7 @@ class OutputRead:
     name: str
     lines: int
     tables: int
-    facts: tuple[str, ...] = ()  # what it says about the machine: GPUs, NCCL's settings
+    facts: tuple[str, ...] = ()  # what it shows of the machine: GPUs, NCCL's settings
     refused: str | None = None
 
 

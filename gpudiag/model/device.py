@@ -73,6 +73,14 @@ class FailedCall:
 
 
 @noun
+class ParentProcess:
+    """A process that started one that uses a GPU, or that started its parent."""
+
+    pid: int
+    command: str
+
+
+@noun
 class GpuProcess:
     """A process that holds memory on a GPU, as NVML names it and /proc describes it.
 
@@ -92,6 +100,11 @@ class GpuProcess:
     compute_instance_id: Reading[int] = NOT_ASKED
     state: Reading[str] = NOT_ASKED  # the letter of /proc/PID/stat: R, S, D, Z, T
     slurm_job_id: Reading[int] = NOT_ASKED
+    # Read again and again only (the sampler), as shares and trees are of no use to a single look.
+    parents: Reading[tuple[ParentProcess, ...]] = NOT_ASKED  # the nearest first, without the machine's own
+    sm_utilization_percent: Reading[int] = NOT_ASKED  # of this GPU, in the last second that it worked
+    processor_percent: Reading[float] = NOT_ASKED  # of one processor, between the last two looks
+    resident_bytes: Reading[int] = NOT_ASKED  # memory of the host
 
 
 @noun
@@ -161,7 +174,8 @@ class Device:
     """One physical GPU: its identity and every reading, each a value or the reason for none.
 
     `responding` is True, or the reason why the whole GPU gave no readings (DEVICE_LOST,
-    RESET_REQUIRED, TIMED_OUT, NOT_ASKED for one that is asleep); such a GPU stays a row with its other fields missing for the same reason.
+    RESET_REQUIRED, TIMED_OUT, NOT_ASKED for one that is asleep); such a GPU stays a row with its other fields
+    missing for the same reason.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -265,7 +279,8 @@ class Device:
     nvlink_received_bytes: Reading[int] = NOT_ASKED
     nvlink_throughput_bytes_per_second: Reading[float] = NOT_ASKED  # both ways, between the last two looks
     vgpu_license: Reading[str] = NOT_ASKED  # not_needed, unlicensed or licensed
-    # What happened between the last two looks, as NVML's GPM counts it (Hopper and later); a single look has none.
+    # What happened between the last two looks, as NVML's GPM counts it (Hopper and later); a single look has
+    # none.
     graphics_activity_percent: Reading[float] = NOT_ASKED
     sm_activity_percent: Reading[float] = NOT_ASKED
     sm_occupancy_percent: Reading[float] = NOT_ASKED
@@ -278,7 +293,8 @@ class Device:
     pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
-    # Whether work may start on it, or on an instance of it: judged by the checks, and only where `list --free` asks.
+    # Whether work may start on it, or on an instance of it: judged by the checks, and only where `list
+    # --free` asks.
     free: Reading[bool] = NOT_ASKED
 
     @property

@@ -10,15 +10,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 from gpudiag.errors import UsageError
 from gpudiag.model.benchmark import Judgement
 from gpudiag.model.codec import decode, type_hints, written_fields
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
+from gpudiag.model.hub import HubDocument, HubEvents
 from gpudiag.model.job import HangReport, Job
 from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
 from gpudiag.model.nearest import did_you_mean
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.receipt import Receipt, ReceiptCheck
 from gpudiag.model.report import CollectiveReport, MergedReport, Report
 from gpudiag.model.run import Run, RunEvent, RunEvents
 from gpudiag.model.service import (
@@ -32,15 +35,15 @@ from gpudiag.model.service import (
     Session,
     Sources,
     Timeline,
-    Topology,
 )
+from gpudiag.model.topology import Topology
 from gpudiag.model.training import TrainingReport
 
 # --- the documents
 
 _OF_SERVICE: tuple[Any, ...] = (
-    Live, DeviceDocument, Processes, Topology, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
-    Run, RunEvents, Series, Timeline,
+    Live, DeviceDocument, Processes, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
+    Run, RunEvents, Series, Timeline, HubDocument, HubEvents,
 )  # fmt: skip
 DOCUMENTS: dict[str, type] = {
     noun.SCHEMA: noun
@@ -59,6 +62,10 @@ DOCUMENTS: dict[str, type] = {
         Job,
         JobRun,
         DoctorReport,
+        Topology,
+        Receipt,
+        ReceiptCheck,
+        Comparison,
         *_OF_SERVICE,
     )
 }

@@ -1,5 +1,6 @@
 """What a check concludes: outcomes, findings and the result of one check."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import field, replace
 
@@ -65,8 +66,8 @@ class Owner(StrEnum):
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
-    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another question. Only a
-    FAIL blocks; a document from before the field existed counts as one that blocks.
+    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another
+    question. Only a FAIL blocks; a document from before the field existed counts as one that blocks.
     """
 
     code: str
@@ -79,24 +80,44 @@ class Finding:
     evidence: tuple[Evidence, ...]
     remedy: str
     blocks_jobs: bool = True
-    # The remedy with INDEX where a command names the GPU; empty in a finding that was read from a document.
-    remedy_of_any: str = field(default="", compare=False, metadata=UNWRITTEN)
 
     def with_remedy(self, remedy: str) -> Self:
         """The finding with this remedy; INDEX in it is the GPU that the finding is about."""
-        return replace(self, remedy=name_gpu_in(remedy, self.subject), remedy_of_any=remedy)
+        return replace(self, remedy=name_gpu_in(remedy, self.subject))
+
+    @property
+    def remedy_of_any(self) -> str:
+        """The remedy with INDEX where a command names the GPU, for other GPUs with the same fault."""
+        gpu = gpu_in_commands(self.subject)
+        return re.sub(rf"(?<=-i ){re.escape(gpu)}(?![\w:,])", "INDEX", self.remedy) if gpu else self.remedy
 
 
 def name_gpu_in(remedy: str, *subjects: Subject) -> str:
     """The remedy with the GPUs' indices for INDEX, else their bus ids; for all GPUs where it is about none."""
-    names = [_name_of(one) for one in subjects if isinstance(one, DeviceSubject)]
-    known = [name for name in names if name is not None]
+    known = [gpu for one in subjects if (gpu := gpu_in_commands(one))]
     return remedy.replace("INDEX", ",".join(known)) if known else remedy.replace(" -i INDEX", "")
 
 
-def _name_of(gpu: DeviceSubject) -> str | None:
-    names = (gpu.nvml_index, gpu.bus_id, gpu.uuid)
-    return next((str(one) for one in names if not isinstance(one, Missing)), None)
+def gpu_in_commands(subject: Subject) -> str:
+    """The GPU as `nvidia-smi -i` takes it; empty where the subject is none, or nothing of it is known."""
+    names = (subject.nvml_index, subject.bus_id, subject.uuid) if isinstance(subject, DeviceSubject) else ()
+    return next((str(one) for one in names if not isinstance(one, Missing)), "")
+
+
+@noun
+class MeasuredSpeed:
+    """One speed that was measured, and what it was held against; `outcome` None: there was nothing to hold it against.
+
+    `metric` is the name under which the store keeps it: only equal tests are compared.
+    """
+
+    metric: str
+    name: str  # for people: `float16 products of 8192 x 8192`
+    subject: Subject
+    value: float
+    unit: str
+    outcome: Outcome | None = None
+    held_against: tuple[Evidence, ...] = ()  # the value again, each with a limit and where that comes from
 
 
 # A check skipped for these reasons does not apply to the machine; any other SKIP is a gap.
@@ -117,6 +138,8 @@ class CheckResult:
     reason: str | None = None
     seconds: float = 0.0
     missing_reason: MissingReason | None = None
+    speeds: tuple[MeasuredSpeed, ...] = field(default=(), compare=False, metadata=UNWRITTEN)  # for a receipt
+    reported_by: tuple[str, ...] = ()  # the codes of the findings that state a fault of its own, too
 
     @property
     def is_gap(self) -> bool:

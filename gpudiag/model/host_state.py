@@ -90,6 +90,27 @@ class InfinibandPort:
 
 
 @noun
+class PciPlace:
+    """Where a GPU, an NVSwitch or a network card is on the PCI bus, and what is near it.
+
+    `bridges` are the bus ids of the bridges above it, from the root port down; the last one is its slot. Two
+    functions are below one switch if they share a bridge.
+    """
+
+    bus_id: str  # dddddddd:bb:dd.f
+    kind: str  # gpu, nvswitch or nic
+    root: str  # the host bridge, as the kernel names it: pci0000:50
+    bridges: tuple[str, ...]
+    numa_node: Reading[int]
+    processors: Reading[str]  # near it, as a kernel list
+    link_generation: Reading[int]  # of PCIe, now
+    link_width: Reading[int]
+    rdma_devices: tuple[str, ...] = ()  # mlx5_0
+    interfaces: tuple[str, ...] = ()  # eth0
+    virtual_function: bool = False  # of SR-IOV
+
+
+@noun
 class IommuState:
     """Whether an IOMMU is on, and how it maps: identity (pass-through), dma, dma-fq ..."""
 
@@ -135,6 +156,7 @@ class HostState:
     infiniband_ports: Reading[tuple[InfinibandPort, ...]]
     fabric_manager: Reading[FabricManager]
     settings: Reading[Settings] = NOT_ASKED
+    pci_places: Reading[tuple[PciPlace, ...]] = NOT_ASKED  # of GPUs, NVSwitches and network cards, by bus id
 
 
 def parse_processor_list(text: str) -> frozenset[int]:

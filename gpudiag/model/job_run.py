@@ -18,8 +18,8 @@ OWN_PREFIX = "gpudiag: "  # of each line that `gpudiag run` prints among the job
 class Pulse:
     """What the kernel shows of one rank's main thread at one moment, cheaply; times count from the same start.
 
-    The sums grow: time on a processor, time ready and without one, how often it was given one, how often it went to
-    sleep of its own accord.
+    The sums grow: time on a processor, time ready and without one, how often it was given one, how often it
+    went to sleep of its own accord.
     """
 
     at_seconds: float
@@ -71,7 +71,7 @@ class Stall:
     began: datetime
     stood_seconds: float  # until it was reported, or until the job continued
     limit_seconds: float
-    told: bool  # as a fault: not explained by work that was seen to move
+    reported: bool  # as a fault: not explained by work that was seen to move
     ended: bool  # the job went on by itself
     over: (
         datetime | None
@@ -138,9 +138,9 @@ class WatchCost:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """`gpudiag.job_run/1`: how a job of `gpudiag run` ended, what happened to its ranks, and who is to blame."""
+    """`gpudiag.job_run/2`: how a job of `gpudiag run` ended, what happened to its ranks, and who is to blame."""
 
-    SCHEMA: ClassVar[str] = "gpudiag.job_run/1"
+    SCHEMA: ClassVar[str] = "gpudiag.job_run/2"
 
     outcome: Outcome
     headline: str  # one sentence

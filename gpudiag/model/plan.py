@@ -238,7 +238,8 @@ class BandwidthPlan(Plan):
 
 # --- preflight
 
-LEVELS = ("instant", "quick", "standard", "long")
+LEVELS = ("instant", "quick", "standard", "long", "acceptance")
+_LEVELS_WITH_LOAD = ("long", "acceptance")
 # Whose FAIL fails the gate: anyone's; any that keeps jobs off this machine; that of some owners.
 FAIL_ON = ("any", "machine", "host", "hardware")
 _FAILING_OWNERS = {
@@ -300,9 +301,11 @@ def parse_free_memory(text: str) -> FreeMemory:
 class PreflightPlan(Plan):
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
-    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node may
-    have one more, for its display. `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
-    `min_free_memory` is what must be free of each GPU that the job is to use. `duration_seconds` is how long the load of level long lasts; None: as long as the device needs.
+    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node
+    may have one more, for its display. `only` and `skip` are names of checks, or their first word for all
+    that begin with it (`pcie`). `min_free_memory` is what must be free of each GPU that the job is to use.
+    `duration_seconds` is how long the load of levels long and acceptance lasts; None: as long as the device
+    needs.
 
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.
@@ -311,7 +314,7 @@ class PreflightPlan(Plan):
     level: str = option(
         "quick",
         "--level",
-        "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long.",
+        "instant (< 2 s, readings only), quick (45 s, and 4 s for each GPU), standard (minutes), long, acceptance (20 min on 8 GPUs).",
         "NAME",
         choices=LEVELS,
         what="a level",
@@ -355,10 +358,10 @@ class PreflightPlan(Plan):
     duration_seconds: float | None = option(
         None,
         "--duration",
-        "Duration of the load at level long.",
+        "Duration of the load at levels long and acceptance.",
         "SECONDS",
         between=(MIN_DURATION_SECONDS, MAX_DURATION_SECONDS),
-        default_words="900 on GPUs, 60 on the CPU",
+        default_words="900 (acceptance: 600) on GPUs, 60 on the CPU",
     )
 
     def __post_init__(self) -> None:
@@ -386,7 +389,7 @@ class PreflightPlan(Plan):
                 "--force allows tests on GPUs in use, and --level instant runs no test",
                 hint="leave it out, or ask for --level quick",
             )
-        if self.duration_seconds is not None and self.level != "long":
+        if self.duration_seconds is not None and self.level not in _LEVELS_WITH_LOAD:
             raise UsageError(
                 f"--duration is for the load of level long, and --level {self.level} has no load",
                 hint="ask for --level long",

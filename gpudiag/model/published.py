@@ -1,7 +1,8 @@
 """The address that a rank gives to the others: which one gloo and NCCL choose of a host's, by their own rules.
 
-gloo: torch's ProcessGroupGloo.cpp (createDefaultDevice) and gloo's transport/tcp/device.cc. NCCL: src/misc/socket.cc
-(ncclFindInterfaces). Both then expect that every other rank can connect there, on a port of the kernel's choice.
+gloo: torch's ProcessGroupGloo.cpp (createDefaultDevice) and gloo's transport/tcp/device.cc. NCCL:
+src/misc/socket.cc (ncclFindInterfaces). Both then expect that every other rank can connect there, on a port
+of the kernel's choice.
 """
 
 import ipaddress
@@ -44,10 +45,10 @@ class Published:
     """The address that ranks of a host give to those of others."""
 
     library: str  # gloo or NCCL
-    # What decides: `GLOO_SOCKET_IFNAME=eth1`, `its own name machine3`, or empty where the library chooses by itself.
-    by: str
+    by: str  # what decides: `GLOO_SOCKET_IFNAME=eth1`; empty where it is the own name, or the library
     interface: str | None  # None where no interface has the address, or none was found
     address: str | None  # None where the library finds none, and raises
+    own_name: str = ""  # the host's, where that decides; without that and `by` the library chooses by itself
 
     @property
     def is_loopback(self) -> bool:
@@ -106,14 +107,13 @@ def gloo_addresses(
     if len(value) > 1:
         by = f"{GLOO_VARIABLE}={value}"
         return tuple(_of_interface("gloo", by, name, interfaces) for name in value.split(","))
-    by = f"its own name {host}"
     for address in own_name:
         if _is_loopback(address):
-            return (Published("gloo", by, "lo", address),)
-        name = _interface_of(address, interfaces)
+            return (Published("gloo", "", "lo", address, host),)
+        name = next((one.name for one in interfaces if address in one.plain_addresses()), None)
         if name is not None:
-            return (Published("gloo", by, name, address),)
-    return (Published("gloo", by, "lo", _FALLBACK),)
+            return (Published("gloo", "", name, address, host),)
+    return (Published("gloo", "", "lo", _FALLBACK, host),)
 
 
 def nccl_addresses(variables: Mapping[str, str], interfaces: Sequence[OwnInterface]) -> tuple[Published, ...]:
@@ -156,10 +156,6 @@ def _in_nccl_order(interfaces: Sequence[OwnInterface]) -> Iterator[tuple[str, st
     pairs = [(one.name, address) for one in interfaces for address in one.plain_addresses()]
     yield from (pair for pair in pairs if ":" not in pair[1])
     yield from (pair for pair in pairs if ":" in pair[1] and pair[1] != "::1")
-
-
-def _interface_of(address: str, interfaces: Sequence[OwnInterface]) -> str | None:
-    return next((one.name for one in interfaces if address in one.plain_addresses()), None)
 
 
 def _is_loopback(address: str) -> bool:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from gpudiag.compat import Self
-from gpudiag.model.active import ActiveMeasurement
+from gpudiag.model.active import ActiveMeasurement, DiskResult
 from gpudiag.model.codec import FLATTEN, noun
 from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner, Severity, worst_first
@@ -21,6 +21,10 @@ class Measures:
     collective: Reading[CollectiveMeasurement] = NOT_ASKED
     active: Reading[ActiveMeasurement] = NOT_ASKED
     training: Reading[tuple[StrategyMeasurement, ...]] = NOT_ASKED  # one per strategy that ran
+    # Of level acceptance alone:
+    operations: Reading[CollectiveMeasurement] = NOT_ASKED  # every collective
+    card_pairs: Reading[CollectiveMeasurement] = NOT_ASKED  # each two GPUs by their network cards
+    disks: Reading[tuple[DiskResult, ...]] = NOT_ASKED
 
 
 @noun
@@ -90,8 +94,10 @@ class FindingGroup:
     owner: Owner | None  # None for a check that could not look
     machines: tuple[str, ...]
     count: int  # of findings: a machine may have several
-    message: str  # the first one's, as its remedy
-    remedy: str
+    message: str  # the first one's
+    remedy: (
+        str  # for all of them: INDEX where their GPUs differ, and where remedies differ, with its machines
+    )
 
 
 @noun
@@ -107,6 +113,7 @@ class MergedReport:
     machines: tuple[MachineVerdict, ...]
     groups: tuple[FindingGroup, ...]
     repeated: tuple[str, ...] = ()  # files with a report that another one holds too; it counts once
-    # Of a launch: the machines that a job should do without, as the launcher names them; the option that leaves them out.
+    # Of a launch: the machines that a job should do without, as the launcher names them; the option that
+    # leaves them out.
     unfit: tuple[str, ...] = ()
     leave_out: str | None = None

@@ -18,6 +18,7 @@ from gpudiag.model.device import (
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
 from gpudiag.model.finding import Finding
+from gpudiag.model.host_activity import HostActivity
 from gpudiag.model.owners import JobUse, PodUse
 from gpudiag.model.reading import NOT_ASKED, Reading
 
@@ -191,6 +192,8 @@ class LiveDevice:
     not_free_because: tuple[str, ...] = ()  # as in `gpudiag list`: use, and also a fault that a check found
     pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
     slurm_jobs: tuple[JobUse, ...] = ()
+    sm_activity_percent: Reading[float] = NOT_ASKED  # Hopper and later, as the next
+    tensor_activity_percent: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,7 @@ class Live:
     finding_count: int
     findings: tuple[Finding, ...]
     active_runs: tuple[ActiveRun, ...] = ()
+    host_activity: Reading[HostActivity] = NOT_ASKED
 
 
 # --- what is answered beside the tick
@@ -277,57 +281,6 @@ class Processes:
     at: datetime
     processes: tuple[ProcessUse, ...]
     users: tuple[UserUse, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyDevice:
-    """One GPU's place in the machine."""
-
-    uuid: Reading[str]
-    bus_id: Reading[str]
-    nvml_index: Reading[int]
-    name: Reading[str]
-    numa_node: Reading[int]
-    pcie_generation: Reading[int]
-    pcie_width: Reading[int]
-    pcie_generation_slot_max: Reading[int]
-    pcie_width_slot_max: Reading[int]
-    nvlinks_active: Reading[int]
-    nvlinks_total: Reading[int]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLink:
-    """What was measured between two GPUs, the last time: the stored metric, which names the method."""
-
-    metric: str
-    value: float
-    unit: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyLink:
-    """What lies between two GPUs, in the words of `PeerAccess`."""
-
-    from_uuid: Reading[str]
-    to_uuid: Reading[str]
-    path: Reading[str]
-    read: Reading[str]
-    nvlink: Reading[str]
-    nvlink_count: Reading[int]  # links that lead straight to the other GPU
-    measured: MeasuredLink | None
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """`gpudiag.topology/1`: the GPUs and what lies between each two."""
-
-    SCHEMA: ClassVar[str] = "gpudiag.topology/1"
-
-    host: str
-    devices: tuple[TopologyDevice, ...]
-    links: tuple[TopologyLink, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,15 @@ PEER_PATHS = {
     "numa_node": 40,
     "system": 50,
 }
+# The letters of `nvidia-smi topo -m` for each path over PCIe, as its legend explains them.
+PATH_LABELS = {
+    "board": "PIX",
+    "pcie_switch": "PIX",
+    "pcie_switches": "PXB",
+    "host_bridge": "PHB",
+    "numa_node": "NODE",
+    "system": "SYS",
+}
 PEER_STATUSES = (
     "ok",
     "chipset_not_supported",
@@ -173,6 +182,11 @@ def word_of(words: tuple[str | None, ...], number: int) -> str:
     """The word of that table for NVML's number; `unknown_9` for a number that has none."""
     word = words[number] if 0 <= number < len(words) else None
     return word or f"unknown_{number}"
+
+
+def name_action(action: str) -> str:
+    """A recovery action in a sentence: `gpu reset`, `recovery action 7`."""
+    return action.replace("unknown_", "recovery action ").replace("_", " ")
 
 
 def reasons_of(mask: int) -> list[str]:

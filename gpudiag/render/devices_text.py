@@ -52,9 +52,8 @@ def describe_free(candidates: Sequence[Candidate]) -> str:
     return f"Free: {name_gpus([candidate.label for candidate in candidates if candidate.free])}."
 
 
-def describe_name(device: Device) -> Reading[str]:
+def describe_name(name: Reading[str]) -> Reading[str]:
     """The product's name without the maker, the brand and the kind of memory: `H100 80GB`."""
-    name = device.name
     if isinstance(name, Missing):
         return name
     words = name.removeprefix("NVIDIA ").removeprefix("GeForce ").split()
@@ -174,7 +173,7 @@ def _rows(
     colour = {GpuState.HEALTHY: "", GpuState.ASLEEP: "", GpuState.SUSPECT: "yellow"}.get(judged, "red")
     if isinstance(device.responding, Missing):
         cells: list[str] = [NO_VALUE] * 5 + [NO_VALUE]
-        cells[0] = _plain(describe_name(device))
+        cells[0] = _plain(describe_name(device.name))
     else:
         cells = [_cell(notes, column.heading, reading) for column, reading in _readings(snapshot, device)]
         if isinstance(device.memory_used_bytes, Missing) and not isinstance(
@@ -192,7 +191,7 @@ def _readings(snapshot: Snapshot, device: Device) -> list[tuple[Column, Reading[
     if device.mig_mode == "enabled" and device.mig_instances:
         users = "MIG"
     cells: tuple[Reading[str], ...] = (
-        describe_name(device),
+        describe_name(device.name),
         describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes),
         describe_suffixed(device.utilization_percent, "%"),
         describe_suffixed(device.temperature_celsius, "C"),

@@ -14,17 +14,17 @@ from gpudiag.model.training import TrainingReport
 
 def render_json(report: Report) -> str:
     """The document `gpudiag.report/1`; a number that JSON does not have becomes the text `nan` or `inf`."""
-    return dump_document(_finite(to_document(report))) + "\n"
+    return dump_document(finite(to_document(report))) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with `nan` and `inf` as text: one bad measurement must not cost the whole report."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

@@ -91,7 +91,7 @@ def _side_by_side(snapshot: Snapshot, style: Style) -> list[str]:
 def _device_row(snapshot: Snapshot, device: Device, sources: list[str]) -> list[str]:
     cells = [
         describe_index(device),
-        _plain(describe_name(device)),
+        _plain(describe_name(device.name)),
         _plain(describe_memory_gib(device.memory_used_bytes, device.memory_total_bytes)),
         _plain(describe_suffixed(device.utilization_percent, "%")),
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any, TypeVar
 
-from gpudiag.checks.gpu.holders import computing_on, describe_holders
+from gpudiag.checks.gpu.holders import computing_on, describe_holders, own_pids
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.active import (
     DETERMINISM,
@@ -33,6 +33,7 @@ from gpudiag.model.active import (
 from gpudiag.model.codec import decode, encode, read_sheet
 from gpudiag.model.device import Snapshot
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import Fault
@@ -43,22 +44,35 @@ from gpudiag.runs.placement import Placement, why_no_peers
 from gpudiag.units import GIB, MIB
 
 _ENTRY = "gpudiag.bandwidth.rank_main:run"
+_ACCEPTANCE = (
+    "acceptance"  # which repeats the same computation in more types, and all other tests of level long
+)
 # Each level adds to the tests of the level before it.
 _GPU_TESTS = {
     "quick": (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, MATMUL),
     "standard": (PEER_COPY, DETERMINISM),
     "long": (MEMORY_PATTERNS, SUSTAINED),
+    _ACCEPTANCE: (),
 }
-_CPU_TESTS = {"quick": (), "standard": (MEMORY_COPY, DETERMINISM), "long": (MEMORY_PATTERNS, SUSTAINED)}
-_RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0}  # at least
+_CPU_TESTS = {
+    "quick": (),
+    "standard": (MEMORY_COPY, DETERMINISM),
+    "long": (MEMORY_PATTERNS, SUSTAINED),
+    _ACCEPTANCE: (),
+}
+_RUN_SECONDS = {"quick": 60.0, "standard": 240.0, "long": 5400.0, _ACCEPTANCE: 5400.0}  # at least
 _LIMIT_FACTOR = 3.0  # a run may take this many times its expected time: our choice
 _GPU_SUSTAINED_SECONDS = 900.0
+_ACCEPTANCE_SUSTAINED_SECONDS = 600.0  # so that all of it takes 20 minutes on eight GPUs
+_REPEAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
+_FLOAT8 = "float8_e4m3fn"
 _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
 _CPU_PATTERN_BYTES = 64 * MIB  # of one rank at most: a processor's memory takes long to go through
 _STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
-# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of an hour.
-_TELEMETRY_SECONDS = {"quick": 0.2, "standard": 0.2, "long": 1.0}
+# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of
+# an hour.
+_TELEMETRY_SECONDS = {"quick": 0.2, "standard": 0.2, "long": 1.0, _ACCEPTANCE: 1.0}
 
 
 class TelemetryReader:
@@ -158,19 +172,29 @@ def plan_active(
         tests = tuple(test for test in tests if test != PEER_COPY)
     if not tests:
         return None
+    accepts = level == _ACCEPTANCE
+    float8 = (_FLOAT8,) if placement.float8 or not on_gpu else ()
+    repeat_dtypes = (*_REPEAT_DTYPES, *float8) if accepts else ()
     if on_gpu:
+        usual = _ACCEPTANCE_SUSTAINED_SECONDS if accepts else _GPU_SUSTAINED_SECONDS
         return ActivePlan(
             tests,
             "cuda",
             ("float32", "float16", "bfloat16"),
             1.5,
             None,
-            sustained_seconds or _GPU_SUSTAINED_SECONDS,
+            sustained_seconds or usual,
+            repeat_dtypes=repeat_dtypes,
         )
     per_rank = int((memory_available_bytes or GIB) * _CPU_PATTERN_SHARE / placement.world_size)
-    pattern_bytes = min(_CPU_PATTERN_BYTES, per_rank)
     return ActivePlan(
-        tests, "cpu", ("float32", "bfloat16"), 1.0, pattern_bytes, sustained_seconds or _CPU_SUSTAINED_SECONDS
+        tests,
+        "cpu",
+        ("float32", "bfloat16"),
+        1.0,
+        min(_CPU_PATTERN_BYTES, per_rank),
+        sustained_seconds or _CPU_SUSTAINED_SECONDS,
+        repeat_dtypes=repeat_dtypes,
     )
 
 
@@ -201,7 +225,7 @@ def expected_seconds(plan: ActivePlan, world_size: int) -> float:
         DEVICE_TO_HOST: 2.0 * world_size + 2.0,
         MATMUL: 2.5 * (len(plan.dtypes) + len(plan.scaled_dtypes)),
         PEER_COPY: 0.5 * world_size * (world_size - 1),
-        DETERMINISM: (plan.repeat_seconds + 0.2) * 3 * len(plan.dtypes),
+        DETERMINISM: (plan.repeat_seconds + 0.2) * 3 * len(plan.repeat_dtypes or plan.dtypes),
         MEMORY_PATTERNS: 120.0 if on_gpu else 30.0,
         SUSTAINED: plan.sustained_seconds,
     }
@@ -261,10 +285,11 @@ def measure_active(
     return _measurement(run, plan, placement, points, started)
 
 
-def with_neighbours(
-    measured: ActiveMeasurement, snapshot: Snapshot, own: frozenset[int]
-) -> ActiveMeasurement:
-    """The measurement, with the GPUs marked that others compute on now, behind the tests; `own` are the ranks."""
+def with_neighbours(measures: Measures, snapshot: Snapshot) -> Measures:
+    """The measures, with the GPUs of the active tests marked that others compute on now, behind the tests."""
+    measured, own = measures.active, own_pids(measures)
+    if isinstance(measured, Missing):
+        return measures
     known = {one.device_uuid for one in measured.shared}
     tested = {copy.device_uuid for copy in measured.bandwidth} | {one.device_uuid for one in measured.compute}
     came = []
@@ -272,7 +297,7 @@ def with_neighbours(
         if device.id.uuid in tested - known and computing_on(device, own):
             reason = f"it is in use since the tests began: {describe_holders(device, snapshot.taken_at, own)}"
             came.append(Untested(device.id.uuid, name_device(device), reason, in_use=True))
-    return replace(measured, shared=(*measured.shared, *came))
+    return replace(measures, active=replace(measured, shared=(*measured.shared, *came)))
 
 
 def _measurement(
@@ -302,7 +327,7 @@ def _measurement(
         tests=plan.tests,
         done=tuple(test for test in plan.tests if len(finished[test]) == run.world_size),
         telemetry=points,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         untested=placement.untested,
         shared=placement.shared,

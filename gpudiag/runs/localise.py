@@ -49,10 +49,10 @@ _SEED = 37  # the same rounds each time: two runs can be compared
 def nodes_of(run: RankRun) -> tuple[Node, ...]:
     """The hosts of the run with their ranks; where there is one host, its ranks act as nodes."""
     ranks_of: dict[str, list[int]] = {}
-    for report in run.reports:
+    for report in run.ranks:
         ranks_of.setdefault(report.host, []).append(report.rank)
     if len(ranks_of) == 1:
-        return tuple(Node(report.host, (report.rank,)) for report in run.reports)
+        return tuple(Node(report.host, (report.rank,)) for report in run.ranks)
     return tuple(Node(host, tuple(ranks)) for host, ranks in ranks_of.items())
 
 
@@ -60,7 +60,7 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} nodes are needed to tell a bad one from its partners, and this run has {len(nodes)}"
+        return f"{NODES_AT_LEAST} nodes are needed to distinguish a bad one from its partners, and this run has {len(nodes)}"
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
     return (
         f"the run itself ended early, because of rank {ended[0].rank} ({ended[0].kind.value})"
@@ -78,7 +78,7 @@ def is_localisation_due(
 
     Not among ranks on the processors of one machine, which have no network of their own.
     """
-    one_host = len({report.host for report in run.reports}) == 1
+    one_host = len({report.host for report in run.ranks}) == 1
     if why_not_localised(run) is not None or (one_host and backend == "gloo"):
         return False
     wrong = [one for one in judge() if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
@@ -112,13 +112,13 @@ def localise(
     if labels is not None:
         request = LocaliseRequest(placement.backend, _SEED, *label_nodes(nodes, labels))
     began = time.monotonic()
-    told_at = began
+    reported_at = began
 
-    def tell_round(event: RankEvent) -> None:
-        nonlocal told_at
+    def report_round(event: RankEvent) -> None:
+        nonlocal reported_at
         now = time.monotonic()
-        if event.data.get("kind") == "round" and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if event.data.get("kind") == "round" and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             notice(f"pairs of nodes exchange data: {event.data['round']} rounds after {now - began:.0f} s")
 
     again = run_ranks(
@@ -129,7 +129,7 @@ def localise(
         environment=environment,
         budgets=Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: rendezvous_seconds}),
         faults=tuple(fault for fault in faults if fault.kind is FaultKind.SLOW),
-        on_event=tell_round,
+        on_event=report_round,
         notice=notice,
         variables=placement.variables,
         python=python,

@@ -1,7 +1,7 @@
 """Merge many machines' reports: an unreadable one is ERROR, never left out and never a PASS."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -13,13 +13,24 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode
 from gpudiag.model.device import TorchFacts
 from gpudiag.model.evidence import FileSubject, LinkSubject, Subject
-from gpudiag.model.finding import WORST_FIRST, CheckResult, Finding, Outcome, Severity, worst
+from gpudiag.model.finding import (
+    WORST_FIRST,
+    CheckResult,
+    Finding,
+    Outcome,
+    Severity,
+    gpu_in_commands,
+    name_gpu_in,
+    worst,
+)
 from gpudiag.model.job import HangReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import CollectiveReport, FindingGroup, MachineVerdict, MergedReport, Report
 from gpudiag.model.training import TrainingReport
 from gpudiag.model.untrusted_text import mask_text
 
+_MAX_REMEDIES = 3  # different ones of one code that are printed
+_MAX_MACHINES = 6  # that a remedy names
 MAX_REPORT_BYTES = 256 * 1024**2  # of one file; a report of 8 GPUs is about 0.1 MB
 
 
@@ -59,6 +70,14 @@ class _Entry:
     results: tuple[CheckResult, ...]
     of_ranks: tuple[Finding, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One fault of one machine, with INDEX for its GPU in the remedy; `subject`: what it is about."""
+
+    group: FindingGroup
+    subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +201,7 @@ def _judge(place: str, document: Any) -> _Entry:
 def _judge_run(place: str, head: _RunHead) -> _Entry:
     counted = worst((head.outcome, *(finding.outcome for finding in head.findings)))
     stated = Outcome.ERROR if head.outcome is Outcome.SKIP else head.outcome
-    differs = f"the report says {stated.value}, its findings say {counted.value}"
+    differs = f"the report has {stated.value}, its findings have {counted.value}"
     machine = MachineVerdict(
         name=head.host,
         path=place,
@@ -217,7 +236,7 @@ def _verdict(head: _ReportHead) -> tuple[Outcome, str | None]:
     stated = Outcome.ERROR if head.verdict is Outcome.SKIP else head.verdict
     if stated is counted:
         return stated, None
-    reason = f"the report says {stated.value}, its results say {counted.value}"
+    reason = f"the report has {stated.value}, its results have {counted.value}"
     return worst((stated, counted)), reason
 
 
@@ -242,13 +261,12 @@ def _with_distinct_names(entries: list[_Entry]) -> list[_Entry]:
 
 def _group(entries: list[_Entry]) -> tuple[FindingGroup, ...]:
     """Each finding once, with the machines that have it."""
-    groups: dict[tuple[str, Outcome, Any], FindingGroup] = {}
-    told: set[tuple[str, Subject]] = set()
+    groups: dict[tuple[str, Outcome, Any], list[_Found]] = {}
+    reported: set[tuple[str, Subject]] = set()
     for entry in entries:
-        for found in _found(entry, told):
-            key = (found.code, found.outcome, found.owner)
-            groups[key] = _joined(groups[key], found) if key in groups else found
-    return tuple(groups.values())
+        for one in _found(entry, reported):
+            groups.setdefault((one.group.code, one.group.outcome, one.group.owner), []).append(one)
+    return tuple(map(_joined, groups.values()))
 
 
 def _sorted(groups: Iterable[FindingGroup]) -> tuple[FindingGroup, ...]:
@@ -273,13 +291,13 @@ def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
         )
 
 
-def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[FindingGroup]:
-    """Each fault of one machine as a group of its own; what another machine has `told` of the same ranks, once."""
+def _found(entry: _Entry, reported: set[tuple[str, Subject]]) -> Iterator[_Found]:
+    """Each fault of one machine as a group of its own; what another machine has `reported` of the same ranks, once."""
     machines = (entry.machine.name,)
     for finding in entry.of_ranks:
         known = (finding.code, finding.subject)
-        if known not in told and finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
-            told.add(known)
+        if known not in reported and finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
+            reported.add(known)
             yield _from_finding(finding, _hosts_of(finding.subject))
     for result in entry.results:
         for finding in result.findings:
@@ -287,15 +305,9 @@ def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[FindingGro
                 yield _from_finding(finding, machines)
         if result.outcome is Outcome.ERROR and not result.findings:
             reason = result.reason or "no reason given"
-            yield FindingGroup(
-                result.check,
-                Outcome.ERROR,
-                Severity.UNKNOWN,
-                None,
-                machines,
-                1,
-                f"no result: {reason}",
-                "",
+            words = f"no result: {reason}"
+            yield _Found(
+                FindingGroup(result.check, Outcome.ERROR, Severity.UNKNOWN, None, machines, 1, words, "")
             )
 
 
@@ -306,8 +318,8 @@ def _hosts_of(subject: Subject) -> tuple[str, ...]:
     return subject.ends if isinstance(subject, LinkSubject) else (subject.host,)
 
 
-def _from_finding(finding: Finding, machines: tuple[str, ...]) -> FindingGroup:
-    return FindingGroup(
+def _from_finding(finding: Finding, machines: tuple[str, ...]) -> _Found:
+    group = FindingGroup(
         code=finding.code,
         outcome=finding.outcome,
         severity=finding.severity,
@@ -315,10 +327,50 @@ def _from_finding(finding: Finding, machines: tuple[str, ...]) -> FindingGroup:
         machines=machines,
         count=1,
         message=finding.message,
-        remedy=finding.remedy,
+        remedy=finding.remedy_of_any,
+    )
+    return _Found(group, finding.subject)
+
+
+def _joined(found: Sequence[_Found]) -> FindingGroup:
+    """The group of all of these; where their remedies differ, each with its machines."""
+    by_remedy: dict[str, list[_Found]] = {}
+    for one in found:
+        by_remedy.setdefault(one.group.remedy, []).append(one)
+    remedies = [
+        _with_gpus(remedy, some) if len(by_remedy) == 1 else f"On {_name(some)}: {_with_gpus(remedy, some)}"
+        for remedy, some in by_remedy.items()
+    ]
+    left = len(remedies) - _MAX_REMEDIES
+    more = [f"The reports of the other machines have {left} more."] if left > 0 else []
+    return replace(
+        found[0].group,
+        machines=_machines(found),
+        count=len(found),
+        remedy=" ".join((*remedies[:_MAX_REMEDIES], *more)),
     )
 
 
-def _joined(group: FindingGroup, more: FindingGroup) -> FindingGroup:
-    machines = tuple(dict.fromkeys((*group.machines, *more.machines)))
-    return replace(group, machines=machines, count=group.count + more.count)
+def _with_gpus(remedy: str, found: Sequence[_Found]) -> str:
+    """The remedy with the GPUs for INDEX where they are the same ones on every machine; else followed by which they are."""
+    if "INDEX" not in remedy:
+        return remedy
+    gpus: dict[tuple[str, ...], list[Subject]] = {}
+    for one in found:
+        if one.subject is not None:
+            gpus.setdefault(one.group.machines, []).append(one.subject)
+    if len({tuple(map(gpu_in_commands, subjects)) for subjects in gpus.values()}) == 1:
+        return name_gpu_in(remedy, *next(iter(gpus.values())))
+    which = [name_gpu_in(f"INDEX on {machine}", *subjects) for (machine,), subjects in gpus.items()]
+    more = f", and {len(which) - _MAX_MACHINES} more machines" if len(which) > _MAX_MACHINES else ""
+    return f"{remedy} INDEX is {'; '.join(which[:_MAX_MACHINES])}{more}."
+
+
+def _machines(found: Iterable[_Found]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for one in found for name in one.group.machines))
+
+
+def _name(found: Iterable[_Found]) -> str:
+    machines = _machines(found)
+    more = f" and {len(machines) - _MAX_MACHINES} more" if len(machines) > _MAX_MACHINES else ""
+    return f"{', '.join(machines[:_MAX_MACHINES])}{more}"

@@ -179,7 +179,7 @@ def _run_placed(
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
-        listener if setup.told else None,
+        listener if setup.reports_events else None,
         one_clock=setup.one_clock,
     )
     collector.emit(EventKind.STAGE, 0.0, stage=IMPORT)
@@ -201,7 +201,8 @@ def measure_collectives(
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
-    One of `servers` forks the ranks, where given.
+    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data
+    after that.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -211,7 +212,16 @@ def measure_collectives(
     setup = _set_up(plan, None, here, python, servers)
     watch = start_watch(gpus=here.backend == "nccl")
     run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True))
-    return build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
+    found: Reading[Localisation] = NOT_ASKED
+    if plan.localise:
+        why = why_not_localised(run)
+        if why is None:
+            found, again = _exchange(setup, run)
+            run = add_localisation(run, found, again)
+        else:
+            found = Missing(MissingReason.NOT_SUPPORTED, why)
+    measured = build_measurement(run, setup.sweep, here, finish_watch(watch, run.host), one_clock=True)
+    return replace(measured, localisation=found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +247,7 @@ class _Setup:
         return Launcher.SPAWN if self.environment is None else self.environment.launcher
 
     @property
-    def told(self) -> bool:
+    def reports_events(self) -> bool:
         """Whether this process reports events as they happen."""
         return self.environment is None or self.environment.rank == 0
 
@@ -264,12 +274,12 @@ def _set_up(
 def _measure(
     setup: _Setup, collector: CaseCollector, past: EarlierResults, notice: Callable[[str], None] | None
 ) -> tuple[CollectiveReport, bool]:
-    """The report, and whether this process tells the user."""
+    """The report, and whether this process reports to the user."""
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
-        return CollectiveReport.of(refusal), setup.told
+        return CollectiveReport.of(refusal), setup.reports_events
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
     run, localisation = _localise(setup, past, run, notice)
@@ -315,7 +325,15 @@ def _localise(
         so_far = _judge_run(setup, past, run)
         found_so_far = so_far[0].message if so_far else "operations between these hosts take long"
         notice(f"{found_so_far}; now pairs of nodes exchange data, to find the node or link")
-    found, again = localise(
+    found, again = _exchange(setup, run, notice)
+    return add_localisation(run, found, again), found
+
+
+def _exchange(
+    setup: _Setup, run: RankRun, notice: Callable[[str], None] | None = None
+) -> tuple[Reading[Localisation], RankRun]:
+    """What pairs of nodes exchanged after that run, and the run of the ranks that did."""
+    return localise(
         run,
         setup.placement,
         setup.environment,
@@ -326,7 +344,6 @@ def _localise(
         server=setup.server(more=False),
         labels=setup.labels,
     )
-    return add_localisation(run, found, again), found
 
 
 def _run(
@@ -336,15 +353,15 @@ def _run(
     goes_on: Callable[[RankRun], bool] | None = None,
 ) -> RankRun:
     plan, placement = setup.plan, setup.placement
-    began = told_at = monotonic()
+    began = reported_at = monotonic()
 
     def add(event: RankEvent) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         before = len(collector.results)
         collector.add(event)
         now = monotonic()
-        if len(collector.results) > before and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if len(collector.results) > before and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             last = collector.results[-1]
             notice(
                 f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s: {last.op} of"

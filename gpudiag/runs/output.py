@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpudiag.errors import GpudiagError, UsageError
@@ -38,19 +39,32 @@ def write_document(path: Path, text: str) -> None:
     Raises:
         GpudiagError: the file could not be written after all.
     """
+    write_documents({path: text})
+
+
+def write_documents(texts: Mapping[Path, str]) -> None:
+    """Write each text to its path; where one of them cannot be written, all the old documents are kept.
+
+    Raises:
+        GpudiagError: a file could not be written after all.
+    """
+    partials: list[tuple[Path, Path]] = []
+    path = Path()
     try:
-        if _is_special(path):  # a pipe or a device: there is nothing to replace
-            path.write_text(text, encoding="utf-8", errors=_UNENCODABLE)
-            return
-        target = path.resolve()  # a symlink stays a symlink
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            partial.write_text(text, encoding="utf-8", errors=_UNENCODABLE)
+        for path, text in texts.items():
+            if _is_special(path):  # a pipe or a device: there is nothing to replace
+                path.write_text(text, encoding="utf-8", errors=_UNENCODABLE)
+                continue
+            target = path.resolve()  # a symlink stays a symlink
+            partials.append((target.with_name(f".{target.name}.{os.getpid()}"), target))
+            partials[-1][0].write_text(text, encoding="utf-8", errors=_UNENCODABLE, newline="")
+        for partial, target in partials:
             partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
     except OSError as error:
         raise GpudiagError(f"cannot write to {path}: {error.strerror or error}") from error
+    finally:
+        for partial, _ in partials:
+            partial.unlink(missing_ok=True)
 
 
 def _is_special(path: Path) -> bool:

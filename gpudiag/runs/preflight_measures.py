@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+from gpudiag.collectives.localise import NODES_AT_LEAST
+from gpudiag.model.device import Snapshot
+from gpudiag.model.host_state import HostState
 from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing
 from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
@@ -10,10 +14,14 @@ from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.nccl_test import measure_collectives
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import measure_strategies
-from gpudiag.units import MIB
+from gpudiag.units import GIB, KIB, MIB
 
 _CPU_MAX_BYTES = MIB
 _GPU_MAX_BYTES = 256 * MIB
+_OPERATIONS_MIN_BYTES, _OPERATIONS_STEP = 4 * KIB, 16  # six sizes
+_OPERATIONS_MAX_BYTES = 4 * GIB  # from where on published figures hold; less where memory is
+_CARDS_MAX_BYTES = 64 * MIB
+_OPERATION_SECONDS = 30.0  # for each collective
 _GPU_MEMORY_SHARE = 0.1  # of the fullest GPU's free memory, for each of three buffers
 _CPU_SECONDS = 25.0  # what level quick has left after the look at the machine
 # NCCL's start was seen to take over 60 s on 8 B200 (NVIDIA/nccl issue 1646); 2.3 to 3.8 s is usual.
@@ -65,13 +73,100 @@ def measure_collective(
     return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers)
 
 
-def _gpu_bytes(place: Placement) -> int:
+def describe_operations_cost(place: Placement) -> str:
+    """What all collectives cost, in one sentence for the user before they start."""
+    where = "GPUs with NCCL" if place.device_kind == "cuda" else "CPU ranks with gloo"
+    seconds = 60 if place.device_kind == "cuda" else 30
+    return f"all {len(OPERATIONS)} collectives on {place.world_size} {where}: about {seconds} s"
+
+
+def operations_limit(place: Placement) -> float:
+    """How many seconds all collectives may take."""
+    return collective_limit(place) + _OPERATION_SECONDS * len(OPERATIONS)
+
+
+def measure_operations(
+    place: Placement, python: str | None, servers: ForkServers | None = None
+) -> CollectiveMeasurement:
+    """Every collective, verified, up to the size at which its speed no longer grows with it, on ranks that a server forks.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    on_gpu = place.device_kind == "cuda"
+    max_bytes = _gpu_bytes(place, _OPERATIONS_MAX_BYTES) if on_gpu else _CPU_MAX_BYTES
+    plan = NcclTestPlan(
+        backend=place.backend,
+        nproc=place.world_size,
+        op=tuple(OPERATIONS),
+        min_bytes=_OPERATIONS_MIN_BYTES,
+        max_bytes=max_bytes,
+        step_factor=_OPERATIONS_STEP,
+        iterations=5,
+        warmup=1,
+        timeout_seconds=operations_limit(place),
+        rendezvous_timeout_seconds=collective_limit(place),
+    )
+    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers)
+
+
+# So NCCL takes the network between two GPUs of one machine (its variables, NCCL user guide).
+_BY_CARDS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+
+
+def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> str | None:
+    """Why the network cards of this machine cannot be measured in pairs; None if they can."""
+    if place.device_kind != "cuda":
+        return "ranks on CPUs use no network card between them"
+    if place.world_size < NODES_AT_LEAST:
+        return f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
+    state = snapshot.machine.state
+    ports = state.infiniband_ports if isinstance(state, HostState) else state
+    active = [] if isinstance(ports, Missing) else [port for port in ports if port.state == "ACTIVE"]
+    if len({port.device for port in active}) < 2:
+        return f"{len(active)} RDMA ports are active, and a pair needs two cards"
+    return None
+
+
+def describe_card_pairs_cost(place: Placement) -> str:
+    """What the pairs of network cards cost, in one sentence for the user before they start."""
+    return f"each two of {place.world_size} GPUs by their network cards, without NVLink and shared memory: about 30 s"
+
+
+def measure_card_pairs(
+    place: Placement, python: str | None, servers: ForkServers | None = None
+) -> CollectiveMeasurement:
+    """What each two GPUs exchanged by their network cards: NCCL is kept from NVLink, PCIe and shared memory.
+
+    Raises:
+        UsageError: torch is not installed for that interpreter.
+        LaunchError: the ranks could not be started.
+    """
+    max_bytes = _gpu_bytes(place, _CARDS_MAX_BYTES)
+    plan = NcclTestPlan(
+        backend=place.backend,
+        nproc=place.world_size,
+        op=("send_recv",),
+        min_bytes=max_bytes,
+        max_bytes=max_bytes,
+        iterations=5,
+        warmup=1,
+        localise=True,
+        timeout_seconds=operations_limit(place),
+        rendezvous_timeout_seconds=collective_limit(place),
+    )
+    by_cards = replace(place, max_bytes=max_bytes, variables={**place.variables, **_BY_CARDS})
+    return measure_collectives(plan, by_cards, python, servers)
+
+
+def _gpu_bytes(place: Placement, most_bytes: int = _GPU_MAX_BYTES) -> int:
     free = [
         device.memory_free_bytes
         for device in place.devices
         if not isinstance(device.memory_free_bytes, Missing)
     ]
-    return min([_GPU_MAX_BYTES, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
+    return min([most_bytes, *(max(MIB, int(size * _GPU_MEMORY_SHARE)) for size in free)])
 
 
 def describe_training_cost(place: Placement, level: str) -> str:

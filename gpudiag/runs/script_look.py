@@ -1,12 +1,13 @@
 """A look from outside, as `gpudiag hang` does it, at the ranks of a script that stand still, before anything is killed.
 
-It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is missing, where
-ranks are on other machines, or where the look is late, the ranks' own reports stand as they are.
+It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is
+missing, where ranks are on other machines, or where the look is late, the ranks' own reports stand as they
+are.
 """
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _RUNNERS = ("<frozen runpy>", "/runpy.py")
 
 @dataclass
 class OutsideLook:
-    """The look at the ranks of one run; it needs the event with which each rank told its process."""
+    """The look at the ranks of one run; it needs the event with which each rank reported its process."""
 
     script: str
     world_size: int
@@ -74,15 +75,19 @@ def _receive(child: GuardedChild) -> None:
                 child.receive(descriptor)
 
 
-def without_own_frames(job: Job, script: str) -> Job:
-    """The job with stacks as the script alone would have them: without gpudiag's hooks and what started the script."""
+def script_frames(frames: Sequence[Frame], script: str) -> tuple[Frame, ...]:
+    """A stack as the script alone would have it: without gpudiag's hooks and what started the script."""
+    begun = next((place for place, one in enumerate(frames) if one.file.endswith(_RUNNERS)), len(frames))
+    return tuple(one for one in frames[:begun] if one.file == script or not one.file.startswith(_OWN))
 
-    def cut(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        begun = next((place for place, one in enumerate(frames) if one.file.endswith(_RUNNERS)), len(frames))
-        return tuple(one for one in frames[:begun] if one.file == script or not one.file.startswith(_OWN))
+
+def without_own_frames(job: Job, script: str) -> Job:
+    """The job with stacks as the script alone would have them."""
 
     def strip(look: ProcessLook) -> ProcessLook:
-        threads = tuple(replace(thread, frames=cut(thread.frames)) for thread in look.threads)
+        threads = tuple(
+            replace(thread, frames=script_frames(thread.frames, script)) for thread in look.threads
+        )
         return replace(look, threads=threads)
 
     ranks = tuple(

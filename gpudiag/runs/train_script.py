@@ -1,6 +1,7 @@
 """The recipe of `gpudiag train --script`: run the user's script on ranks, watch it, report what they did."""
 
 import os
+import re
 import socket
 import sys
 import time
@@ -12,35 +13,35 @@ from pathlib import Path
 from gpudiag.checks.ranks.collective import judge_injection
 from gpudiag.checks.training.script import judge_script
 from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang, judge_late
+from gpudiag.checks.training.script_positions import find_positions, waits
 from gpudiag.checks.training.script_proof import judge_proof
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, encode
 from gpudiag.model.finding import Finding, outcome_of_findings, worst_first
-from gpudiag.model.job import Job
+from gpudiag.model.job import Frame, Job, ProcessLook, ThreadLook
 from gpudiag.model.option import require_between
 from gpudiag.model.plan import LOOK_SECONDS
 from gpudiag.model.reading import Missing
 from gpudiag.model.run import RunEvent
-from gpudiag.model.script import ScriptFacts, ScriptPlace
+from gpudiag.model.script import OWN_STACKS, OwnLook, ScriptError, ScriptFacts
 from gpudiag.model.training import ScriptResult, TrainingReport
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind, parse_fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import STAGES, Budgets
-from gpudiag.reference.waits import FOR_OTHERS
 from gpudiag.runs.events import TrainingEvents
 from gpudiag.runs.interpreters import absent_modules
 from gpudiag.runs.placement import Placement, RanksWanted, place_ranks
-from gpudiag.runs.script_look import OutsideLook
+from gpudiag.runs.script_look import OutsideLook, script_frames
 from gpudiag.runs.script_output import show_output
-from gpudiag.runs.train import describe_machine
+from gpudiag.runs.train import TrainingRun, describe_machine
 from gpudiag.training.script_main import ScriptJob
-from gpudiag.training.stack_watch import PATIENCE, users_place
+from gpudiag.training.stack_watch import PATIENCE
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
-ELSEWHERE = ScriptPlace("several places", work="its Python stack changes")
+_CLOSE_LOOK_SECONDS = 2.0  # a rank's look at itself takes some 20 ms
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -61,73 +62,96 @@ class ScriptWatch:
     world_size: int
     hang_seconds: float
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = print_on_standard_error
-    still: dict[int, ScriptPlace] = field(default_factory=dict)
-    working: dict[int, ScriptPlace] = field(default_factory=dict)
-    raised: dict[int, ScriptPlace] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
+    announce: Callable[[str], None] = print_on_standard_error
+    still: dict[int, OwnLook] = field(default_factory=dict)
+    working: dict[int, OwnLook] = field(default_factory=dict)
+    raised: dict[int, ScriptError] = field(default_factory=dict)
+    finished: dict[int, int] = field(default_factory=dict)  # pids by rank
     groups: dict[int, int] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)  # those that stand still because they wait for other ranks
     _still_since: dict[int, float] = field(default_factory=dict)
-    _told: tuple[tuple[int, str], ...] = ()
+    _described: tuple[int, frozenset[int]] = (0, frozenset())
+    _reports: int = 0
+    _reported_at: float = 0.0
+    _looked_closely: set[int] = field(default_factory=set)
+    _announced: tuple[tuple[int | None, str], ...] = ()
 
     def add(self, event: RankEvent) -> None:
         """Add an event of a rank."""
         kind, rank = event.data.get("kind"), event.rank
-        if kind in ("still", "works", "raised"):
-            place = decode(ScriptPlace, event.data)
-            {"still": self.still, "works": self.working, "raised": self.raised}[kind][rank] = place
+        if kind in ("still", "works", "moves", "done"):
+            self._reports += 1
+            self._reported_at = self.clock()
+            self.waiting.discard(rank)
+            self._looked_closely.discard(rank)
         if kind == "still":
             self._still_since.setdefault(rank, self.clock() - self.hang_seconds)
-            self.working.pop(rank, None)
+            self._note_still(rank, decode(OwnLook, event.data))
+        elif kind == "looked_closely" and rank in self.still:
+            self._looked_closely.add(rank)
+            self._note_still(rank, decode(OwnLook, event.data))
         elif kind in ("works", "moves", "done"):
             self.still.pop(rank, None)
             self._still_since.pop(rank, None)
-        if kind in ("moves", "done"):
+        if kind == "works":
+            self.working[rank] = decode(OwnLook, event.data)
+        elif kind in ("still", "moves", "done"):
             self.working.pop(rank, None)
+        if kind == "raised":
+            self.raised[rank] = decode(ScriptError, event.data)
         if kind == "done":
-            self.finished.add(rank)
+            self.finished[rank] = event.data["pid"]
         if kind in ("group", "done"):
             self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
 
+    def _note_still(self, rank: int, look: OwnLook) -> None:
+        self.still[rank] = look
+        (one,) = find_positions({rank: look}, {}, {}, {rank: ""}, 0.0)
+        (self.waiting.add if waits(one) else self.waiting.discard)(rank)
+
     def is_over(self) -> bool:
-        """Whether all ranks stand still, or have waited too long for a working one; reports long waits."""
+        """Whether all ranks stand still, or have waited too long for a working one; reports long waits.
+
+        Ranks that stand still get a moment to look closer at themselves, which not all of them may be able to.
+        """
         if self.sees_hang():
-            return True
-        waiting = self.waiting_ranks()
-        if not waiting:
+            late = self.clock() - self._reported_at >= _CLOSE_LOOK_SECONDS
+            return late or self.still.keys() <= self._looked_closely
+        if not self.waiting:
             return False
-        self._tell_of(waiting)
-        since = min(self._still_since[rank] for rank in waiting)
+        self._announce_waits()
+        since = min(self._still_since[rank] for rank in self.waiting)
         return self.clock() - since >= self.patience_seconds
 
     def sees_hang(self) -> bool:
         """Whether every rank stands still or has finished, and at least one has not finished."""
         return bool(self.still) and len(self.still) + len(self.finished) == self.world_size
 
-    def waiting_ranks(self) -> list[int]:
-        """The ranks that stand still because they wait for other ranks."""
-        return sorted(rank for rank, place in self.still.items() if place.awaited in FOR_OTHERS)
-
     @property
     def patience_seconds(self) -> float:
         """Seconds that ranks may wait for one that works."""
         return PATIENCE * self.hang_seconds
 
-    def _tell_of(self, waiting: list[int]) -> None:
+    def _announce_waits(self) -> None:
         """Report once which ranks wait for which, once it is known what the others do, or never will be."""
-        others = set(range(self.world_size)) - set(waiting) - self.finished
-        unknown = others - self.working.keys() - self.still.keys()
-        waited = self.clock() - max(self._still_since[rank] for rank in waiting)
+        others = set(range(self.world_size)) - self.waiting - self.finished.keys()
+        unknown = frozenset(others - self.working.keys() - self.still.keys())
+        waited = self.clock() - max(self._still_since[rank] for rank in self.waiting)
         known_after = 2 * self.hang_seconds if unknown else self.hang_seconds + _SETTLE_SECONDS
         if waited < known_after or not others - self.still.keys():
             return
-        working = self.working | dict.fromkeys(unknown, ELSEWHERE)
-        told = tuple((rank, (self.still.get(rank) or working[rank]).place) for rank in sorted(others))
-        if told == self._told:
+        if (self._reports, unknown) == self._described:
             return
-        self._told = told
-        self.say(
-            f"{describe_wait(self.still, working)}. That may be fine, and the run continues; gpudiag ends it "
+        self._described = self._reports, unknown
+        working = self.working | {rank: moving_at(rank) for rank in unknown}
+        hosts = dict.fromkeys(range(self.world_size), "")
+        positions = find_positions(self.still, working, {}, hosts, 0.0)
+        places = tuple((one.rank, one.where) for one in positions if one.rank in others)
+        if places == self._announced:
+            return
+        self._announced = places
+        self.announce(
+            f"{describe_wait(positions)}. That may be fine, and the run continues; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
 
@@ -146,14 +170,6 @@ class ScriptPlan:
     deadline_seconds: float = LOOK_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRun:
-    """The result of a run; `reporter`: this process of the launch prints the report."""
-
-    report: TrainingReport
-    reporter: bool
-
-
 def run_script(
     plan: ScriptPlan,
     environment: RankEnvironment | None = None,
@@ -161,11 +177,11 @@ def run_script(
     python: str | None = None,
     listener: Callable[[RunEvent], None] | None = None,
     notice: Callable[[str], None] | None = None,
-) -> ScriptRun:
+) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
-    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
-    ranks are waited for.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence
+    while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -183,7 +199,7 @@ def run_script(
     run, words = _run(plan, environment, placement, look, faults, python, notice)
     report = _report(plan, placement, run, words, look.job)
     emitter.emit_report(report)
-    return ScriptRun(report, run.reporter)
+    return TrainingRun(report, run.reporter)
 
 
 def _run(
@@ -195,7 +211,7 @@ def _run(
     python: str | None,
     notice: Callable[[str], None] | None,
 ) -> tuple[RankRun, tuple[str, ...]]:
-    """The run, and the lines of its output in which a library says what went wrong."""
+    """The run, and the lines of its output in which a library explains what went wrong."""
     world_size = look.world_size
     watch = ScriptWatch(world_size, plan.hang_seconds)
 
@@ -269,7 +285,7 @@ def _report(
         script=str(plan.path),
         world_size=run.world_size,
         launcher=run.launcher,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         group_world_sizes=tuple(watch.groups.get(rank, 0) for rank in range(run.world_size)),
         seconds=run.seconds,
@@ -278,14 +294,12 @@ def _report(
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
         hosts = dict.fromkeys(range(run.world_size), run.host)
-        hosts |= {report.rank: report.host for report in run.reports}
+        hosts |= {report.rank: report.host for report in run.ranks}
         limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
-        findings = (
-            judge_hang(watch.still, working, sorted(watch.finished), hosts, limits, seen_from_outside),
-        )
+        findings = (judge_hang(watch.still, working, watch.finished, hosts, limits, seen_from_outside),)
     elif run.timed_out and not findings:
-        findings = (judge_late(run.seconds, watch.still, sorted(watch.finished), run.host),)
+        findings = (judge_late(run.seconds, watch.still, watch.finished, run.host),)
     seen = {
         event.rank: decode(ScriptFacts, event.data)
         for event in run.events
@@ -294,28 +308,33 @@ def _report(
     proof, verifications = judge_proof(seen, script, run.host, ended_well=not findings)
     missed = judge_injection(run.injected, run.host)
     script = replace(script, verifications=verifications)
-    told = (*findings, *proof, *missed, *placement.findings)
-    return _build(placement, script, worst_first(told))
+    found = (*findings, *proof, *missed, *placement.findings)
+    return _build(placement, script, worst_first(found))
 
 
-def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, ScriptPlace]:
+def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]:
     """The ranks that reported nothing because their code moves, and where they were at the run's end."""
-    silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished
-    stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
-    return {
-        rank: replace(ELSEWHERE, place=users_place(stacks[rank], script), stack=stacks[rank])
-        if rank in stacks
-        else ELSEWHERE
-        for rank in silent
-    }
+    silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished.keys()
+    stacks = {report.rank: report.stack for report in run.ranks if not isinstance(report.stack, Missing)}
+    return {rank: moving_at(rank, stacks.get(rank, ()), script) for rank in silent}
+
+
+def moving_at(rank: int, stack: Sequence[str] = (), script: str = "") -> OwnLook:
+    """The look of a rank whose code moves; `stack` is of `FILE:LINE in FUNCTION`, innermost first, empty where it is not known."""
+    parts = (re.fullmatch(r"(.*):(\d+) in (.*)", words) for words in stack)
+    frames = tuple(Frame(part[1], part[3], int(part[2])) for part in parts if part is not None)
+    main = ThreadLook(rank, "", "R", 0.0, frames=script_frames(frames, script))
+    return OwnLook(
+        ProcessLook(0.0, rank, "R", 0.0, threads=(main,), stacks=OWN_STACKS), work="its Python stack changes"
+    )
 
 
 def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
     """Where the ranks were when the run ended, from the events that all processes of a launch share."""
     watch = ScriptWatch(run.world_size, plan.hang_seconds)
     for event in run.events:
-        if run.given_up and watch.sees_hang():
-            break
+        if run.given_up and watch.sees_hang() and event.data.get("kind") != "looked_closely":
+            continue  # what they do once they are ended
         watch.add(event)
     return watch
 

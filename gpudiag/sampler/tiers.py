@@ -1,33 +1,43 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where a user
-changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with a GSP, and time of a
-training job, as calls serialise on the driver's own locks. So a fast tick makes at most 10 NVML calls per GPU, what
-a GPU does not support is asked again after a minute only, and the slow tier waits until its share of a processor fits.
-nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
+Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where
+a user changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with
+a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at most
+10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier waits
+until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and
+is not called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, time
 from typing import Any
 
-from gpudiag.probe.host.processes import read_process, start_of_process
-from gpudiag.probe.nvml.ask import INVALID_ARGUMENT, Ask, DeviceSheet, code_of, reason_of, reason_of_code
-from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED
+from gpudiag.linux.proc import Stat
+from gpudiag.model.codec import join_sheets
+from gpudiag.probe.host.processes import read_parents, read_process, stat_of_process
+from gpudiag.probe.nvml.ask import (
+    INVALID_ARGUMENT,
+    SUCCESS,
+    Ask,
+    DeviceSheet,
+    code_of,
+    reason_of,
+    reason_of_code,
+)
+from gpudiag.probe.nvml.memory import shares_of_processes
+from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_ASKED, NOT_SUPPORTED, Sheet
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
-SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
+SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s shows nothing of now (probe.nvml.activity)
 FIXED_SECONDS = 60.0
 
 # Of one processor, for each GPU: while no client looks, and while one does (docs/measurements.md).
 _IDLE_SHARE = 0.004
 _LOOKED_SHARE = 0.009
-_LEAST_SLOW_SHARE = (
-    0.25  # of that for the slow tier, whatever the fast one takes: its readings tell of faults
-)
+_LEAST_SLOW_SHARE = 0.25  # of that for the slow tier, whatever the fast one takes: its readings show faults
 _NEWEST_WEIGHT = 0.3  # of a tick's time in the running mean
 
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
@@ -73,8 +83,8 @@ class Pace:
 class WatchedAsk(Ask):
     """An Ask for hours: it notices when the driver has gone (`gone` is the NVML code), and does not repeat in vain.
 
-    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest call
-    since it was last set to none, and its seconds.
+    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest
+    call since it was last set to none, and its seconds.
     """
 
     repeated = True
@@ -132,15 +142,20 @@ class WatchedAsk(Ask):
             del self.kept[key]
 
 
+_TIMED = "nvmlDeviceGetProcessUtilization"  # its argument is a time, another with each call
+
+
 def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> object:
-    """What tells two calls of a function apart; None where an argument is no plain number."""
+    """What distinguishes two calls of a function; None where an argument is no plain number."""
+    if name == _TIMED:
+        return (name,)
     if all(isinstance(value, int) for value in (*arguments, *named.values())):
         return (name, *arguments, *sorted(named.items()))
     return None
 
 
 class ProcessFacts:
-    """What /proc says of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+    """What /proc shows of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
 
     def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
         """Know none yet; /proc is found under `root`."""
@@ -148,24 +163,68 @@ class ProcessFacts:
         self._read = read
         # By pid: its start in clock ticks, when it was read, and what was.
         self._known: dict[int, tuple[int, float, dict[str, Any]]] = {}
+        self._used: dict[
+            int, tuple[float, float]
+        ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc says of each process in the sheet, by pid; a stuck process may block this forever."""
+        """What /proc and the driver show of each process in the sheet, by pid; a stuck process may block this forever."""
         described, known, now = {}, {}, monotonic()
-        for process in sheet.values.get("processes", ()):
-            pid = process["pid"]
-            if pid in described:  # on several MIG instances
-                continue
+        pids = dict.fromkeys(process["pid"] for process in sheet.values.get("processes", ()))
+        shares = _shares(ask) if pids else {}
+        for pid in pids:  # each once, though it may be on several MIG instances
             ask.asking = f"/proc/{pid}"
-            started = start_of_process(pid, self._root)
-            if started is None:
-                described[pid] = self._read(pid, self._root)
+            stat = stat_of_process(pid, self._root)
+            if stat is None:
+                described[pid] = join_sheets(self._read(pid, self._root), _share_of(pid, shares))
                 continue
-            state, ticks = started
             started_before, read_at, facts = self._known.get(pid, (None, now, {}))
-            if started_before != ticks or now - read_at > FIXED_SECONDS:
-                read_at, facts = now, self._read(pid, self._root)
-            described[pid] = {**facts, "state": state}
-            known[pid] = (ticks, read_at, facts)
+            if started_before != stat.start_ticks or now - read_at > FIXED_SECONDS:
+                parents = {"parents": read_parents(stat, self._root)}
+                read_at, facts = now, join_sheets(self._read(pid, self._root), parents)
+            if started_before != stat.start_ticks:
+                self._used.pop(pid, None)
+            moving = self._moving(pid, stat, now)
+            described[pid] = join_sheets(facts, _share_of(pid, shares), moving)
+            known[pid] = (stat.start_ticks, read_at, facts)
         self._known = known
+        self._used = {pid: used for pid, used in self._used.items() if pid in known}
         return described
+
+    def _moving(self, pid: int, stat: Stat, now: float) -> dict[str, Any]:
+        """What changes while a process runs: its state, its memory, and its share of a processor since the last look."""
+        sheet = Sheet()
+        sheet.values["state"] = stat.state
+        sheet.read("resident_bytes", lambda: stat.resident_bytes)
+        before, self._used[pid] = self._used.get(pid), (now, stat.cpu_seconds)
+        if before is None or now <= before[0] or stat.cpu_seconds < before[1]:
+            sheet.mark(
+                "processor_percent", NOT_ASKED, "a mean between two looks, of which this was the first"
+            )
+        else:
+            sheet.values["processor_percent"] = round(
+                100 * (stat.cpu_seconds - before[1]) / (now - before[0]), 1
+            )
+        return sheet.document()
+
+
+_SHARES_SECONDS = 2.0  # older samples show nothing of now
+_NO_WORK = (SUCCESS, 6)  # of nvmlReturn_t, 6 not found: no process has used an engine since then
+
+
+def _shares(ask: Ask) -> dict[int, int] | tuple[str, str]:
+    """Each process's share of the SMs in per cent, by pid; or the reason why the driver gives none, and its words."""
+    try:
+        shares = shares_of_processes(ask, int((time() - _SHARES_SECONDS) * 1e6))
+    except Exception as error:  # noqa: BLE001 - reason_of judges it
+        return {} if code_of(error) in _NO_WORK else reason_of(error)
+    return {pid: share for pid, share in shares}
+
+
+def _share_of(pid: int, shares: dict[int, int] | tuple[str, str]) -> dict[str, Any]:
+    sheet = Sheet()
+    if isinstance(shares, tuple):
+        sheet.mark("sm_utilization_percent", *shares)
+    else:
+        sheet.values["sm_utilization_percent"] = shares.get(pid, 0)
+    return sheet.document()

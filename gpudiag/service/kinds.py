@@ -15,7 +15,7 @@ from gpudiag.model.codec import decode, encode
 from gpudiag.model.hang_plan import HangPlan
 from gpudiag.model.job import HangReport
 from gpudiag.model.option import ALL, Plan, PlanField, plan_fields
-from gpudiag.model.plan import BandwidthPlan, NcclTestPlan, PreflightPlan
+from gpudiag.model.plan import LEVELS, BandwidthPlan, NcclTestPlan, PreflightPlan
 from gpudiag.model.report import CollectiveReport, Report
 from gpudiag.model.training import TrainingPlan, TrainingReport
 
@@ -96,7 +96,7 @@ _ALL_KINDS = (
     RunKind(
         "preflight", "May this machine train?", PreflightPlan, 7200.0, (),
         on_cpu=lambda plan: plan.level == "instant",
-        disturbs=lambda plan: plan.level in ("standard", "long"),
+        disturbs=lambda plan: plan.level in LEVELS[2:],
         outputs=_preflight_output, report_type=Report,
     ),
     RunKind(

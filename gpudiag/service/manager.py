@@ -114,7 +114,7 @@ class RunManager:
         for entry in self._list:
             if entry.run.state is RunState.QUEUED:
                 self._end(entry, RunState.CANCELLED, "the service stopped")
-            elif entry.process is not None:
+            elif entry.process is not None and entry.run.state is RunState.RUNNING:
                 self._change(
                     entry, replace(entry.run, state=RunState.CANCELLING, reason="the service stopped")
                 )
@@ -312,6 +312,7 @@ class RunManager:
             late = monotonic() - entry.began > entry.run.deadline_seconds
             if late and entry.run.state is RunState.RUNNING:
                 reason = f"it took longer than {entry.run.deadline_seconds:.0f} s"
+                entry.ends_as = RunState.FAILED
                 entry.run = replace(entry.run, state=RunState.CANCELLING, reason=reason)
                 process.ask_to_end()
             return
@@ -319,8 +320,7 @@ class RunManager:
         cancelled = entry.run.state is RunState.CANCELLING
         outcome = None if cancelled else process.outcome(status)
         if cancelled:
-            late = (entry.run.reason or "").startswith("it took")
-            self._end(entry, RunState.FAILED if late else RunState.CANCELLED, entry.run.reason, status)
+            self._end(entry, entry.ends_as, entry.run.reason, status)
         elif outcome is not None:
             self._end(entry, RunState.SUCCEEDED, None, status, outcome)
         else:

@@ -5,6 +5,7 @@ the host. Whatever those do, `live` has the age of the numbers.
 """
 
 import asyncio
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,14 +23,16 @@ from gpudiag.compat import UTC
 from gpudiag.model.context import Context
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.host_activity import HostActivity
 from gpudiag.model.kernel_log import KernelEvent, KernelEventKind
 from gpudiag.model.owners import GpuOwners
-from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Report
 from gpudiag.model.service import ActiveRun, Findings, LastGood, Live, TimelineEntry, TimelineKind
 from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
-from gpudiag.probe.start import SIMULATED
+from gpudiag.probe.start import SIMULATED, host_root
+from gpudiag.sampler.host_activity import HostActivityReader
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
@@ -66,6 +69,7 @@ _REAP_SECONDS = 1.0  # for killed children at the end; the kernel takes millisec
 _REAP_LOOK_SECONDS = 0.005
 _SAVE_SECONDS = 600.0  # between two writes of the GPUs that were seen, where only their times have changed
 _SAVE_AGAIN_SECONDS = 10.0  # between two tries to write what a full disk has refused
+_SHORTEST_MEAN = 0.8  # of the time between two ticks
 _SILENT_SECONDS = 2.0  # without a tick beyond the pace, the sampler is wedged
 
 
@@ -83,11 +87,13 @@ class MachineWatch:
         seen_file: SeenFile | None = None,
         kubelet_socket: str | None = None,
         watches_jobs: bool = False,
+        looked_seconds: float = FAST_SECONDS,
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with `watches_jobs` the
-        machine's jobs are watched, too.
+        `looked_seconds`: how far apart samples are while somebody looks.
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with
+        `watches_jobs` the machine's jobs are watched, too.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -102,6 +108,9 @@ class MachineWatch:
         self._announce = announce
         self._polls = polls
         self._paused_by: set[str] = set()
+        self._looked_seconds = looked_seconds
+        self._host_reader = HostActivityReader(host_root(self._environment))
+        self._host: tuple[float, Reading[HostActivity]] = (-math.inf, NOT_ASKED)
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._receive, self._trouble, environment)
         self._inspector = Inspector(self._add_surroundings, environment)
@@ -200,7 +209,7 @@ class MachineWatch:
     def interval_seconds(self) -> float:
         """Seconds between samples now."""
         looked = self.viewers > 0 or monotonic() - self._looked_at < _LOOKED_SECONDS
-        return FAST_SECONDS if looked else SLOW_SECONDS
+        return self._looked_seconds if looked else max(SLOW_SECONDS, self._looked_seconds)
 
     def _set_pace(self) -> None:
         self._supervisor.set_pace(self.interval_seconds, paused=bool(self._paused_by))
@@ -256,7 +265,8 @@ class MachineWatch:
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first snapshot without it would be a false alarm
         if self.snapshot is not None and (self._picture.is_filling() or self._is_settling()):
-            return  # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
+            # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
+            return
         if surroundings is None:
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
         answers = surroundings.answers(self._nvml_answer())
@@ -422,9 +432,20 @@ class MachineWatch:
             self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
         )
         self.owners = find_owners(self.snapshot, self._pods.pods)
-        self.live = replace(add_owners(self.live, self.owners), active_runs=self.active_runs)
+        self.live = replace(
+            add_owners(self.live, self.owners),
+            active_runs=self.active_runs,
+            host_activity=self._host_activity(),
+        )
         self._changes.note_sampler(self.live.sampler)
         self._announce(self.live)
+
+    def _host_activity(self) -> Reading[HostActivity]:
+        """What the host does, read anew once a tick: means over less would be noise."""
+        now = monotonic()
+        if now - self._host[0] > _SHORTEST_MEAN * self.interval_seconds:
+            self._host = (now, self._host_reader.read(now))
+        return self._host[1]
 
     def _silence(self) -> float | None:
         """Seconds that the child has been silent beyond its interval; None while it reports."""

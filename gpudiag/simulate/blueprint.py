@@ -76,6 +76,8 @@ class PciFunction:
     class_id: str
     driver: str | None
     numa_node: int = -1
+    link_generation: int | None = None  # of PCIe; None: the kernel shows no link
+    link_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,9 @@ class HostFacts:
     kernel_driver_flavor: str = "open"
     device_nodes: tuple[str, ...] = ()  # beside /dev/nvidiaN
     pci_functions: tuple[PciFunction, ...] = ()
+    # Where functions are below /sys/devices: `pci0000:50/0000:50:01.0/0000:53:00.0`. One that is not listed
+    # has a root port of its own (a GPU) or is on its own root (others).
+    pci_paths: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     infiniband_gbit_per_second: Mapping[str, int] = field(default_factory=dict)  # device -> rate
     container_runtime: str | None = None
@@ -134,6 +139,8 @@ class HostProcess:
     container_id: str | None = None
     open_nodes: tuple[str, ...] = ()  # device nodes that it holds open
     slurm_job_id: int | None = None
+    parent_pid: int = 1
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

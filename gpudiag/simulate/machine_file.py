@@ -424,9 +424,16 @@ def _environment(layers: list[Layer], name: str) -> dict[str, str]:
 
 
 def _pci_functions(entry: Mapping[str, Any], name: str) -> list[PciFunction]:
-    """One function for each address of an entry."""
-    shared = {key: value for key, value in entry.items() if key != "addresses"}
-    return [build(PciFunction, {**shared, "address": at}, name) for at in entry.get("addresses", ())]
+    """One function for each address of an entry, with its own of the `numa_nodes` where there are any."""
+    shared = {key: value for key, value in entry.items() if key not in ("addresses", "numa_nodes")}
+    addresses = entry.get("addresses", ())
+    nodes = entry.get("numa_nodes", [shared.get("numa_node", -1)] * len(addresses))
+    if len(nodes) != len(addresses):
+        raise UsageError(f"{name}: [[host.pci_functions]] numa_nodes should have a value for every address")
+    return [
+        build(PciFunction, {**shared, "address": at, "numa_node": node}, name)
+        for at, node in zip(addresses, nodes, strict=True)
+    ]
 
 
 def _build_gpus(layers: list[Layer], name: str) -> tuple[GpuBlueprint, ...]:

@@ -17,7 +17,8 @@ _AGAIN_SECONDS = 60.0  # another process's preflight may have been good since
 
 def samples_of(measures: Measures) -> tuple[Sample, ...]:
     """Every speed in the measures, under a name that describes how it was measured."""
-    return (*_active_samples(measures), *_collective_samples(measures))
+    samples = (*_active_samples(measures), *_collective_samples(measures), *_disk_samples(measures))
+    return tuple({(one.metric, one.device_uuid): one for one in reversed(samples)}.values())[::-1]
 
 
 def _active_samples(measures: Measures) -> Iterator[Sample]:
@@ -25,7 +26,8 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
     if isinstance(active, Missing):
         return
     on_gpu = active.device_kind == "cuda"
-    # What was measured beside others is no speed of the GPU, and would be one that later runs are held against.
+    # What was measured beside others is no speed of the GPU, and would be one that later runs are held
+    # against.
     shared = {one.device_uuid for one in active.shared}
     for copy in active.bandwidth:
         if not copy.wrong_bytes and not shared & {copy.device_uuid, copy.peer_uuid}:
@@ -46,22 +48,30 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
 
 def _collective_samples(measures: Measures) -> Iterator[Sample]:
     """A sample of the largest size per operation and dtype: small ones measure latency, noise here."""
-    collective = measures.collective
-    if isinstance(collective, Missing):
-        return
-    # Imported here: code that only reads a good state does not need it.
-    from gpudiag.checks.ranks.collective import metric_name
-
-    largest = {(result.op, result.dtype): result for result in collective.results}
-    for result in largest.values():
-        if isinstance(result.busbw_bytes_per_second, Missing) or result.verified is not True:
+    for collective in (measures.collective, measures.operations):
+        if isinstance(collective, Missing):
             continue
-        yield Sample(
-            metric_name(result, collective),
-            result.busbw_bytes_per_second,
-            "B/s",
-            judged=collective.device_kind == "cuda",
-        )
+        # Imported here: code that only reads a good state does not need it.
+        from gpudiag.checks.ranks.collective import metric_name
+
+        largest = {(result.op, result.dtype): result for result in collective.results}
+        for result in largest.values():
+            if isinstance(result.busbw_bytes_per_second, Missing) or result.verified is not True:
+                continue
+            yield Sample(
+                metric_name(result, collective),
+                result.busbw_bytes_per_second,
+                "B/s",
+                judged=collective.device_kind == "cuda",
+            )
+
+
+def _disk_samples(measures: Measures) -> Iterator[Sample]:
+    """Remembered and not judged: others use the same disks and file servers."""
+    for disk in () if isinstance(measures.disks, Missing) else measures.disks:
+        for what, speed in (("write", disk.write_bytes_per_second), ("read", disk.read_bytes_per_second)):
+            if not isinstance(speed, Missing):
+                yield Sample(f"disk.{what}.{disk.path}", speed, "B/s", judged=False)
 
 
 def _metric(name: str, on_gpu: bool) -> str:

@@ -49,10 +49,10 @@ def run(context: RankContext) -> Mapping[str, Any]:
         runpy.run_path(job.path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
-            context.progress.emit({"kind": "raised", **encode(describe_error(end, job.path, counts))})
+            context.progress.emit({"kind": "raised", **encode(describe_error(end, job.path))})
             raise
     except Exception as error:
-        context.progress.emit({"kind": "raised", **encode(describe_error(error, job.path, counts))})
+        context.progress.emit({"kind": "raised", **encode(describe_error(error, job.path))})
         output.show(f"rank {context.rank}: {users_traceback(error, job.path)}")
         output.give_back()
         raise
@@ -61,7 +61,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
         if look is not None:
             look.emit()
     size = max([*sizes, *_horovod_size()], default=0)
-    context.progress.emit({"kind": "done", "size": size})
+    context.progress.emit({"kind": "done", "size": size, "pid": os.getpid()})
     return {"group": size}
 
 

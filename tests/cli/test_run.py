@@ -69,7 +69,7 @@ def test_output_and_status_are_those_of_the_job(name: str) -> None:
     assert without_own_lines(watched.stderr) == plain.stderr
     assert watched.returncode == plain.returncode
     document = json.loads(verdict.read_text())
-    assert document["schema"] == "gpudiag.job_run/1"
+    assert document["schema"] == "gpudiag.job_run/2"
     assert document["exit_status"] == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode)
     assert document["outcome"] == ("skip" if plain.returncode == 0 else "fail")
     said = " ".join(watched.stderr.decode().partition("gpudiag: ")[2].replace("gpudiag:", "").split())

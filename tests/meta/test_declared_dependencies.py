@@ -72,7 +72,15 @@ def undeclared(folder: str, *extras: str) -> dict[str, str]:
 def test_the_command_line_imports_what_is_declared():
     assert (
         undeclared(
-            "gpudiag", "torch", "deepspeed", "horovod", "accelerate", "tensorflow", "serve", "kubernetes"
+            "gpudiag",
+            "torch",
+            "deepspeed",
+            "horovod",
+            "accelerate",
+            "tensorflow",
+            "serve",
+            "kubernetes",
+            "watch",
         )
         == {}
     )
@@ -89,9 +97,16 @@ def test_the_light_part_starts_with_what_is_always_installed():
     """
     found = {}
     for path in sorted((ROOT / "gpudiag").rglob("*.py")):
-        if {"training", "collectives", "bandwidth", "ranks", "service", "kubelet", "examples"} & set(
-            path.relative_to(ROOT).parts[:4]
-        ):
+        if {
+            "training",
+            "collectives",
+            "bandwidth",
+            "ranks",
+            "service",
+            "kubelet",
+            "screen",
+            "examples",
+        } & set(path.relative_to(ROOT).parts[:4]):
             continue
         tree = ast.parse(path.read_text("utf-8"))
         for node in tree.body:

@@ -7,11 +7,13 @@ one JSON line: for each name the speeds of its rounds, in bytes or floating-poin
 import json
 import sys
 from collections.abc import Callable
+from time import monotonic
 
 import torch
 
 _ROUNDS = 3
 _WARMUP = 3
+_TIMED_ONCE = 5  # calls whose mean shows how many fill the time: by the host's clock, which never gives 0
 _COPY_SECONDS = 0.5
 # As long under load as gpudiag's products are: a GPU at its power limit is faster in its first tenths of a second than
 # it stays, and two loops of other lengths are not the same measurement.
@@ -52,7 +54,9 @@ def seconds_of(call: Callable[[], object], settle_seconds: float, seconds: float
     """How long one call takes, by CUDA's events around `seconds` of them, after `settle_seconds` of the same."""
     for _ in range(_WARMUP):
         call()
-    once = max(_time(call, 1), 1e-6)
+    started = monotonic()
+    _time(call, _TIMED_ONCE)
+    once = (monotonic() - started) / _TIMED_ONCE
     if settle_seconds:
         _time(call, max(1, int(settle_seconds / once)))
     return _time(call, max(5, int(seconds / once)))

@@ -382,7 +382,7 @@ def read_training(output: Output, snapshot: Document) -> StepResult:
     for row in document["strategies"]:
         passed = sum(one["passed"] is True for one in row.get("verifications", ()))
         words.append(
-            f"{row['strategy']} {row['dtype']}, {row['world_size']} {row['backend']} rank(s): "
+            f"{row['strategy']} {row['dtype']}, {row['world_size']} {row['backend'] or 'one-process'} rank(s): "
             f"{passed} of {len(row.get('verifications', ()))} verifications{_skipped(row)}"
         )
         # One GPU is one worker; that is no fault here.

@@ -84,7 +84,7 @@ def short_gpu(name: str) -> str:
 
 
 def judge_collective(table: MeasuredTable) -> list[Finding]:
-    """What is said of the speed of a collective; wrong data is another judge's."""
+    """Findings for the speed of a collective; wrong data is judged elsewhere."""
     subject = FileSubject(table.file, table.line)
     refused = _not_a_measurement(table)
     if refused is not None:
@@ -104,7 +104,7 @@ def judge_collective(table: MeasuredTable) -> list[Finding]:
         seen = f"{table.operation} of {format_size(largest.size_bytes)}: {format_rate(largest.value)} busbw"
         return [
             PLATFORM_UNKNOWN.finding(
-                subject, f"{seen}, but the output does not tell {words}", remedy=f"Add {flags}."
+                subject, f"{seen}, but the output does not show {words}", remedy=f"Add {flags}."
             )
         ]
     run = _Run(table, largest, largest.size_bytes, setup.gpu, find_board(setup.gpu), setup.gpus, setup.nodes)
@@ -162,7 +162,7 @@ def _size(value: MeasuredValue) -> int:
 
 
 def _unknown(setup: Setup) -> tuple[str, str]:
-    """What is not known of a setup, in words, and the flags that say it."""
+    """What is not known of a setup, in words, and the flags that set it."""
     missing = [
         (words, flag)
         for reading, words, flag in (
@@ -241,10 +241,10 @@ def _judge_published(run: _Run) -> Finding | None:
 
 
 def _algorithm(run: _Run) -> str:
-    """NCCL's algorithm, where its settings or its log tell it; empty where they do not."""
-    told = run.table.setup.algorithm
-    if not isinstance(told, Missing):
-        return told
+    """NCCL's algorithm, from its settings or its log; empty where neither shows it."""
+    algorithm = run.table.setup.algorithm
+    if not isinstance(algorithm, Missing):
+        return algorithm
     return RING if any("NCCL_NVLS_ENABLE=0" in one for one in run.table.setup.settings) else ""
 
 
@@ -268,9 +268,9 @@ def _against(run: _Run, opinions: list[Opinion], *, confirmed: bool) -> Finding:
     evidence = [_of_opinion(run, one) for one in opinions]
     share = _JOB_SHARE if REAL_JOB in run.table.remarks else 1.0
     slow = any(share * one.shares.warn * one.expected > run.busbw for one in opinions)
-    told = f"{run.what}, {format_rate(lowest.expected)}"
-    told += f" to {format_rate(expected)}" if expected > lowest.expected * 1.01 else ""
-    words = f"{told} is published"
+    range_of = f"{run.what}, {format_rate(lowest.expected)}"
+    range_of += f" to {format_rate(expected)}" if expected > lowest.expected * 1.01 else ""
+    words = f"{range_of} is published"
     if not slow:
         return RIGHT.finding(run.subject, f"{words}{_small(run)}{_ring_asked(run)}", *evidence)
     setting = _slowing_setting(run)
@@ -336,9 +336,9 @@ def _judge_like_scale(run: _Run) -> Finding:
         and curve.gpus // curve.nodes == run.gpus // run.nodes and curve.at(run.size)
         and (curve.nodes == 2) == (run.nodes == 2)
     ]  # fmt: skip
-    asked = "Say what network cards a node has: `--nics 8x400` for eight of 400 Gb/s."
+    asked = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
     if not alike:
-        message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not tell"
+        message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not show"
         return PLATFORM_UNKNOWN.finding(run.subject, message, remedy=asked)
     nearest = min(alike, key=lambda curve: abs(curve.nodes - run.nodes))
     expected = nearest.at(run.size) or 0.0

@@ -42,13 +42,13 @@ COUNTED_ONCE, COUNTED_TWICE = (
     "counted_twice",
 )  # bytes of a copy within a GPU, which are read and written
 WITHOUT_PEER_ACCESS, FASTER_WITHOUT, MULTI_NODE = "without_peer_access", "faster_without", "multi_node"
-# Of host and link: kernels that read host memory, copies both ways, and beside other GPUs reach less (nvbandwidth issue 24:
-# 35 of 63 GB/s on sound H100, H20 and H800; 34 of 63 both ways on an H800).
+# Of host and link: kernels that read host memory, copies both ways, and beside other GPUs reach less
+# (nvbandwidth issue 24: 35 of 63 GB/s on sound H100, H20 and H800; 34 of 63 both ways on an H800).
 _HARDER_SHARE = 0.55
 
 
 def judge_copies(table: MeasuredTable) -> list[Finding]:
-    """What is said of a table of copies."""
+    """Findings for a table of copies."""
     subject = FileSubject(table.file, table.line)
     if not table.values:
         return [NOT_A_MEASUREMENT.finding(subject, f"{table.operation}: the program printed no value")]
@@ -60,7 +60,7 @@ def judge_copies(table: MeasuredTable) -> list[Finding]:
     if isinstance(table.setup.gpu, Missing):
         seen = f"{table.operation}: {_range(table.values)}"
         apart = _slow_parts(table)
-        words = f"{seen}, but the output does not tell which GPUs"
+        words = f"{seen}, but the output does not name the GPUs"
         return [
             *apart,
             PLATFORM_UNKNOWN.finding(subject, words, remedy="Add --gpu NAME, such as `--gpu h100`."),
@@ -100,7 +100,7 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
     harder = bool({BY_KERNEL, BOTH_WAYS, WITH_OTHERS} & set(table.remarks))
     share = limit.warn * (_HARDER_SHARE if harder else 1.0)
     slow = [one for one in table.values if one.value < share * rate]
-    told = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} over {words} ({format_rate(rate)} one way)"
+    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} over {words} ({format_rate(rate)} one way)"
     evidence = _evidence(table.values, limit, rate, words)
     if not slow:
         why = (
@@ -110,14 +110,14 @@ def _judge_host(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fin
         )
         if min(one.value for one in table.values) > 1.02 * rate:
             why = ": more than that, so another link joins this GPU to the processor"
-        return [RIGHT.finding(subject, f"{told}{why}", evidence)]
+        return [RIGHT.finding(subject, f"{summary}{why}", evidence)]
     remedy = (
         "Look in this order. 1. The link's width and generation while it is in use: `nvidia-smi -q -d PERFORMANCE`, then"
         " `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`. 2. The NUMA node: bind the program to that of"
         " the GPU, `numactl -N NODE -m NODE` (`nvidia-smi topo -m`). 3. Confidential computing encrypts each copy:"
         " `nvidia-smi conf-compute -f`. 4. A virtual machine may have a slower link by design."
     )
-    return [SLOW.finding(subject, f"{told}; {share:.0%} and more is usual", evidence, remedy=remedy)]
+    return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
 
 
 def _judge_detour(table: MeasuredTable) -> Finding:
@@ -152,20 +152,18 @@ def _judge_peers(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     both = 2.0 if BOTH_WAYS in table.remarks and _sums_both_ways(table) else 1.0
     rate *= both
     middle = median(one.value for one in table.values)
-    told = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} by {bound.words.replace(', one way', '')} ({format_rate(rate)})"
+    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)} by {bound.words.replace(', one way', '')} ({format_rate(rate)})"
     evidence = _evidence(table.values, limit, rate, bound.words)
     slow = [one for one in table.values if one.value < limit.warn * rate]
     if not slow:
-        return [RIGHT.finding(subject, told, evidence)]
+        return [RIGHT.finding(subject, summary, evidence)]
     certain = limit.fail is not None and middle >= limit.warn * rate
     broken = [one for one in slow if certain and one.value < (limit.fail or 0.0) * rate]
     if broken:
-        message = (
-            f"{told}; {_pairs(broken)} below {limit.fail:.0%}, while the others show that the links are there"
-        )
+        message = f"{summary}; {_pairs(broken)} below {limit.fail:.0%}, while the others show that the links are there"
         return [FAR_TOO_SLOW.finding(subject, message, evidence)]
     remedy = "Count the links that are up: `nvidia-smi nvlink -s`. A pair joined by part of the links gives that part."
-    return [SLOW.finding(subject, f"{told}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)]
+    return [SLOW.finding(subject, f"{summary}; {limit.warn:.0%} and more is usual", evidence, remedy=remedy)]
 
 
 def _sums_both_ways(table: MeasuredTable) -> bool:
@@ -182,26 +180,28 @@ def _judge_cards(table: MeasuredTable, gpu: str, board: Board, bridged: bool) ->
         return _no_reference(table, gpu)
     words = host_words(board)
     fastest = max(one.value for one in table.values)
-    told = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}"
+    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values)}"
     if bridged and fastest > rate:
         links = find_links(gpu)
         bridge = both * links.count * nvlink_bytes_per_second(board.nvlink_version or 3) if links else rate
         evidence = _evidence(table.values, speed_limits()["peer_link.table"], bridge, "bridge")
         if fastest >= speed_limits()["peer_link.table"].warn * bridge:
             return RIGHT.finding(
-                subject, f"{told}; the fastest pair uses its NVLink bridge ({format_rate(bridge)})", evidence
+                subject,
+                f"{summary}; the fastest pair uses its NVLink bridge ({format_rate(bridge)})",
+                evidence,
             )
     evidence = _evidence(table.values, limit, rate, words)
     middle = median(one.value for one in table.values)
     if middle >= limit.warn * rate:
-        return RIGHT.finding(subject, f"{told}, over {words} ({format_rate(rate)})", evidence)
+        return RIGHT.finding(subject, f"{summary}, over {words} ({format_rate(rate)})", evidence)
     remedy = (
         "Look in this order. 1. Each card's link: `nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv`."
         " 2. ACS and IOMMU off. 3. Cards on two sockets share the link between them."
     )
     return SLOW.finding(
         subject,
-        f"{told}, over {words}; {limit.warn:.0%} of {format_rate(rate)} is usual",
+        f"{summary}, over {words}; {limit.warn:.0%} of {format_rate(rate)} is usual",
         evidence,
         remedy=remedy,
     )
@@ -225,12 +225,12 @@ def _judge_local(table: MeasuredTable, gpu: str, board: Board | None) -> list[Fi
     limit, rate = speed_limits()["memory.table"], model.memory_bytes_per_second
     share = board.copy_share if board is not None and board.copy_share else limit.warn
     counted = ", counting bytes read and written" if factor > 1 else ""
-    told = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values, factor)}{counted}, {slowest / rate:.0%} of the data sheet"
+    summary = f"{table.operation} on {short_gpu(gpu)}: {_range(table.values, factor)}{counted}, {slowest / rate:.0%} of the data sheet"
     evidence = _evidence(table.values, limit, rate / factor, model.source)
     if slowest >= share * rate:
-        return [RIGHT.finding(subject, told, evidence)]
+        return [RIGHT.finding(subject, summary, evidence)]
     remedy = "Check the memory clock and what holds clocks down: `nvidia-smi -q -d CLOCK,PERFORMANCE`; then `gpudiag bandwidth`, which reads both."
-    return [SLOW.finding(subject, f"{told}; {share:.0%} and more is usual", evidence, remedy=remedy)]
+    return [SLOW.finding(subject, f"{summary}; {share:.0%} and more is usual", evidence, remedy=remedy)]
 
 
 def _slow_parts(table: MeasuredTable) -> list[Finding]:

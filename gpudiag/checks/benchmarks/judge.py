@@ -17,7 +17,7 @@ from gpudiag.model.evidence import Evidence, FileSubject
 from gpudiag.model.finding import Finding, Outcome, worst, worst_first
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing
-from gpudiag.reference.expected_speeds import find_told_failure
+from gpudiag.reference.expected_speeds import find_reported_failure
 from gpudiag.units import GIB, format_size
 
 PERFTEST, OSU, NCCL_TESTS, DCGM = "perftest", "OSU", "nccl-tests", "dcgmi diag"
@@ -26,10 +26,10 @@ FAILED = ("fail", "error")
 
 
 def judge_table(table: MeasuredTable) -> JudgedTable:
-    """The table with what is said of it, worst first."""
+    """The table with its findings, worst first."""
     findings = worst_first(_findings(table))
-    said = tuple(finding.outcome for finding in findings if finding.outcome is not Outcome.SKIP)
-    return JudgedTable(table, worst(said) if said else Outcome.SKIP, findings)
+    outcomes = tuple(finding.outcome for finding in findings if finding.outcome is not Outcome.SKIP)
+    return JudgedTable(table, worst(outcomes) if outcomes else Outcome.SKIP, findings)
 
 
 def overall(tables: Iterable[JudgedTable]) -> Outcome:
@@ -83,7 +83,7 @@ def _judge_data(table: MeasuredTable) -> Finding | None:
     ):
         words += f" {largest.size_bytes} error" if largest.size_bytes >= 4 * GIB else ""
         words = words.replace(str(largest.size_bytes), str(4 * GIB))
-    known = find_told_failure(NCCL_TESTS, words) if table.tool == NCCL_TESTS else None
+    known = find_reported_failure(NCCL_TESTS, words) if table.tool == NCCL_TESTS else None
     where = (
         f" at {format_size(sizes[0])}"
         if len(sizes) == 1
@@ -94,8 +94,8 @@ def _judge_data(table: MeasuredTable) -> Finding | None:
     if checked_by_tool:
         message = f"{table.operation}: wrong data: {checked_by_tool[0].message}"
     else:
-        told = f"`Out of bounds values : {outside} FAILED`" if outside else "rows with #wrong above 0"
-        message = f"{table.operation}: wrong results{where}: {told}"
+        proof = f"`Out of bounds values : {outside} FAILED`" if outside else "rows with #wrong above 0"
+        message = f"{table.operation}: wrong results{where}: {proof}"
     evidence = Evidence(
         "wrong_results",
         max((int(one.wrong) for one in wrong if not isinstance(one.wrong, Missing)), default=outside),
@@ -151,18 +151,18 @@ def _judge_failed(table: MeasuredTable, name: str) -> Finding:
     message = next((one.message for one in failed if one.message), "")
     gpus = sorted({one.gpu for one in failed if one.gpu is not None})
     of = f" on GPU {number_ranges(gpus)}" if gpus else ""
-    told = f"{table.tool}: {name} {_worst_word(failed)}{of}" + (f": {message[:300]}" if message else "")
+    summary = f"{table.tool}: {name} {_worst_word(failed)}{of}" + (f": {message[:300]}" if message else "")
     evidence = Evidence(name, failed[0].status, limit="pass", source=table.tool)
-    known = find_told_failure(table.tool, f"{name} {message}")
+    known = find_reported_failure(table.tool, f"{name} {message}")
     if known is None:
         kind = TOOL_FAILED if any(one.status in FAILED for one in failed) else TOOL_WARNED
-        return kind.finding(subject, told, evidence)
+        return kind.finding(subject, summary, evidence)
     if known.status == "busy":
         return NOT_A_MEASUREMENT.finding(
-            subject, f"{told}. That is, {known.means}", evidence, remedy=known.remedy
+            subject, f"{summary}. That is, {known.means}", evidence, remedy=known.remedy
         )
     return TOOL_WARNED.finding(
-        subject, f"{told}. That is, {known.means} ({known.source})", evidence, remedy=known.remedy
+        subject, f"{summary}. That is, {known.means} ({known.source})", evidence, remedy=known.remedy
     )
 
 

@@ -1,4 +1,4 @@
-"""What may be said of a table that another program measured: the kinds of findings that `gpudiag judge` reports."""
+"""The kinds of findings that `gpudiag judge` reports of a table that another program measured."""
 
 from functools import partial
 
@@ -92,32 +92,32 @@ RIGHT = _kind(
     remedy="No action is needed.",
     basis=_BASIS,
 )
-_unsaid = partial(
+_not_judged = partial(
     FindingKind,
     severity=Severity.UNKNOWN,
     category=Category.NONE,
     owner=Owner.JOB,
     basis=_FACTS,
 )
-NOT_A_MEASUREMENT = _unsaid(
+NOT_A_MEASUREMENT = _not_judged(
     code="measured.not_comparable",
     outcome=Outcome.ERROR,
     meaning="The table does not measure what it seems to: one rank, several runs mixed, a run that stopped, negative numbers.",
     remedy="Run the benchmark again as docs/judge.md shows.",
 )
-TOO_SMALL = _unsaid(
+TOO_SMALL = _not_judged(
     code="measured.too_small",
     outcome=Outcome.ERROR,
-    meaning="The messages or buffers are so small that their time says nothing of a speed.",
+    meaning="The messages or buffers are too small for their time to show a speed.",
     remedy="Run it again with larger sizes: `all_reduce_perf -b 1G -e 8G -f 2`.",
 )
-PLATFORM_UNKNOWN = _unsaid(
+PLATFORM_UNKNOWN = _not_judged(
     code="measured.platform_unknown",
     outcome=Outcome.ERROR,
-    meaning="The output does not tell on what it was measured, and neither do the other files.",
-    remedy="Say it: `--gpu`, `--gpus`, `--nodes`, `--nics`; or give NCCL's log or the text of nvidia-smi beside it.",
+    meaning="Neither the output nor the other files show which hardware was measured.",
+    remedy="Name it: `--gpu`, `--gpus`, `--nodes`, `--nics`; or give NCCL's log or the text of nvidia-smi beside it.",
 )
-NO_REFERENCE = _unsaid(
+NO_REFERENCE = _not_judged(
     code="measured.no_reference",
     outcome=Outcome.SKIP,
     meaning="Nobody has published a figure for this measurement on such a machine, so gpudiag has none to compare with.",

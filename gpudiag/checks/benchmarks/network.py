@@ -31,7 +31,7 @@ _LEAST_OSU_BYTES = 1024 * KIB
 
 
 def judge_messages(table: MeasuredTable) -> list[Finding]:
-    """What is said of a table of bandwidth between two nodes, by the rate of the port."""
+    """Findings for a table of bandwidth between two nodes, by the rate of the port."""
     subject, largest = FileSubject(table.file, table.line), table.largest()
     if largest is None or isinstance(largest.size_bytes, Missing):
         return [
@@ -63,15 +63,17 @@ def _judge_port(table: MeasuredTable, best: MeasuredValue) -> Finding:
     subject, limit, nics = FileSubject(table.file, table.line), speed_limits()["nic"], table.setup.nics
     ways = 2 if BOTH_DIRECTIONS in table.remarks else 1
     gbits = best.value * BITS_PER_BYTE / 1e9
-    told = f"{table.operation}: {gbits:.1f} Gb/s ({format_rate(best.value)})"
+    summary = f"{table.operation}: {gbits:.1f} Gb/s ({format_rate(best.value)})"
     if isinstance(nics, Missing):
         port = next(
             (rate for rate in _PORTS if limit.warn * rate * ways <= gbits <= 1.02 * rate * ways), None
         )
         if port is None:
-            message = f"{told}, which is {limit.warn:.0%} or more of no port that is sold; the output does not tell the port's rate"
+            message = (
+                f"{summary}, which fits no port that is sold, and the output does not show the port's rate"
+            )
             return PLATFORM_UNKNOWN.finding(
-                subject, message, remedy="Say it: `--nics 1x400` for a port of 400 Gb/s (`ibstat`)."
+                subject, message, remedy="Give it: `--nics 1x400` for a port of 400 Gb/s (`ibstat`)."
             )
         evidence = Evidence(
             "bandwidth",
@@ -80,13 +82,13 @@ def _judge_port(table: MeasuredTable, best: MeasuredValue) -> Finding:
             limit.warn * ways * port * 1e9 / BITS_PER_BYTE,
             f"port: {limit.source}",
         )
-        message = f"{told}, {gbits / port / ways:.0%} of a port of {port} Gb/s. Where the port is faster, say `--nics 1x400`"
+        message = f"{summary}, {gbits / port / ways:.0%} of a port of {port} Gb/s. Where the port is faster, give `--nics 1x400`"
         return RIGHT.finding(subject, message, evidence)
     rate = nics.gbits_per_second * ways
     evidence = Evidence(
         "bandwidth", best.value, "B/s", limit.warn * rate * 1e9 / BITS_PER_BYTE, f"port: {limit.source}"
     )
-    words = f"{told}, {gbits / rate:.0%} of {rate:g} Gb/s"
+    words = f"{summary}, {gbits / rate:.0%} of {rate:g} Gb/s"
     if gbits >= limit.warn * rate:
         return RIGHT.finding(subject, words, evidence)
     return SLOW.finding(
@@ -114,7 +116,7 @@ def _port_causes(table: MeasuredTable) -> str:
 
 
 def judge_latency(table: MeasuredTable) -> list[Finding]:
-    """What is said of a table of latencies of small messages."""
+    """Findings for a table of latencies of small messages."""
     subject = FileSubject(table.file, table.line)
     if not table.values:
         return [
@@ -123,26 +125,28 @@ def judge_latency(table: MeasuredTable) -> list[Finding]:
             )
         ]
     smallest = min(table.values, key=lambda one: 0 if isinstance(one.size_bytes, Missing) else one.size_bytes)
-    told = f"{table.operation}: {smallest.value * 1e6:.2f} us"
+    summary = f"{table.operation}: {smallest.value * 1e6:.2f} us"
     limit = latency_limit(
         next((word for word in ("write", "send", "read", "atomic") if word in table.operation.lower()), "")
     )
     if table.tool.startswith("osu") or limit is None:
-        return [NO_REFERENCE.finding(subject, f"{told}; gpudiag knows no figure for this test")]
+        return [NO_REFERENCE.finding(subject, f"{summary}; gpudiag knows no figure for this test")]
     seconds, source = limit
     evidence = Evidence("latency", smallest.value, "s", seconds, source)
     if smallest.value <= seconds:
-        return [RIGHT.finding(subject, f"{told}, at most {seconds * 1e6:g} us is usual", evidence)]
+        return [RIGHT.finding(subject, f"{summary}, at most {seconds * 1e6:g} us is usual", evidence)]
     causes = "RoCE in software (rxe) has no hardware to help it. " if SOFTWARE_DEVICE in table.remarks else ""
     remedy = (
         f"{causes}Look in this order. 1. Power saving of the CPU: `cpupower frequency-set -g performance`. 2. The NUMA node of the card: `numactl -N NODE`."
         " 3. Hops: compare two nodes of one switch. 4. GPU memory costs 1 to 2 us more."
     )
-    return [SLOW.finding(subject, f"{told}, at most {seconds * 1e6:g} us is usual", evidence, remedy=remedy)]
+    return [
+        SLOW.finding(subject, f"{summary}, at most {seconds * 1e6:g} us is usual", evidence, remedy=remedy)
+    ]
 
 
 def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
-    """What is said of osu_bw and osu_bibw: the path is that of `--nodes`, GPUs of `--gpu`, or cards of `--nics`."""
+    """Findings for osu_bw and osu_bibw: the path is that of `--nodes`, GPUs of `--gpu`, or cards of `--nics`."""
     subject, largest, setup = FileSubject(table.file, table.line), table.largest(), table.setup
     if largest is None or isinstance(largest.size_bytes, Missing):
         return [
@@ -151,21 +155,21 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
             )
         ]
     if largest.size_bytes < _LEAST_OSU_BYTES:
-        message = f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, which says nothing of a link"
+        message = f"{table.operation}: the largest message is {format_size(largest.size_bytes)}, which is too small to show the rate of a link"
         return [
             TOO_SMALL.finding(
                 subject, message, remedy=f"Run it again with `{table.tool} -m 4194304:67108864`."
             )
         ]
     best = max(table.values, key=lambda one: one.value)
-    told = f"{table.operation}: {format_rate(best.value)} at {format_size(largest.size_bytes)}"
+    summary = f"{table.operation}: {format_rate(best.value)} at {format_size(largest.size_bytes)}"
     if not isinstance(setup.nics, Missing) and setup.nodes != 1:
         return [_judge_port(table, best)]
     if setup.nodes != 1 or isinstance(setup.gpu, Missing):
-        remedy = "Say the path: `--nodes 1 --gpu NAME` for two GPUs of one machine, `--nodes 2 --nics 1x200` for two machines."
+        remedy = "Give the path: `--nodes 1 --gpu NAME` for two GPUs of one machine, `--nodes 2 --nics 1x200` for two machines."
         return [
             PLATFORM_UNKNOWN.finding(
-                subject, f"{told}, but the output does not tell between what", remedy=remedy
+                subject, f"{summary}, but the output does not show which path was measured", remedy=remedy
             )
         ]
     board = find_board(setup.gpu)
@@ -173,7 +177,7 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
     if board is None or not rate:
         return [
             NO_REFERENCE.finding(
-                subject, f"{told} on {short_gpu(setup.gpu)}; gpudiag knows no data sheet of this GPU"
+                subject, f"{summary} on {short_gpu(setup.gpu)}; gpudiag knows no data sheet of this GPU"
             )
         ]
     limit, ways = speed_limits()["host_link.table"], 2 if BOTH_DIRECTIONS in table.remarks else 1
@@ -184,11 +188,11 @@ def judge_point_to_point(table: MeasuredTable) -> list[Finding]:
         return [
             RIGHT.finding(
                 subject,
-                f"{told} on {short_gpu(setup.gpu)}, more than {host_words(board)} carries: NVLink is in use",
+                f"{summary} on {short_gpu(setup.gpu)}, more than {host_words(board)} carries: NVLink is in use",
                 evidence,
             )
         ]
-    words = f"{told} on {short_gpu(setup.gpu)}, {best.value / rate / ways:.0%} of {host_words(board)}"
+    words = f"{summary} on {short_gpu(setup.gpu)}, {best.value / rate / ways:.0%} of {host_words(board)}"
     if link_bound(setup.gpu, board).limit == "collective.links":
         remedy = "Let MPI use the links: `UCX_TLS=rc,sm,cuda_copy,cuda_ipc` with UCX, and a large `UCX_RNDV_THRESH`."
         return [

@@ -7,7 +7,7 @@ from gpudiag.compat import StrEnum
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Finding, Outcome, worst
-from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.reading import Missing, MissingReason, Reading
 
 
 class GpuState(StrEnum):
@@ -26,7 +26,7 @@ class GpuState(StrEnum):
     MISSING = "missing"
 
 
-_OF_OUTCOMES = {
+_OF_OUTCOMES: dict[str, GpuState] = {
     Outcome.WARN: GpuState.SUSPECT,
     Outcome.ERROR: GpuState.UNCLEAR,
     Outcome.FAIL: GpuState.FAULTY,
@@ -43,12 +43,18 @@ _OF_REASONS = {
 
 def judge_state(snapshot: Snapshot, device: Device, findings: Iterable[Finding]) -> GpuState:
     """The state of a GPU of the snapshot: by how it answers, then by the worst finding about it."""
-    if isinstance(device.responding, Missing):
-        # Without a driver that answers, nothing is known of any GPU: it may be healthy.
-        answers = not isinstance(snapshot.driver_version, Missing)
-        return _OF_REASONS.get(device.responding.reason, GpuState.UNREAD) if answers else GpuState.UNREAD
     about = findings_about(device, findings)
-    return _OF_OUTCOMES[worst(tuple(finding.outcome for finding in about))] if about else GpuState.HEALTHY
+    health = worst(tuple(finding.outcome for finding in about)) if about else Outcome.PASS
+    answers = not isinstance(snapshot.driver_version, Missing)
+    return state_of_health(device.responding, health.value, driver_answers=answers)
+
+
+def state_of_health(responding: Reading[bool], health: str, *, driver_answers: bool) -> GpuState:
+    """The state of a GPU that responds so; `health` is the outcome of the worst finding about it."""
+    if isinstance(responding, Missing):
+        # Without a driver that answers, nothing is known of any GPU: it may be healthy.
+        return _OF_REASONS.get(responding.reason, GpuState.UNREAD) if driver_answers else GpuState.UNREAD
+    return _OF_OUTCOMES.get(health, GpuState.HEALTHY)
 
 
 def count_states(snapshot: Snapshot, findings: Iterable[Finding]) -> str:

@@ -2,8 +2,9 @@
 
 The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of days
-ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot repairs.
+for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of
+days ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a
+reboot repairs.
 """
 
 from collections.abc import Iterable
@@ -22,7 +23,6 @@ from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
     collect_faults,
     collect_xids,
     describe_fault,
-    describe_request,
     fault_evidence,
     find_bad_place,
     find_restart,
@@ -53,6 +53,7 @@ from gpudiag.model.evidence import DeviceSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.kernel_log import KernelEvent, is_same_event
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.reference.vocabulary import name_action
 from gpudiag.reference.xid import XidKind, action_text, escalated, nvlink5_advice
 
 # A job's fault matters while its owner may still look; a GPU's, for a week after it was
@@ -261,7 +262,7 @@ def _restated(snapshot: Snapshot, fault: GpuFault, finding: Finding) -> Restated
     """The findings by which NVML states the same fault now, and what this one adds to them."""
     action = read_recovery(fault).action
     again = _describe_again(fault) if finding.code == XID_REPEATED.code and fault.lives > 1 else ""
-    request = describe_request(action) if is_unfit(action) else ""
+    request = name_action(str(action)) if is_unfit(action) else ""
     stated_by, last = fault.last.stated_by, fault.last
     if has_link_error_beside(snapshot, last.device, last.root, last.xid):
         stated_by = (*stated_by, *STATED_BY_NEIGHBOURS)
@@ -392,9 +393,9 @@ def _remedy_of_code(fault: GpuFault, recovery: Recovery, kind: FindingKind) -> s
     if kind in (XID_SETTLED, XID_UNKNOWN, XID_OTHER_GPU):
         return ""
     if is_unfit(recovery.action) and kind is not XID_REPEATED:
-        return f"{describe_request(recovery.action)[:-1]}: drain the GPU and do it."
+        return f"The driver asks for {name_action(str(recovery.action))}: drain the GPU and do it."
     if recovery.action not in (None, "none") and kind is XID_WEAR:
-        return f"{describe_request(recovery.action)} Let running jobs end, then do it."
+        return f"The driver asks for {name_action(str(recovery.action))}. Let running jobs end, then do it."
     if entry is None:
         return ""
     if kind is XID_WEAR and root.severity == "nonfatal":

@@ -10,12 +10,12 @@ from gpudiag.checks.job.groups import Group, group_key, is_are, name_positions, 
 from gpudiag.checks.job.groups_made import judge_groups_made
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.job.subgroups import JOINS, judge_missing_members, lacks_members, members_of
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters, describe_call
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, explain_apart, is_counter
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _APART_SECONDS = 1.0  # calls that do not match will never match
 _SIZES_MAY_DIFFER = frozenset(("gather", "scatter", "broadcast_object_list", "send", "recv", "backward"))
@@ -136,12 +136,12 @@ def _judge_order(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     if len(members) != 1 or len(names) < len(groups) or "" in names or not ranks <= members.pop():
         return None
     odd, most = groups[0], groups[-1]
-    said = " and ".join(
+    calls = " and ".join(
         f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)} of process group {group_key(group.head)[0]}"
         for group in groups[:3]
     )
     message = (
-        f"{said}{waiters.since}: these process groups have the same ranks, which call them in another order"
+        f"{calls}{waiters.since}: these process groups have the same ranks, which call them in another order"
     )
     subject = (
         HostSubject(waiters.job.host)
@@ -176,13 +176,15 @@ def _judge_point_to_point(waiters: Waiters, _: Sequence[Group]) -> Finding | Non
             chain.append(waits[chain[-1]][0])
         if chain[-1] in waits and waits[chain[-1]][0] in chain and len(chain) > 1:
             ring = chain[chain.index(waits[chain[-1]][0]) :]
-            said = "; ".join(
+            ring_words = "; ".join(
                 f"rank {rank} in {waits[rank][1].call.operation} with rank {waits[rank][0]} ({waits[rank][1].where})"
                 for rank in sorted(ring)
             )
             facts = facts_of(Group((waits[ring[0]][1],)))
             return kinds.OTHER_PEER.finding(
-                HostSubject(waiters.job.host), f"ranks wait for each other{waiters.since}: {said}", *facts
+                HostSubject(waiters.job.host),
+                f"ranks wait for each other{waiters.since}: {ring_words}",
+                *facts,
             )
     return None
 

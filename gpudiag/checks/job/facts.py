@@ -3,12 +3,12 @@
 from gpudiag.checks.job.gpu_use import describe_use
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import describe_line
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.evidence import Evidence, Subject, about_ranks
 from gpudiag.model.job import REMOVABLE, Job
+from gpudiag.model.script import OWN_STACKS
+from gpudiag.reference.stacks import own_frames
 
 _FRAMES = 3
-_STACK = "py-spy"
 
 
 def subject_of(group: Group, job: Job) -> Subject:
@@ -19,7 +19,7 @@ def subject_of(group: Group, job: Job) -> Subject:
 
 
 def remedy_of(group: Group) -> str:
-    """What to do about ranks that wait, where what they wait for tells more than the kind; empty where it does not."""
+    """What to do about ranks that wait, where that depends on what they wait for; empty where the kind is enough."""
     main = group.head.seen.last.main
     awaited = main.awaited if main is not None else None
     if awaited is None or awaited.kind != "lock file":
@@ -44,10 +44,10 @@ def facts_of(group: Group) -> tuple[Evidence, ...]:
     ]
     for frame in own_frames(head.frames)[:_FRAMES]:
         text = f"{describe_line(frame)}: {frame.text}" if frame.text else describe_line(frame)
-        facts.append(Evidence(f"line of {name}", text, source=_STACK))
+        facts.append(Evidence(f"line of {name}", text, source=head.read_by))
     innermost = head.frames[0] if head.frames else None
     if innermost is not None and innermost is not head.call.own:
-        facts.append(Evidence(f"innermost frame of {name}", describe_line(innermost), source=_STACK))
+        facts.append(Evidence(f"innermost frame of {name}", describe_line(innermost), source=head.read_by))
     main = head.seen.last.main
     if main is not None and (main.syscall or main.waits_in):
         where = " in ".join(word for word in (main.syscall, main.waits_in) if word)
@@ -57,7 +57,7 @@ def facts_of(group: Group) -> tuple[Evidence, ...]:
         facts.append(Evidence(f"C functions of {name}", " < ".join(main.native[:4]), source=source))
     if use := describe_use(head.seen):
         facts.append(Evidence(f"GPU of {name}", use, source="NVML"))
-    if head.since_seconds is not None and head.busy:
+    if head.since_seconds is not None and (head.busy or head.read_by == OWN_STACKS):
         facts.append(
             Evidence(
                 f"at one place, {name}", round(head.since_seconds, 1), "seconds at least", source="looks"

@@ -1,8 +1,8 @@
 """Flight records of a job's ranks, judged: which rank is not in the collective that the others wait in, or is in another.
 
-Group by group, the earliest collective that a rank has not come out of is looked for in the records of all members. Those
-that made another call there are told first; then those that have not launched it, unless they wait in another group
-themselves: then whoever holds that group up is to blame.
+Group by group, the earliest collective that a rank has not come out of is looked for in the records of all
+members. Those that made another call there are blamed first; then those that have not launched it, unless
+they wait in another group themselves: then whoever holds that group up is to blame.
 """
 
 from collections import Counter, defaultdict
@@ -77,10 +77,11 @@ def judge_records(
     *,
     still_seconds: float = 0.0,
 ) -> JudgedRecords:
-    """What the records of one job show; records of unknown ranks are left out, and said.
+    """What the records of one job show; records of unknown ranks are left out, with a note.
 
-    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose time is
-    known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody is always last.
+    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose
+    time is known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody
+    is always last.
     """
     records = [_without_young(record, still_seconds) for record in records]
     known = [record for record in records if not isinstance(record.rank, Missing)]
@@ -90,7 +91,7 @@ def judge_records(
             by_rank[record.rank] += record.calls
     notes = []
     if len(known) < len(records):
-        notes.append(f"{len(records) - len(known)} flight records do not say which rank wrote them")
+        notes.append(f"{len(records) - len(known)} flight records do not name the rank that wrote them")
     groups = _find_groups(known, by_rank, world_size)
     stuck = {
         rank: (group, call)
@@ -185,12 +186,12 @@ def _other_call(group: _Group, number: int, there: Mapping[int, RecordedCall]) -
         if most * 2 == len(kinds):  # no majority: nobody is the odd one
             odd, others = tuple(sorted(kinds)), ()
         shown = list(dict.fromkeys([kinds[odd[0]], usual, *counted]))[:4]
-        said = [
+        calls = [
             f"{name_many([rank for rank in sorted(kinds) if kinds[rank] == one])} "
             f"{_is_in([rank for rank in kinds if kinds[rank] == one], one, apart, there)}"
             for one in shown
         ]
-        message = f"collective number {number} of {group.words} differs: {', and '.join(said)}"
+        message = f"collective number {number} of {group.words} differs: {', and '.join(calls)}"
         return Difference(apart, odd, others, group.words, message, SOURCE, _evidence(group, number, there))
     return None
 
@@ -247,7 +248,7 @@ def _behind(group: _Group, call: RecordedCall, short: tuple[int, ...], held: tup
 def _not_begun(
     group: _Group, number: int, there: Mapping[int, RecordedCall], held: tuple[int, ...]
 ) -> Difference | None:
-    """Ranks whose GPU has not begun what it has begun on others; gloo and untimed NCCL do not say."""
+    """Ranks whose GPU has not begun what it has begun on others; unknown for gloo and untimed NCCL."""
     begun = tuple(rank for rank in held if there[rank].state is CallState.STARTED)
     not_begun = tuple(rank for rank in held if there[rank].state is CallState.SCHEDULED)
     if not begun or not not_begun:

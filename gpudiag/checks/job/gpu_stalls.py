@@ -1,8 +1,9 @@
 """Ranks that all wait, some of them for their GPUs, judged: who is behind by NCCL's counts, other sizes, one GPU, or unknown.
 
-A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or for the ranks that
-have not come to a collective before it. Counts of launches tell which, together with what the rank that is behind does: one that
-waits for a GPU at an earlier place may still come, and is healthy within the limit.
+A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or
+for the ranks that have not come to a collective before it. Counts of launches show which, together with what
+the rank that is behind does: one that waits for a GPU at an earlier place may still come, and is healthy
+within the limit.
 """
 
 from collections.abc import Sequence
@@ -14,28 +15,30 @@ from gpudiag.checks.job.gpu_use import describe_use, find_odd_gpu, gpu_works
 from gpudiag.checks.job.gpu_waits import named_tensors
 from gpudiag.checks.job.groups import Group, describe_seconds, group_alike, is_are, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.library_evidence import LibraryEvidence
 from gpudiag.checks.job.movement import backward_seconds_ago
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
-from gpudiag.checks.job.told import Told
 from gpudiag.checks.job.waiters import OTHER_MACHINES, Waiters
 from gpudiag.checks.job.ways import NAMES_OF_RANKS, is_counter, order_of
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _APART_SECONDS = 0.9  # of two looks a second apart: counts that do not fit will never fit
 _LOOPS = ("for ", "while ", "async for ")
 
 
-def judge_gpu_stall(waiters: Waiters, told: Told, limits: HangLimits) -> list[Finding]:
+def judge_gpu_stall(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimits) -> list[Finding]:
     """The finding for ranks that all wait, at least one of them for its GPU or spinning in a collective."""
-    apart = told.find(Apart.BEHIND, Apart.ELSEWHERE)
+    apart = libraries.find(Apart.BEHIND, Apart.ELSEWHERE)
     if apart is not None:
         return [_judge_counts(waiters, apart, limits) or _judge_elsewhere(waiters, apart)]
     return [
-        _judge_places(waiters, limits) or _judge_sizes(waiters, limits) or _judge_alike(waiters, told, limits)
+        _judge_places(waiters, limits)
+        or _judge_sizes(waiters, limits)
+        or _judge_alike(waiters, libraries, limits)
     ]
 
 
@@ -48,10 +51,11 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
     if apart.apart is Apart.BEHIND and all(one.waits_for_gpu and _may_come(one, ahead[0]) for one in behind):
         return _works_alone(waiters, behind, ahead, limits, f"; {apart.message}")
     odd, most = _choose_odd(behind, ahead)
-    said = Evidence(apart.source, apart.message, source=apart.source)
-    # Whoever waits in the call itself launches nothing more; a kernel that runs long is told from a wait by time alone.
+    counts = Evidence(apart.source, apart.message, source=apart.source)
+    # Whoever waits in the call itself launches nothing more; only time shows a kernel that runs long from a
+    # wait.
     limit = limits.still if any(one.waits_for_gpu for one in behind) else _APART_SECONDS
-    facts = (said, *apart.evidence, *_facts(odd), *_facts(most))
+    facts = (counts, *apart.evidence, *_facts(odd), *_facts(most))
     message = f"{_describe(odd, most)}, while {_describe(most, odd)}{waiters.since}; {apart.message}"
     return _timed(kinds.OTHER_COLLECTIVE, waiters, odd, message, limit, facts)
 
@@ -59,11 +63,11 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
 def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
     """The finding where the ranks that differ are not among those that were looked at: what they do decides."""
     message = f"{waiters.describe_for_gpu()}{waiters.since}; {apart.message}; what that rank does could not be seen from here"
-    said = Evidence(apart.source, apart.message, source=apart.source)
+    counts = Evidence(apart.source, apart.message, source=apart.source)
     return kinds.UNKNOWN.finding(
         HostSubject(waiters.job.host),
         message,
-        said,
+        counts,
         *apart.evidence,
         *_facts(waiters.positions),
         remedy=OTHER_MACHINES,
@@ -110,9 +114,10 @@ def _judge_places(waiters: Waiters, limits: HangLimits) -> Finding | None:
 def _works_alone(
     waiters: Waiters, alone: Sequence[Position], others: Sequence[Position], limits: HangLimits, why: str
 ) -> Finding:
-    """The finding for ranks that wait for their own GPUs before the call in which the others wait: told at once, blamed after the limit.
+    """The finding for ranks that wait for their own GPUs before the call in which the others wait: shown at once, blamed after the limit.
 
-    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step takes as long as an evaluation.
+    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step
+    takes as long as an evaluation.
     """
     left = bool(_left_loop(others[0], alone[0])) and not gpu_works(alone[0].seen)
     limit = min(limits.work, limits.idle) if left else limits.work
@@ -124,7 +129,7 @@ def _works_alone(
         if long
         else f"; a GPU may work that long: after {limit:g} s{option} it is called a hang"
     )
-    use = "".join(f"; its GPU: {said}" for said in [describe_use(alone[0].seen)] if said)
+    use = "".join(f"; its GPU: {words}" for words in [describe_use(alone[0].seen)] if words)
     message = f"{_describe(alone, others)}, while {_describe(others, alone)}{waiters.since}{why}{use}{after}"
     named = others if long and left else alone
     return kind.finding(
@@ -135,8 +140,8 @@ def _works_alone(
 def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
     """The finding for ranks that wait at one line for the value of one tensor, of another size on some of them.
 
-    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or where another tensor
-    of the same function, such as the batch, is equal on all.
+    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or
+    where another tensor of the same function, such as the batch, is equal on all.
     """
     if len({_shape(one) for one in waiters.positions}) != 1 or len(waiters.positions) < 2:
         return None
@@ -147,7 +152,7 @@ def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
         by_size: dict[str, list[Position]] = {}
         for one, frame in frames.items():
             by_size.setdefault(_tensor(frame, name), []).append(one)
-        if len(by_size) < 2 or "" in by_size or not _is_telling(list(frames.values()), name):
+        if len(by_size) < 2 or "" in by_size or not _shows_mismatch(list(frames.values()), name):
             continue
         (odd_size, odd), *_, (usual, most) = sorted(by_size.items(), key=lambda pair: len(pair[1]))
         message = (
@@ -160,7 +165,7 @@ def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
     return None
 
 
-def _is_telling(frames: Sequence[Frame], name: str) -> bool:
+def _shows_mismatch(frames: Sequence[Frame], name: str) -> bool:
     shapes = {dict(frame.tensors)[name].shape for frame in frames}
     if len({len(shape) for shape in shapes}) > 1:
         return True
@@ -174,8 +179,8 @@ def _tensor(frame: Frame, name: str) -> str:
     return "" if seen is None else f"{seen.dtype} [{', '.join(map(str, seen.shape))}]"
 
 
-def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
-    """The finding for ranks that all wait with equal or unknown counts: a GPU is the odd one out, or it cannot be told."""
+def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimits) -> Finding:
+    """The finding for ranks that all wait with equal or unknown counts: a GPU is the odd one out, or the culprit is unknown."""
     positions, waited = waiters.positions, waiters.since_seconds or 0.0
     odd = find_odd_gpu(waiters.job)
     if odd is not None:
@@ -185,8 +190,10 @@ def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
             return _timed(kinds.GPU_WAITS, waiters, guilty, message, limits.still, _facts(guilty))
     groups = group_alike(positions)
     steps = _describe_steps(positions)
-    said = "; ".join(_describe(group.positions, positions, with_step=not steps) for group in groups[::-1][:3])
-    equal = told.find(Apart.NONE)
+    waits = "; ".join(
+        _describe(group.positions, positions, with_step=not steps) for group in groups[::-1][:3]
+    )
+    equal = libraries.find(Apart.NONE)
     counts = f"; {equal.message} ({equal.source})" if equal is not None else ""
     uses = _describe_uses(positions)
     idle = [backward_seconds_ago(one.seen.looks) for one in positions]
@@ -195,7 +202,7 @@ def _judge_alike(waiters: Waiters, told: Told, limits: HangLimits) -> Finding:
         f"; no backward pass has run for {describe_seconds(backward)}" if backward >= limits.idle else ""
     )
     message = (
-        f"{said}{waiters.since}, and nothing else of the job moves{steps}{counts}{uses}{since_backward}: "
+        f"{waits}{waiters.since}, and nothing else of the job moves{steps}{counts}{uses}{since_backward}: "
     )
     facts = tuple(fact for group in groups[::-1][:2] for fact in facts_of(group))
     subject = subject_of(groups[-1], waiters.job) if len(groups) == 1 else HostSubject(waiters.job.host)
@@ -314,7 +321,7 @@ def _describe_steps(positions: Sequence[Position]) -> str:
 
 def _describe_uses(positions: Sequence[Position]) -> str:
     """What NVML shows of their GPUs, equal words once."""
-    said = {describe_use(one.seen): one for one in positions}
+    by_use = {describe_use(one.seen): one for one in positions}
     return "".join(
-        f"; GPU of {name_positions((one,))}: {words}" for words, one in list(said.items())[:2] if words
+        f"; GPU of {name_positions((one,))}: {words}" for words, one in list(by_use.items())[:2] if words
     )

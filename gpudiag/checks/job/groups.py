@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpudiag.checks.job.position import FOR_RANKS, Position, describe_line
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.model.job import Frame, Place
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.stacks import own_frames
 
 _STACK_FRAMES = 6
 _PEERS = ("src", "dst", "group_src", "group_dst")
@@ -31,7 +31,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`rank 2`, `ranks 0, 1 and 3`; pids where nothing tells ranks."""
+        """`rank 2`, `ranks 0, 1 and 3`; pids where the ranks are unknown."""
         return name_positions(self.positions)
 
     @property
@@ -56,7 +56,7 @@ def _alike(one: Position) -> tuple[object, ...]:
     own = one.call.own
     where: tuple[object, ...] = (own.file, own.function, own.line) if own is not None else ()
     if one.kind in FOR_RANKS:
-        # Where one stands two ways to one call, as through two lines of a helper, both are told.
+        # Where one stands two ways to one call, as through two lines of a helper, both are shown.
         stack = tuple((frame.file, frame.line) for frame in own_frames(one.frames))
         return one.kind, one.call.operation, stack, group_key(one), peers_of(one)
     if one.polls and one.in_loop:
@@ -65,7 +65,7 @@ def _alike(one: Position) -> tuple[object, ...]:
 
 
 def group_key(one: Position) -> tuple[str, int]:
-    """What tells process groups apart; equal where it is not known."""
+    """What distinguishes process groups; equal where it is not known."""
     group = one.call.frame.group if one.call.frame is not None else None
     return (group.name, group.size) if group is not None else ("", 0)
 
@@ -97,8 +97,8 @@ def is_are(positions: Sequence[Position], words: str) -> str:
     )
     if plural is None:
         plural = first[:-1] if first.endswith("s") and not first.endswith("ss") else first
-    said = f"{plural} {rest}".strip().replace("its GPU", "their GPUs")
-    return said.replace("its data loader's workers", "their data loaders' workers")
+    changed = f"{plural} {rest}".strip().replace("its GPU", "their GPUs")
+    return changed.replace("its data loader's workers", "their data loaders' workers")
 
 
 def describe(group: Group) -> str:
@@ -131,6 +131,7 @@ def place_of(group: Group) -> Place:
         any(one.moves for one in group.positions),
         any(one.busy for one in group.positions),
         tuple(one.seen.pid for one in group.positions if one.rank is None),
+        head.call.operation if head.kind in FOR_RANKS else "",
     )
 
 

@@ -1,8 +1,8 @@
 """Process groups that were not made by all ranks: `new_group` and `DeviceMesh` concern the whole job, whoever belongs to the group.
 
-torch numbers the process groups of a rank in the order in which the rank makes them, and members find each other by that number. Where
-a rank leaves a call out, its next group has the number of another one: members wait for each other under two numbers, or ranks of
-two groups meet under one.
+torch numbers the process groups of a rank in the order in which the rank makes them, and members find each
+other by that number. Where a rank leaves a call out, its next group has the number of another one: members
+wait for each other under two numbers, or ranks of two groups meet under one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from gpudiag.checks.job import kinds
 from gpudiag.checks.job.facts import facts_of, subject_of
 from gpudiag.checks.job.groups import Group, group_alike, is_are, name_positions
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import own_frames
 from gpudiag.checks.job.subgroups import members_of
 from gpudiag.checks.job.waiters import Waiters, describe_call
 from gpudiag.checks.job.ways import asks_rank, order_of
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import name_ranks
+from gpudiag.reference.stacks import own_frames
 
 _MAKES = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration"))
 _HELPER = "_new_process_group_helper"
@@ -37,7 +37,7 @@ def judge_groups_made(waiters: Waiters) -> Finding | None:
         return None
     if not numbers and (not rest or any(order_of(one, making[0]) < 0 for one in rest)):
         return None
-    said = [
+    parts = [
         one
         for one in (_describe_making(making, waiters), numbers, _describe_rest(rest, making, waiters))
         if one
@@ -45,7 +45,7 @@ def judge_groups_made(waiters: Waiters) -> Finding | None:
     guilty = [one for one in rest if making and not _waits_for(one, making, waiters)]
     subject = subject_of(Group(tuple(guilty)), waiters.job) if guilty else HostSubject(waiters.job.host)
     facts = [fact for group in group_alike((*making, *rest))[:3] for fact in facts_of(group)]
-    return kinds.GROUP_MADE_BY_SOME.finding(subject, "; ".join(said), *facts)
+    return kinds.GROUP_MADE_BY_SOME.finding(subject, "; ".join(parts), *facts)
 
 
 def _describe_making(making: Sequence[Position], waiters: Waiters) -> str:
@@ -79,18 +79,18 @@ def _condition_of(one: Position) -> str:
 
 def _describe_rest(rest: Sequence[Position], making: Sequence[Position], waiters: Waiters) -> str:
     """`rank 0 is not in it: it waits in the all_reduce of ranks 0 and 1 (job.py:24) for rank 1`, of each group of them."""
-    said = []
+    parts = []
     for group in group_alike(rest)[:3]:
         pronoun = "it" if len(group.positions) == 1 else "they"
         awaited = _waits_for(group.head, making, waiters)
         for_whom = f" for {name_ranks(awaited)}" if awaited else ""
-        said.append(
+        parts.append(
             f"{group.name} {is_are(group.positions, 'has')} left it out, or {is_are(group.positions, 'is')} past it: {pronoun} {is_are(group.positions, 'waits')} in "
             f"{describe_call(group)}{for_whom}"
             if making
             else f"{group.name} {is_are(group.positions, 'waits')} in {describe_call(group)}"
         )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def _waits_for(one: Position, making: Sequence[Position], waiters: Waiters) -> list[int]:

@@ -32,7 +32,7 @@ def _kind(
     outcome: Outcome = Outcome.FAIL,
     basis: Basis = _BASIS,
 ) -> FindingKind:
-    # A job that hangs by its own doing says nothing of the next one; what the machine's parts may have done does.
+    # A job that hangs by its own fault does not predict the next one; a fault of the machine's parts does.
     spares_jobs = outcome is Outcome.FAIL and owner is Owner.JOB
     return FindingKind(
         code=code,
@@ -208,7 +208,7 @@ GPU_WAITS = _kind(
     owner=Owner.HARDWARE,
 )
 _BASIS_OF_GPU = Basis(
-    reads="As for every rank of a running job; C functions (py-spy --native) where the Python line does not tell a wait for the GPU;"
+    reads="As for every rank of a running job; C functions (py-spy --native) where the Python line does not show a wait for the GPU;"
     " NVML's utilization, power and activities of the ranks' GPUs; NCCL's RAS.",
     limit="Processor time is no sign of work: a wait for a GPU spins. It is called a hang after 60 s of looking without a sign of movement (`--watch`), or where no backward pass ran for 300 s (`--limit`; our choice).",
     look_also=("gpudiag hang --watch 60 PID", "py-spy dump --native --pid PID", "docs/hang.md"),
@@ -255,7 +255,7 @@ NCCL_ERROR = _kind(
     basis=_BASIS_OF_RECORDS,
 )
 
-# How a rank that others wait for is told, by the kind of its position.
+# How a rank that others wait for is reported, by the kind of its position.
 OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
     {
         at.STOPPED: STOPPED,
@@ -279,6 +279,14 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         at.WAITS: WAITS,
         GPU: GPU_WAITS,
     }
+)
+# A rank that is held or gone, and calls that do not fit: true however short ranks have stood still.
+NEED_NO_TIME = frozenset(
+    one.code
+    for one in (
+        *(STOPPED, GONE, DEBUGGER, TERMINAL, UNRESPONSIVE, NCCL_ERROR),
+        *(OTHER_COLLECTIVE, OTHER_SIZE, OTHER_PEER, CALLS_APART, SWALLOWED, SHARED_GROUP, GROUP_MADE_BY_SOME),
+    )
 )
 HANG_FINDINGS = (
     *(

@@ -1,16 +1,16 @@
 """Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
 
-Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only that moves is
-busy, and what it does must be shown by something else.
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only
+that moves is busy, and what it does must be shown by something else.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from gpudiag.checks.job.polling import only_polled
-from gpudiag.checks.job.stacks import changed_counters, shape_of
 from gpudiag.model.job import Frame, ProcessLook, ThreadLook
 from gpudiag.model.reading import Missing
+from gpudiag.reference.stacks import changed_counters, shape_of
 
 _STILL_CPU_SECONDS = 0.01  # of the main thread between two looks: a wake-up costs less, a step more
 _WAKES_SHARE = 0.04  # of a processor, by a main thread that only wakes up to look
@@ -97,7 +97,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's thread of backward passes ran and sleeps again; not told across a stop, which wakes every thread."""
+    """Whether torch's thread of backward passes ran and sleeps again; unknown across a stop, which wakes every thread."""
     if _was_stopped(earlier):
         return False
     before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
@@ -108,7 +108,7 @@ def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
 
 
 def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
-    """When a backward pass last ran, at the last look; None where no thread of torch's tells.
+    """When a backward pass last ran, at the last look; None where no thread of torch's shows it.
 
     Looks after one at which the process was stopped show when it was woken, and are not taken.
     """

@@ -1,6 +1,7 @@
 """Jobs without a collective to wait in: some ranks poll a flag, a file or a queue, and another one stands still in something of its own.
 
-Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is told, and the others are beside it.
+Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is blamed,
+and the others are named beside it.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ def judge_pollers(job: Job, alive: Sequence[Position], limits: HangLimits) -> li
     for group in group_alike(standing):
         since = _stood(group)
         kind = kinds.OF_POSITION.get(group.head.kind, kinds.WAITS)
-        long = since >= limits.told
-        limit = "" if long else f"; after {limits.told:g} s it is called a hang"
+        long = since >= limits.alone
+        limit = "" if long else f"; after {limits.alone:g} s it is called a hang"
         message = (
             f"{describe(group)}, {describe_seconds(since)} so far, and {_describe_asking(asking)}{limit}"
         )

@@ -17,7 +17,11 @@ from gpudiag.checks.job.movement import (
     works,
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
-from gpudiag.checks.job.stacks import (
+from gpudiag.checks.job.threads import with_training_threads
+from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.reading import Missing
+from gpudiag.model.script import OWN_STACKS
+from gpudiag.reference.stacks import (
     Call,
     asks_store,
     is_at_exit,
@@ -26,8 +30,6 @@ from gpudiag.checks.job.stacks import (
     read_call,
     waits_for_work,
 )
-from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
-from gpudiag.model.reading import Missing
 from gpudiag.reference.waits import GPU, RANKS, find_call, find_native_wait
 
 STORE, LOADER, FILE, LOCK, NETWORK, PROGRAM, QUEUE = (
@@ -74,9 +76,11 @@ class Position:
     words: str  # `waits in all_reduce`, `reads the FIFO /data/x`
     call: Call
     moves: bool  # something of its own moves: its line, its counters, its files
-    since_seconds: float | None  # since when it has been there at least; None where that cannot be told
+    since_seconds: float | None  # since when it has been there at least; None where that is unknown
     in_loop: str = ""  # "`while True` of train.py:12", where it computes in one
-    inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
+    # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in
+    # __getitem__`
+    inner: str = ""
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
     on_disk: bool = False  # it waits for a disk that may be at work
@@ -89,7 +93,7 @@ class Position:
 
     @property
     def rank(self) -> int | None:
-        """Its rank; None where nothing tells it."""
+        """Its rank; None where it is unknown."""
         return None if isinstance(self.seen.rank, Missing) else self.seen.rank
 
     @property
@@ -101,6 +105,11 @@ class Position:
     def waits_for_gpu(self) -> bool:
         """Whether it waits for its GPU, which may be in a collective, and nothing of it moves."""
         return self.kind == GPU and not self.moves
+
+    @property
+    def read_by(self) -> str:
+        """What read its stack: py-spy, or the rank itself."""
+        return OWN_STACKS if self.seen.last.stacks == OWN_STACKS else "py-spy"
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -121,11 +130,16 @@ def describe_line(frame: Frame | None) -> str:
     return frame.place if frame.function == "<module>" else f"{frame.place} in {frame.function}"
 
 
+def find_positions(job: Job) -> tuple[Position, ...]:
+    """The positions of all ranks: of the thread that trains, where main threads only wait for it."""
+    return tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+
+
 def find_position(seen: RankSeen, job: Job) -> Position:
     """The rank's position by all its looks."""
     nothing = Call(None, (), "")
     seen = with_lock_file(seen)
-    first, last = _first_whole(seen), seen.last
+    first, last = next((look for look in seen.looks if look.main is not None), seen.first), seen.last
     gone = _if_gone(seen)
     if gone is not None:
         return Position(seen, GONE, gone, nothing, False, None)
@@ -142,12 +156,14 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     moves, busy = moved(seen.looks), poll is None and is_busy(seen.looks)
     gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
     if call.awaited == RANKS and not moves:
-        # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show that it goes on.
+        # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show
+        # that it goes on.
         moves = others_work(first, last)
     if not moves and not busy and call.awaited != RANKS:
         moves = works(first, last) if poll is None else others_work(first, last) or uses_files(first, last)
     if not moves and (busy or not (call.awaited == RANKS and main.syscall == "futex" and since is not None)):
-        # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo does not wake up.
+        # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo
+        # does not wake up.
         since = max(0.0 if busy else since or 0.0, still_since_seconds(seen.looks))
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
@@ -209,10 +225,6 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
-
-
-def _first_whole(seen: RankSeen) -> ProcessLook:
-    return next((look for look in seen.looks if look.main is not None), seen.first)
 
 
 def _if_gone(seen: RankSeen) -> str | None:
@@ -348,16 +360,16 @@ def _is_master(awaited: Awaited | None, job: Job) -> bool:
 
 
 def _by_activity(kind: str, words: str, frames: Sequence[Frame], moves: bool) -> tuple[str, str]:
-    """The kind, told as an evaluation or a checkpoint where the user's own functions are called so."""
+    """The kind, named an evaluation or a checkpoint where the user's own functions are called so."""
     names = [frame.function.rpartition(".")[2] for frame in own_frames(frames)]
     if kind in (PYTHON, GPU):
-        for pattern, activity, said in (
+        for pattern, activity, act in (
             (_SAVES, CHECKPOINT, "saves a checkpoint"),
             (_EVALUATES, EVALUATION, "evaluates"),
         ):
             found = next((name for name in names if pattern.search(name)), None)
             if found:
-                return activity, f"{said} ({found})" + (", waiting for its GPU" if kind == GPU else "")
+                return activity, f"{act} ({found})" + (", waiting for its GPU" if kind == GPU else "")
     elif kind in (FILE, NETWORK, SLEEP) or (kind == CHECKPOINT and not moves):
         found = next((name for name in names if _SAVES.search(name)), None)
         if found and kind != CHECKPOINT:
@@ -411,16 +423,16 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         return Inner(f"{who}, {first.words}", goes_on, first.since_seconds, worker_kind)
     before = {one.tid: one for one in seen.first.threads}
     idle = [one for one in last.threads if one.tid not in before or not took_processor(before[one.tid], one)]
-    for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works tells most
-        is_told = thread.tid != last.pid and kind not in (LOADER, COMPILER)
-        words = _describe_thread(thread, job) if is_told else ""
+    for thread in (*(one for one in last.threads if one not in idle), *idle):  # one that works shows most
+        is_shown = thread.tid != last.pid and kind not in (LOADER, COMPILER)
+        words = _describe_thread(thread, job) if is_shown else ""
         if words:
             return Inner(f"its thread {words}", since_seconds=_since(thread))
     return Inner()
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
-    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which tells more."""
+    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which shows more."""
     alive = [one for one in children if one.looks and one.looks[-1].state not in "ZX"]
     parents = {one.parent_pid for one in alive}
     return [one for one in children if one.pid not in parents]

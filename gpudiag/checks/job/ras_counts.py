@@ -1,8 +1,9 @@
 """Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere, in communicators where nothing moves.
 
-RAS counts what a rank has launched, not what was completed, so a lower count alone is no fault: an answer is collected
-while the job runs. What stands still between two answers and is lower is suspect; all equal and still is a hang of all,
-or a job that does something else, which stacks decide. It may call a job OK while it timed out itself (NVIDIA/nccl#1730).
+RAS counts what a rank has launched, not what was completed, so a lower count alone is no fault: an answer is
+collected while the job runs. What stands still between two answers and is lower is suspect; all equal and
+still is a hang of all, or a job that does something else, which stacks decide. It may call a job OK while it
+timed out itself (NVIDIA/nccl#1730).
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ _ALIVE = ("RUNNING", "INIT")
 
 @dataclass(frozen=True, slots=True)
 class JudgedRas:
-    """What RAS shows: differences, notes, and whether anything moved between its answers; None where it cannot tell."""
+    """What RAS shows: differences, notes, and whether anything moved between its answers; None where that is unknown."""
 
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
@@ -34,8 +35,8 @@ def judge_ras(
 ) -> JudgedRas:
     """What the answers of one address show.
 
-    `ranks_by_pid` are the job's ranks on the machine that was asked. With them, and with the communicator of all ranks,
-    ranks within smaller communicators are named as ranks of the job.
+    `ranks_by_pid` are the job's ranks on the machine that was asked. With them, and with the communicator of
+    all ranks, ranks within smaller communicators are named as ranks of the job.
     """
     last = looks.looks[-1]
     earlier = {one.identity: one for one in looks.looks[0].communicators} if len(looks.looks) > 1 else {}
@@ -64,7 +65,7 @@ def judge_ras(
 
 
 class _Names:
-    """Ranks of the job by ranks within communicators, as far as processes tell them."""
+    """Ranks of the job by ranks within communicators, as far as processes show them."""
 
     def __init__(self, look: RasLook, world_size: Reading[int] | None, by_pid: Mapping[int, int]) -> None:
         self.world_size = world_size if isinstance(world_size, int) else None
@@ -79,7 +80,7 @@ class _Names:
                         self.by_process[place.host, place.pid, place.nvml_device] = place.rank
 
     def of_job(self, communicator: RasCommunicator, ranks: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-        """The ranks, and whether they still count within the communicator because nothing tells more."""
+        """The ranks, and whether they still count within the communicator because no more is known."""
         if communicator.size == self.largest:
             return tuple(sorted(ranks)), False
         places = {place.rank: place for place in _places(communicator)}
@@ -163,7 +164,8 @@ def _judge_absent(communicator: RasCommunicator, names: _Names) -> list[Differen
 
 
 def _judge_errors(communicator: RasCommunicator, names: _Names) -> list[Difference]:
-    # A remote error says that another process failed: an echo, where somebody reports another one.
+    # A remote error reports that another process failed: an echo, where some rank reports an error of its
+    # own.
     own = [one for one in communicator.errors if one.word != "Remote process error"]
     return [
         _difference(
@@ -212,10 +214,10 @@ def _judge_counts(communicator: RasCommunicator, names: _Names) -> Difference | 
         for rank in count.ranks:
             by_rank[rank][count.operation] = count.launched
     operations = {count.operation for count in communicator.counts}
-    whole = {rank: told for rank, told in by_rank.items() if set(told) == operations}
+    whole = {rank: counts for rank, counts in by_rank.items() if set(counts) == operations}
     if len(whole) < 2:
         return _judge_sets(communicator, names)
-    totals = {rank: sum(told.values()) for rank, told in whole.items()}
+    totals = {rank: sum(counts.values()) for rank, counts in whole.items()}
     lowest, highest = min(totals.values()), max(totals.values())
     if lowest < highest:
         behind = [rank for rank, total in totals.items() if total == lowest]
@@ -223,14 +225,14 @@ def _judge_counts(communicator: RasCommunicator, names: _Names) -> Difference | 
         text = _behind_text(whole, behind[0], ahead[0], communicator)
         return _difference(Apart.BEHIND, communicator, names, behind, ahead, text)
     kinds: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
-    for rank, told in whole.items():
-        kinds[tuple(sorted(told.items()))].append(rank)
+    for rank, counts in whole.items():
+        kinds[tuple(sorted(counts.items()))].append(rank)
     if len(kinds) > 1:
         few, *_, most = sorted(kinds.values(), key=len)
         text = _elsewhere_text(whole, few[0], most[0], communicator)
         return _difference(Apart.ELSEWHERE, communicator, names, few, most, text)
     if len(whole) < communicator.size:
-        return None  # absent ranks were told
+        return None  # absent ranks were reported
     text = f"all ranks of {_words(communicator)} have launched the same {highest} collectives, and no rank launches"
     return _difference(Apart.NONE, communicator, names, (), sorted(whole), f"{text} another")
 
@@ -279,15 +281,15 @@ def _many(operation: str, number: int) -> str:
 
 
 def _each_rank_once(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences without those that say the same of the same ranks in a smaller communicator."""
-    told: set[tuple[Apart, tuple[int, ...]]] = set()
+    """The differences without those that name the same ranks for the same reason in a smaller communicator."""
+    known: set[tuple[Apart, tuple[int, ...]]] = set()
     kept = []
     for one in differences:
         key = (one.apart, one.ranks)
-        if one.is_within_group or one.apart is Apart.NONE or key not in told:
+        if one.is_within_group or one.apart is Apart.NONE or key not in known:
             kept.append(one)
         if not one.is_within_group:
-            told.add(key)
+            known.add(key)
     return kept
 
 

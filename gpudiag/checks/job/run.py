@@ -20,9 +20,11 @@ from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_seconds
 
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
-# A signal and the ends that follow it are told by two processes.
+_NAMES_CAUSE = (VerdictKind.RANK_FAILED, VerdictKind.ALL_FAILED, VerdictKind.MACHINE_FAILED)
+# A signal and the ends that follow it are reported by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
-# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
+# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception
+# at a timeout.
 _LAST_MOVES = timedelta(seconds=30)
 _UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
 # What starts ranks on other machines, or lets another service start them: they are not below the command.
@@ -57,12 +59,12 @@ class RunFacts:
     unseen: tuple[str, ...]
     command: tuple[str, ...] = ()
     has_ended: bool = True  # the command
-    expected: int | None = None  # how many ranks a launcher says are on this machine
+    expected: int | None = None  # how many ranks are on this machine, by the launcher
     world_size: int | None = None
-    last_look: JobVerdict | None = None  # at ranks that stood still at the end, without being told of
-    log: LogVerdict | None = None  # what the job's output says, where that is a file
+    last_look: JobVerdict | None = None  # at ranks that stood still at the end, and were not reported
+    log: LogVerdict | None = None  # what the job's output shows, where that is a file
     nan_check: bool = False  # torch looked for NaN in what ranks put into collectives
-    found_nan: bool = False  # and its output says that it found some
+    found_nan: bool = False  # and its output shows that it found some
     last_calls: Mapping[int, str] = field(
         default_factory=dict
     )  # by rank: the collective that its dump ends with, in words
@@ -84,11 +86,10 @@ def without_last_moves(
     ]
     ends = [*ended_by, *(one.ended for one in ranks if one.order is not None and one.ended is not None)]
 
-    def is_over_by_end(stall: Stall) -> bool:
-        return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
-
     return tuple(
-        replace(one, ended=False, over=None) if is_over_by_end(one) else one
+        replace(one, ended=False, over=None)
+        if one.over is not None and any(one.began < end <= one.over + _LAST_MOVES for end in ends)
+        else one
         for one in stalls
         if not any(end <= one.began for end in ended_by)
     )
@@ -98,7 +99,7 @@ def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
     """The findings, worst first; none for a job that ended well and was seen to step."""
     return worst_first(
         (
-            *_judge_stalls(facts),
+            *(_judge_stall(stall, facts) for stall in facts.stalls if stall.reported),
             *_judge_end(facts),
             *(_judge_slow(one, facts) for one in facts.slow),
             *_judge_watching(facts),
@@ -107,7 +108,7 @@ def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
 
 
 def describe_rank(record: RankRecord) -> str:
-    """`rank 2`, or its pid where nothing tells its rank."""
+    """`rank 2`, or its pid where its rank is unknown."""
     return f"the process {record.pid}" if isinstance(record.rank, Missing) else f"rank {record.rank}"
 
 
@@ -119,7 +120,7 @@ def describe_end(record: RankRecord) -> str:
         return f"ended with exit code {record.exit_code}"
     if record.end is RankEnd.RUNS:
         return "still runs"
-    return "ended well" if record.end is RankEnd.FINISHED else "ended, and the kernel did not say how"
+    return "ended well" if record.end is RankEnd.FINISHED else "ended, and the kernel did not report how"
 
 
 def _subject(record: RankRecord, host: str) -> Subject:
@@ -128,7 +129,9 @@ def _subject(record: RankRecord, host: str) -> Subject:
 
 def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
     root = find_first_failure(facts.ranks)
-    if any(stall.told and not stall.ended for stall in facts.stalls) and not _came_before(root, facts.stalls):
+    if any(stall.reported and not stall.ended for stall in facts.stalls) and not _came_before(
+        root, facts.stalls
+    ):
         return ()  # whatever ended the ranks then, it is why that counts
     ended_by = _interruption(facts, root)
     if facts.exit_status and ended_by is not None:
@@ -138,7 +141,9 @@ def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
     if facts.exit_status:
         seen = f"none of the {len(facts.ranks)} ranks seen here failed" if facts.ranks else "no rank was seen"
         log = (
-            f"; its output: {facts.log.sentence}" if facts.log is not None and _names_cause(facts.log) else ""
+            f"; its output: {facts.log.sentence}"
+            if facts.log is not None and facts.log.kind in _NAMES_CAUSE
+            else ""
         )
         message = f"the command ended with exit status {facts.exit_status}, and {seen}{log}"
         return (kinds.COMMAND_FAILED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
@@ -154,10 +159,6 @@ def _interrupted(ended_by: SignalSeen, facts: RunFacts) -> Finding:
     if seen:
         message += f"; when it was last looked at, {seen}"
     return kinds.INTERRUPTED.finding(HostSubject(facts.host), message, *evidence, *_kernel_facts(facts))
-
-
-def _names_cause(log: LogVerdict) -> bool:
-    return log.kind in (VerdictKind.RANK_FAILED, VerdictKind.ALL_FAILED, VerdictKind.MACHINE_FAILED)
 
 
 def _judge_failure(root: RankRecord, facts: RunFacts) -> Finding:
@@ -218,7 +219,7 @@ def _came_before(root: RankRecord | None, stalls: Sequence[Stall]) -> bool:
     """Whether a rank failed before the job stood still."""
     if root is None or root.ended is None:
         return False
-    return all(root.ended <= stall.began for stall in stalls if stall.told and not stall.ended)
+    return all(root.ended <= stall.began for stall in stalls if stall.reported and not stall.ended)
 
 
 def _interruption(facts: RunFacts, root: RankRecord | None) -> SignalSeen | None:
@@ -274,7 +275,7 @@ def _error_of(root: RankRecord, log: LogVerdict | None) -> tuple[str, str, str]:
         return root.error, root.error_place or "", "its exception"
     if log is None or log.kind is not VerdictKind.RANK_FAILED or root.rank not in log.ranks:
         return "", "", ""
-    if _EXCEPTION.search(log.excerpt) is None:  # else it says how the rank ended, which is known
+    if _EXCEPTION.search(log.excerpt) is None:  # else it shows how the rank ended, which is known
         return "", "", ""
     return log.excerpt, "", "the job's output"
 
@@ -287,7 +288,7 @@ def _where_else(facts: RunFacts) -> str:
 
 
 def _describe_nan(root: RankRecord, error: str, facts: RunFacts) -> str:
-    """That torch's look for NaN ended the rank, where it was switched on; certain where the output says so."""
+    """That torch's look for NaN ended the rank, where it was switched on; certain where the output shows it."""
     stopped = "device-side assert" in error or "NaN" in error or root.signal == "SIGABRT"
     if not facts.nan_check or not (stopped or facts.found_nan):
         return ""
@@ -324,10 +325,6 @@ def _kernel_facts(facts: RunFacts) -> tuple[Evidence, ...]:
     if isinstance(facts.kernel, Missing):
         return ()
     return tuple(Evidence("kernel_log", one.text, source="kernel log") for one in facts.kernel[:4])
-
-
-def _judge_stalls(facts: RunFacts) -> tuple[Finding, ...]:
-    return tuple(_judge_stall(stall, facts) for stall in facts.stalls if stall.told)
 
 
 def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:
@@ -411,7 +408,7 @@ def starts_elsewhere(command: Iterable[str]) -> str:
 
 
 def describe_unseen_ranks(facts: RunFacts) -> str:
-    """Why no rank was seen, as far as it can be told."""
+    """Why no rank was seen, as far as it is known."""
     if facts.unseen:
         return "; ".join(facts.unseen)
     starter = starts_elsewhere(facts.command)

@@ -1,8 +1,9 @@
-"""Whose end a run's end goes back to: by the order of ends, what each rank said of it, and who waited for whom.
+"""Whose end a run's end goes back to: by the order of ends, each rank's own error, and who waited for whom.
 
-A rank that fails because another one is gone says so (gloo, NCCL, torch's store), and fails before that other one where the latter takes
-long to end. So the first rank with an error of its own is the cause, by the time at which it was raised; where there is none, the rank that
-ended well while others waited for it; then the rank that was not seen waiting, where the others gave up.
+A rank that fails because another one is gone has an error that names this (gloo, NCCL, torch's store), and
+fails before that other one where the latter takes long to end. So the first rank with an error of its own is
+the cause, by the time at which it was raised; where there is none, the rank that ended well while others
+waited for it; then the rank that was not seen waiting, where the others gave up.
 """
 
 import re
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 from gpudiag.compat import UTC
 from gpudiag.model.job_run import RankEnd, RankRecord
 
-# What a rank says because another one is gone (gloo, NCCL, torch's store), in versions 2.4 to 2.13.
+# Errors of a rank because another one is gone (gloo, NCCL, torch's store), in versions 2.4 to 2.13.
 _ECHO = re.compile(
     r"Connection (closed|reset)|Broken pipe|remote (process|peer) (exited|closed)|ncclRemoteError|NCCL watchdog"
     r"|Timed out waiting|SignalException|DistStoreError|TCPStore|recvValue failed|remote worker crashing"
@@ -20,7 +21,7 @@ _ECHO = re.compile(
     re.IGNORECASE,
 )
 _GAVE_UP = re.compile(r"Timed out|timeout|NCCL watchdog", re.IGNORECASE)
-# The kernel tells of ends in this order or another where they are as near to each other.
+# The kernel reports ends in any order where they are as near to each other.
 _NEAR = timedelta(seconds=5)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 

@@ -1,6 +1,7 @@
 """Jobs whose ranks are given their work by a server: which ranks wait for work, whether the job is idle, and who holds it up.
 
-A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at shared memory.
+A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at
+shared memory.
 """
 
 import re
@@ -23,20 +24,21 @@ from gpudiag.checks.job.groups import (
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.loops import find_loop
 from gpudiag.checks.job.position import Position, find_position
-from gpudiag.checks.job.stacks import changed_counters
 from gpudiag.model.evidence import HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import SERVER, Frame, Job, Place
 from gpudiag.model.reading import NOT_ASKED
+from gpudiag.reference.stacks import changed_counters
 from gpudiag.reference.waits import RANKS, find_wait
 
 _NOT_FOR_WORK = frozenset((at.GONE, at.UNSEEN, at.STOPPED, at.DEBUGGER, at.TERMINAL))
 _LOOPS = frozenset((at.SLEEP, at.PYTHON, at.WAITS))  # what a loop that looks for work is seen as
-# How ZMQ and Ray's core wait: for an eventfd, which says nothing of who is at its other end.
+# How ZMQ and Ray's core wait: for an eventfd, which does not show who is at its other end.
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _OF_PYTHON = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<")
 _LOOKS_PER_SECOND = 5.0  # our choice: vLLM's ring sleeps for 0.1 s at most, and most spin
-# What a server waits in that asks another one, as for a model's files; one that is asked itself is in selectors or socketserver.
+# What a server waits in that asks another one, as for a model's files; one that is asked itself is in
+# selectors or socketserver.
 _ASKS = re.compile(r"/http/client\.py$|/urllib3/|/requests/|/huggingface_hub/|/botocore/")
 # Collectives by which one rank gives the others what to do, as SGLang's scheduler does with its requests.
 _GIVES = frozenset(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"))
@@ -115,8 +117,8 @@ def _for_work(one: Position) -> Position:
 def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) -> Served | None:
     """What is found where ranks wait for work, and no rank for another; None for all other jobs.
 
-    A rank that others wait for in a collective while it waits for work has left the collective out: then the usual rules hold, unless
-    it is the one that gives the others their work by it.
+    A rank that others wait for in a collective while it waits for work has left the collective out: then the
+    usual rules hold, unless it is the one that gives the others their work by it.
     """
     work = [one for one in positions if one.kind == at.WORK]
     meeting = [one for one in positions if one.waits_for_ranks or one.waits_for_gpu]
@@ -135,8 +137,8 @@ def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) ->
         if not moving and (finding := _judge_other(job, group, work, limits)) is not None
     )
     head = moving or still
-    said = f"{name_positions(head)} {is_are(head, 'works' if moving else head[0].words)}"
-    return Served(findings, f"not hanging: {said}, and {_name_waits(work)}")
+    first = f"{name_positions(head)} {is_are(head, 'works' if moving else head[0].words)}"
+    return Served(findings, f"not hanging: {first}, and {_name_waits(work)}")
 
 
 def _is_given_work(one: Position, work: Sequence[Position]) -> bool:
@@ -152,9 +154,9 @@ def _judge_other(job: Job, group: Group, work: Sequence[Position], limits: HangL
     still = max(known) if known else 0.0
     if still < limits.news:
         return None
-    long = still >= (max(limits.told, limits.disk) if head.on_disk else limits.told)
+    long = still >= (max(limits.alone, limits.disk) if head.on_disk else limits.alone)
     kind = kinds.OF_POSITION.get(head.kind, kinds.WAITS) if long else kinds.NOT_YET
-    limit = "" if long else f"; it is called a hang after {limits.told:g} s"
+    limit = "" if long else f"; it is called a hang after {limits.alone:g} s"
     message = f"{describe(group)} for {describe_seconds(still)}, while {_name_waits(work)}{limit}"
     return kind.finding(subject_of(group, job), message, *facts_of(group), *facts_of(Group(tuple(work))))
 

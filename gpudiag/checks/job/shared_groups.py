@@ -1,8 +1,8 @@
 """Process groups that several threads of a rank call: the order of their calls is left to chance, and differs between ranks.
 
-A backend matches the calls of one group by the order in which each rank makes them. A thread that saves a checkpoint, fetches
-batches or shares metrics, and calls the group of the main thread, makes its call before the main thread's on one rank and after it on
-another: each then waits for what the other has not called.
+A backend matches the calls of one group by the order in which each rank makes them. A thread that saves a
+checkpoint, fetches batches or shares metrics, and calls the group of the main thread, makes its call before
+the main thread's on one rank and after it on another: each then waits for what the other has not called.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from gpudiag.checks.job import position as at
 from gpudiag.checks.job.groups import Group, describe_seconds, name_positions
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.position import Position, describe_line
-from gpudiag.checks.job.stacks import Call, own_frames, read_call, shape_of
 from gpudiag.checks.job.subgroups import JOINS, members_of
 from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import GroupSeen, Job, ProcessLook, ThreadLook
 from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
+from gpudiag.reference.stacks import Call, own_frames, read_call, shape_of
 from gpudiag.reference.waits import RANKS
 
 # Of two ranks alone, and matched by tags: a thread may wait in one for as long as nobody has work for it.
@@ -112,7 +112,8 @@ def _group_of(call: Call) -> GroupSeen | None:
 def _by_group(calls: Sequence[ThreadCall]) -> list[list[ThreadCall]]:
     """The calls of each process group; those of a name that stands for other members on another rank are left out.
 
-    A main thread that waits for ranks in a group that is not known is put to the default one: DDP takes it, unless it is given another.
+    A main thread that waits for ranks in a group that is not known is put to the default one: DDP takes it,
+    unless it is given another.
     """
     groups: dict[tuple[str, int], list[ThreadCall]] = {}
     unknown = []

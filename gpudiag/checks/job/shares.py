@@ -1,12 +1,15 @@
 """How ranks share the waiting, and who is slow: the one that waits least for the others.
 
-Ranks that meet in every step take equally long for it, whoever is slow: only the slow one does not wait. Judged is, in
-blocks of some seconds, how much less of its time a rank waits for ranks than the others do, and that it is so in most blocks.
+Ranks that meet in every step take equally long for it, whoever is slow: only the slow one does not wait.
+Judged is, in blocks of some seconds, how much less of its time a rank waits for ranks than the others do, and
+that it is so in most blocks.
 
-How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the moments at which its stack was
-looked at: of the time asleep, as much is waiting for ranks as of these glances, while a rank of which little was seen is taken to
-wait for ranks. A rank that waits for its GPU spins, and a GPU that is in a collective waits for the other ranks: of the time on a
-processor, as much is waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to work.
+How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the
+moments at which its stack was looked at: of the time asleep, as much is waiting for ranks as of these
+glances, while a rank of which little was seen is taken to wait for ranks. A rank that waits for its GPU
+spins, and a GPU that is in a collective waits for the other ranks: of the time on a processor, as much is
+waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to
+work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,23 +19,24 @@ from statistics import median
 
 from gpudiag.checks.job.gpu_waits import find_wait_in_frames
 from gpudiag.checks.job.rhythm import asleep_share
-from gpudiag.checks.job.stacks import read_call
 from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Glance, Pulse, RankShare
-from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, find_call
+from gpudiag.reference.stacks import find_awaited, read_call
+from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS
 
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
-SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is told
+SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is reported
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
-# Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for ranks.
+# Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for
+# ranks.
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
-_SEEN_AT_LEAST = 3  # fewer glances tell no line, no sleep of a rank's own, and no wait for a GPU
+_SEEN_AT_LEAST = 3  # fewer glances show no line, no sleep of a rank's own, and no wait for a GPU
 _PAUSE_SHARE = 0.9
 _OWN_RATHER_SHARE = 0.5
 _OWN_CAUSE_SHARE = 0.3  # of what the others wait more: so much of it a slow rank does more than they do
@@ -63,9 +67,7 @@ def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[
         return Glance(at_seconds, asleep, place, GPU, f"for its GPU ({wait.call})")
     if not asleep and call.awaited == RANKS and call.frame is None:
         return Glance(at_seconds, asleep, place, "")  # it computes in a backward pass, or in a hook
-    text = call.own.text if call.own is not None and not call.library else ""
-    by_text = find_call(text) if text else None
-    awaited = call.awaited or (by_text.awaited if by_text and (asleep or by_text.awaited != GPU) else "")
+    awaited = find_awaited(call, on_gpu=asleep)
     return Glance(at_seconds, asleep, place, awaited, call.words, call.operation)
 
 
@@ -126,7 +128,8 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     seen = [glance for glance in glances if glance.asleep]
     for_ranks = sum(glance.awaited in FOR_OTHERS for glance in seen)
     own = len(seen) - for_ranks
-    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it computes.
+    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it
+    # computes.
     certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
     runs = min(1.0, max(0.0, (last.ran_seconds - first.ran_seconds) / passed))
@@ -182,10 +185,10 @@ def _blocks(
 
 
 def _stood_still(first: Pulse, last: Pulse) -> bool:
-    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which says nothing of steps.
+    """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which shows nothing of steps.
 
-    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the backward
-    pass runs in a thread of autograd's.
+    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the
+    backward pass runs in a thread of autograd's.
     """
     asleep = asleep_share(first, last)
     return first.sleeps == last.sleeps and (asleep > _PAUSE_SHARE or asleep < 1 - _PAUSE_SHARE)

@@ -1,8 +1,8 @@
-"""Steps that are shorter than ten readings a second can tell apart: by a burst of readings a hundred times a second.
+"""Measure steps under 0.3 s, too short for ten readings a second, by a burst of a hundred readings a second.
 
-At ten readings a second a step of 0.15 s looks alike after every 0.3 s, 1.4 s, 2.5 s: whatever shift is found may be some steps.
-A burst of some seconds shows the step itself. A longer rhythm that both leave is one if it stays where the readings
-are put together to a quarter of it: what is left of short steps there evens out.
+At ten readings a second a step of 0.15 s looks alike after every 0.3 s, 1.4 s, 2.5 s: whatever shift is found
+may be some steps. A burst of some seconds shows the step itself. A longer rhythm that both leave is one if it
+stays where the readings are put together to a quarter of it: what is left of short steps there evens out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _SURE_SECONDS, _SURE_STRENGTH = (
 _FILLS_SHARE = 0.7  # of a burst; else the ranks meet often in one part of a longer step
 
 _TOO_SHORT = Missing(
-    MissingReason.NOT_SUPPORTED, "the ranks meet more often, or less evenly, than the readings can tell apart"
+    MissingReason.NOT_SUPPORTED, "the ranks meet more often, or less evenly, than the readings can resolve"
 )
 
 

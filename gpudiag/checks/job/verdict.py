@@ -20,6 +20,7 @@ from gpudiag.checks.job.groups import (
     place_of,
 )
 from gpudiag.checks.job.hang_limits import HangLimits
+from gpudiag.checks.job.library_evidence import LibraryEvidence, add_library_evidence, judge_libraries
 from gpudiag.checks.job.missing_ranks import (
     absent_ranks,
     describe_absence,
@@ -28,13 +29,11 @@ from gpudiag.checks.job.missing_ranks import (
     judge_missing,
 )
 from gpudiag.checks.job.pollers import judge_pollers
-from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
-from gpudiag.checks.job.threads import with_training_threads
-from gpudiag.checks.job.told import Told, add_told, judge_told
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
@@ -46,7 +45,8 @@ from gpudiag.reference.waits import GPU, RANKS
 
 # What a loader's worker may well do between two batches.
 _MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
-# What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU, or for nothing.
+# What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU,
+# or for nothing.
 _NO_WAIT_OF_ITS_OWN = frozenset((RANKS, GPU, at.PYTHON, at.EVALUATION, at.SLEEP))
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
@@ -54,25 +54,24 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    found_at = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
-    positions = mark_work_waits(found_at, job)
+    positions = mark_work_waits(find_positions(job), job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    told = judge_told(job)
+    libraries = judge_libraries(job)
     shared = judge_shared_groups(job, tuple(find_position(rank, job) for rank in job.ranks), limits)
     served = judge_served(job, positions, limits) if not (shared or absent_ranks(job)) else None
     used: tuple[Difference, ...] = ()
-    if shared and told.moves is not True:
+    if shared and libraries.moves is not True:
         findings = shared
     elif served is not None:
         findings = worst_first(served.findings)
     else:
-        findings, used = _judge(job, positions, alive, limits, told)
+        findings, used = _judge(job, positions, alive, limits, libraries)
     findings = findings or judge_agent(job, limits)
     unseen = _describe_unseen(positions)
-    if served is None and not findings and not unseen and alive and not _anything_moves(positions, told):
+    if served is None and not findings and not unseen and alive and not _anything_moves(positions, libraries):
         findings = _judge_nothing_moves(job, alive)
     if served is None and not findings and not unseen:
-        findings = _judge_long_waits(job, positions, limits, told)
+        findings = _judge_long_waits(job, positions, limits, libraries)
     groups = group_alike(positions)
     outcome = outcome_of_findings(findings)
     if (unseen or (not alive and not findings)) and outcome in (Outcome.PASS, Outcome.WARN):
@@ -82,28 +81,35 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         outcome,
         served.headline
         if served is not None and outcome is Outcome.PASS
-        else _headline(job, positions, findings, unseen, outcome, told),
+        else _headline(job, positions, findings, unseen, outcome, libraries),
         findings,
         (*(place_of(group) for group in groups), *places_of_servers(job)),
         _ruled_out(job, positions, findings),
         unseen,
         job,
     )
-    return add_told(
-        verdict, replace(told, differences=tuple(one for one in told.differences if one not in used))
-    )
+    return add_library_evidence(verdict, _without(libraries, used))
+
+
+def _without(libraries: LibraryEvidence, used: Sequence[Difference]) -> LibraryEvidence:
+    return replace(libraries, differences=tuple(one for one in libraries.differences if one not in used))
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, the worst first."""
+    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    return _judge(job, positions, alive, limits, Told())[0]
+    libraries = judge_libraries(job)
+    findings, used = _judge(job, positions, alive, limits, libraries)
+    outcome = outcome_of_findings(findings)
+    verdict = JobVerdict(job.name, outcome, "", findings, (), (), (), job)
+    return add_library_evidence(verdict, _without(libraries, used)).findings
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
 
-    A job of which nothing was seen to move, and of which nothing is told, is not decided: it may have hung a moment ago.
+    A job of which nothing was seen to move, and of which nothing is reported, is not decided: it may have
+    hung a moment ago.
     """
     if verdict.outcome is Outcome.FAIL or not verdict.job.ranks:
         return True
@@ -111,7 +117,8 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
         return False
     if verdict.outcome is not Outcome.PASS:
         return True
-    # That one rank moves does not show that those go on of which only processor time moves: since when, only further looks tell.
+    # That one rank moves does not show that those go on of which only processor time moves: only further
+    # looks do.
     still = (limits or HangLimits()).still
     places = verdict.places_of_ranks
     spin = [one for one in places if one.busy and not one.moves]
@@ -120,7 +127,7 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
 
 
 def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
-    """Whether only the C functions of a rank tell what it does: it has a GPU, takes processor time, and nothing else of it moves.
+    """Whether only the C functions of a rank show what it does: it has a GPU and takes processor time; nothing else moves.
 
     Not where it is known to work by the name of its function, or to wait in a collective by its frames.
     """
@@ -137,15 +144,16 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
     )
 
 
-def _anything_moves(positions: Sequence[Position], told: Told) -> bool:
+def _anything_moves(positions: Sequence[Position], libraries: LibraryEvidence) -> bool:
     """Whether anything of the job moved: a line, a counter, a file, a count of collectives; processor time alone is nothing."""
-    return told.moves is True or any(one.moves for one in positions)
+    return libraries.moves is True or any(one.moves for one in positions)
 
 
 def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, ...]:
-    """The findings for a job of which nothing was seen to move, and of which nothing else is told.
+    """The findings for a job of which nothing was seen to move, and of which nothing else is reported.
 
-    Ranks that stand still in something of their own are told so; else all of them take processor time, or wait for each other.
+    Ranks that stand still in something of their own are named; else all of them take processor time, or wait
+    for each other.
     """
     own = [one for one in alive if not (one.busy or one.waits_for_ranks or one.waits_for_gpu)]
     if own:
@@ -156,24 +164,24 @@ def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, 
             for group in group_alike(own)
         )
     groups = group_alike(alive)
-    said = "; ".join(describe(group) for group in groups[::-1][:3])
-    message = f"nothing of the job moved but processor time while it was looked at: {said}"
+    places = "; ".join(describe(group) for group in groups[::-1][:3])
+    message = f"nothing of the job moved but processor time while it was looked at: {places}"
     subject = subject_of(groups[-1], job) if len(groups) == 1 else HostSubject(job.host)
     facts = tuple(fact for group in groups[:2] for fact in facts_of(group))
     return (kinds.UNKNOWN.finding(subject, message, *facts),)
 
 
 def _judge_long_waits(
-    job: Job, positions: Sequence[Position], limits: HangLimits, told: Told
+    job: Job, positions: Sequence[Position], limits: HangLimits, libraries: LibraryEvidence
 ) -> tuple[Finding, ...]:
-    """The finding for ranks that have waited for long while others move, and of which nothing else is told: it is no hang yet."""
+    """The finding for ranks that have waited for long while others move, without another finding: it is no hang yet."""
     waiting = [
         group
         for group in group_alike(positions)
-        if group.head.waits_for_ranks and (group.since_seconds or 0.0) >= limits.told
+        if group.head.waits_for_ranks and (group.since_seconds or 0.0) >= limits.alone
     ]
     others = [one for one in positions if not one.waits_for_ranks]
-    if not waiting or not others or told.moves is True:
+    if not waiting or not others or libraries.moves is True:
         return ()
     longest = waiting[-1]
     rest = "; ".join(describe(group) for group in group_alike(others)[:2])
@@ -182,7 +190,11 @@ def _judge_long_waits(
 
 
 def _judge(
-    job: Job, positions: Sequence[Position], alive: Sequence[Position], limits: HangLimits, told: Told
+    job: Job,
+    positions: Sequence[Position],
+    alive: Sequence[Position],
+    limits: HangLimits,
+    libraries: LibraryEvidence,
 ) -> tuple[tuple[Finding, ...], tuple[Difference, ...]]:
     """The findings, and those of the job's own differences that are in them already."""
     waiting = tuple(one for one in alive if one.waits_for_ranks or one.waits_for_gpu)
@@ -205,10 +217,10 @@ def _judge(
         unknown = any(one.kind == at.UNSEEN for one in positions) or _has_ranks_elsewhere(job)
         if not blamed and not absent and not [one for one in concerned if one.kind != at.GONE]:
             if _needs_gpus(waiters):
-                if told.moves is not True:  # counts that moved show that the job goes on
-                    found += judge_gpu_stall(waiters, told, limits)
+                if libraries.moves is not True:  # counts that moved show that the job goes on
+                    found += judge_gpu_stall(waiters, libraries, limits)
                     used = tuple(
-                        one for one in told.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE)
+                        one for one in libraries.differences if one.apart in (Apart.BEHIND, Apart.ELSEWHERE)
                     )
             else:
                 found += judge_waiters(waiters, limits, is_whole=not unknown)
@@ -244,14 +256,14 @@ def _judge_absent(
     if kind is None:
         return []
     host = job.host_of(absent[0])
-    said = describe_absence(job, absent, waiters.positions)
-    where = f"{'; ' if ': ' in said else ': '}{waiters.describe()}" if waiters.positions else ""
+    absence = describe_absence(job, absent, waiters.positions)
+    where = f"{'; ' if ': ' in absence else ': '}{waiters.describe()}" if waiters.positions else ""
     there = Evidence("ranks_here", len(job.ranks), limit=len(expected_ranks(job) or ()), source="/proc")
-    return [kind.finding(about_ranks(absent, host), f"{said}{where}", there, *waiters.facts())]
+    return [kind.finding(about_ranks(absent, host), f"{absence}{where}", there, *waiters.facts())]
 
 
 def _stood_seconds(alive: Sequence[Position]) -> float:
-    """For how long none of them has moved; 0.0 where that cannot be told."""
+    """For how long none of them has moved; 0.0 where that is unknown."""
     return min((one.since_seconds or 0.0 for one in alive), default=0.0)
 
 
@@ -305,14 +317,15 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         return kinds.OF_POSITION[head.kind], ""
     works = all(one.moves or one.busy for one in group.positions)
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        # That they wait now, and stood still between the looks, is seen; how long they may have, a thread of backward passes tells.
+        # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
+        # how long.
         still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
             if head.kind == at.COMPILER:
                 who = "its processes may wait for a server"
             limit = f"; {who}: after {limits.disk:g} s it is called a hang"
-            return None if (waited or 0.0) < limits.told else (kinds.NOT_YET, limit)
+            return None if (waited or 0.0) < limits.alone else (kinds.NOT_YET, limit)
         if head.kind == at.SLEEP and is_first_meeting(waiters) and still < limits.absent:
             limit = f"; ranks may still be starting: after {limits.absent:g} s it is called a hang"
             return None if still < limits.still else (kinds.NOT_YET, limit)
@@ -336,10 +349,11 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             kinds.WORKS_LONG,
             f"; {sign}, and the others have waited for more than {limits.work:g} s ({limits.work_flag})",
         )
-    # One of which only processor time moves may hang, and is told at once; and for those that spin, only the looks tell since when.
+    # One of which only processor time moves may hang, and is reported at once; since when ranks spin, only
+    # looks show.
     spin = any(one.busy for one in waiters.positions)
-    told_after = limits.still if spin else limits.told
-    if waited >= told_after or not head.moves:
+    reported_after = limits.still if spin else limits.alone
+    if waited >= reported_after or not head.moves:
         return (
             kinds.WORKS_ALONE,
             f"; {sign}, and after {limits.work:g} s ({limits.work_flag}) it is called a hang",
@@ -350,7 +364,7 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
 def _longest(group: Group, waited: float | None) -> float:
     """For how long ranks have stood still at least while others waited for them.
 
-    A rank that waits for a worker or a queue wakes up now and then to look: then what it waits for tells.
+    A rank that waits for a worker or a queue wakes up now and then to look: then what it waits for shows it.
     """
     head = group.head
     known = [one for one in (group.since_seconds, head.inner_since_seconds) if one is not None]
@@ -440,29 +454,29 @@ def _headline(
     findings: Sequence[Finding],
     unseen: Sequence[str],
     outcome: Outcome,
-    told: Told,
+    libraries: LibraryEvidence,
 ) -> str:
     if findings and outcome in (Outcome.FAIL, Outcome.WARN):
         return findings[0].message
     if outcome is Outcome.ERROR:
         if not unseen and findings:
-            return f"cannot tell whether it hangs: {findings[0].message}"
+            return f"unknown whether it hangs: {findings[0].message}"
         if not unseen:
             return (
                 "all of its ranks have ended"
                 if positions
                 else "it has no rank now: its ranks have not started, or have ended"
             )
-        first = f"cannot tell: {unseen[0]}"
+        first = f"unknown: {unseen[0]}"
         return f"{first}; what was seen: {findings[0].message}" if findings else first
-    return f"not hanging: {_progress(positions, told)}"
+    return f"not hanging: {_progress(positions, libraries)}"
 
 
-def _progress(positions: Sequence[Position], told: Told) -> str:
+def _progress(positions: Sequence[Position], libraries: LibraryEvidence) -> str:
     """`lines, counters or files of 4 of 4 ranks move, step 41 -> 43`; who waits, and for how long, where nothing moves."""
     moving = [one for one in positions if one.moves]
     if not moving:
-        if told.moves is True:
+        if libraries.moves is True:
             return "NCCL's counts of collectives move"
         waiting = [group for group in group_alike(positions) if group.head.waits_for_ranks]
         longest = max(waiting, key=lambda group: group.since_seconds or 0.0, default=None)
@@ -470,8 +484,8 @@ def _progress(positions: Sequence[Position], told: Told) -> str:
             return "no rank waits long"
         return f"{describe(longest)}, {describe_seconds(longest.since_seconds)} so far"
     counters = list(dict.fromkeys(counter for one in moving for counter in one.counters))[:2]
-    said = f", {', '.join(counters)}" if counters else ""
-    return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{said}"
+    steps = f", {', '.join(counters)}" if counters else ""
+    return f"lines, counters or files of {len(moving)} of {len(positions)} ranks move{steps}"
 
 
 def _here(job: Job) -> str:
@@ -492,9 +506,10 @@ def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Findi
     expected = expected_ranks(job)
     if kinds.GONE.code not in codes and expected is not None and not absent_ranks(job):
         out.append(f"all {len(expected)} ranks of {_here(job)} are there")
-    # A thread that sleeps shows what it waits for by its system call alone, which may not be read of everybody's processes.
-    told = all(main.state == "R" or main.syscall for main in mains)
-    if told and all(one.kind in _NO_WAIT_OF_ITS_OWN for one in alive):
+    # A thread that sleeps shows what it waits for by its system call alone, which may not be read of
+    # everybody's processes.
+    is_known = all(main.state == "R" or main.syscall for main in mains)
+    if is_known and all(one.kind in _NO_WAIT_OF_ITS_OWN for one in alive):
         out.append(f"no main thread{seen} waits for a file, a lock or a server")
     if not any(main.state == "D" for main in mains):
         out.append(f"no main thread{seen} is in uninterruptible sleep")

@@ -79,7 +79,9 @@ class Waiters:
         """The lines of those that wait, for evidence."""
         return tuple(
             Evidence(
-                f"line of {group.name}", f"{group.head.where}: {group.head.call.own.text}", source="py-spy"
+                f"line of {group.name}",
+                f"{group.head.where}: {group.head.call.own.text}",
+                source=group.head.read_by,
             )
             for group in self.groups[::-1][:2]
             if group.head.call.own is not None

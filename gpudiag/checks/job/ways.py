@@ -5,9 +5,9 @@ import re
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.groups import Group
 from gpudiag.checks.job.position import Position
-from gpudiag.checks.job.stacks import changed_counters, own_frames
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.job import Frame
+from gpudiag.reference.stacks import changed_counters, own_frames
 
 _ASKS_RANK = re.compile(
     r"^(else of |after )?if .*(rank|is_(main|master|global_zero|local_main)|primary)", re.IGNORECASE
@@ -25,7 +25,7 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     swallowed = _swallowed_between(odd.head, most.head)
     if swallowed:
         return kinds.SWALLOWED, f"; {swallowed}"
-    # Times and losses differ on every rank: only whole numbers tell a way.
+    # Times and losses differ on every rank: only whole numbers show a way.
     differing = [
         f"{name} is {own:.0f} on {odd.name} and {theirs:.0f} on {most.name}"
         for name, (theirs, own) in changed_counters(most.head.frames, odd.head.frames).items()
@@ -33,8 +33,8 @@ def explain_apart(odd: Group, most: Group) -> tuple[FindingKind, str]:
     ]
     steps = ", ".join(differing[:2])
     branch = _branch(odd.head, most.head)
-    said = "".join(f"; {one}" for one in (branch, steps) if one)
-    return kinds.OTHER_COLLECTIVE, said
+    words = "".join(f"; {one}" for one in (branch, steps) if one)
+    return kinds.OTHER_COLLECTIVE, words
 
 
 def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
@@ -97,9 +97,10 @@ def is_counter(name: str) -> bool:
 
 
 def order_of(one: Position, other: Position) -> int:
-    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that cannot be told.
+    """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that is unknown.
 
-    By the counters of the loops that both are in; where these are equal, by the lines of the function in which they part.
+    By the counters of the loops that both are in; where these are equal, by the lines of the function in
+    which they part.
     """
     for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
         if is_counter(name) and name not in NAMES_OF_RANKS:

@@ -13,6 +13,7 @@ from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
+from gpudiag.model.host import Machine
 from gpudiag.model.host_state import HostState, InfinibandPort
 from gpudiag.model.reading import Missing, Reading
 
@@ -173,17 +174,24 @@ def infiniband_peer_memory(context: Context) -> Judgement:
         return ports
     if not any(port.device.startswith(_OF_MELLANOX) for port in ports):
         return does_not_apply("the RDMA cards have their own way to reach GPU memory")
-    modules = machine.kernel_modules
-    if isinstance(modules, Missing):
-        return not_readable("the kernel's modules", modules)
-    if "nvidia_peermem" in modules or (
-        machine.kernel_driver_flavor == "open" and _has_dma_buf(machine.kernel_release)
-    ):
+    reaches = reaches_gpu_memory(machine)
+    if isinstance(reaches, Missing):
+        return not_readable("the kernel's modules", reaches)
+    if reaches:
         return judged()
     message = f"{len(ports)} RDMA ports, and no direct way for them to reach GPU memory (nvidia_peermem is not loaded)"
     evidence = Evidence("nvidia_peermem", False, limit=True, source="/proc/modules")
     first = ports[0]
     return judged(NO_PEER_MEMORY.finding(_subject(context.snapshot, first), message, evidence))
+
+
+def reaches_gpu_memory(machine: Machine) -> Reading[bool]:
+    """Whether the kernel has a way for network cards to reach GPU memory: nvidia_peermem, or dma-buf of the open driver."""
+    modules = machine.kernel_modules
+    if isinstance(modules, Missing):
+        return modules
+    has_dma_buf = machine.kernel_driver_flavor == "open" and _has_dma_buf(machine.kernel_release)
+    return has_dma_buf or "nvidia_peermem" in modules
 
 
 def _ports(context: Context) -> tuple[InfinibandPort, ...] | Judgement:
@@ -232,7 +240,8 @@ def _judge_port(
 def _is_of_idle_card(port: InfinibandPort, ports: tuple[InfinibandPort, ...]) -> bool:
     """Whether the port belongs to another fabric that this machine does not use.
 
-    No port of its kind of card is up, and two or more of another kind are: a storage network that is not connected.
+    No port of its kind of card is up, and two or more of another kind are: a storage network that is not
+    connected.
     """
     if isinstance(port.board, Missing):
         return False

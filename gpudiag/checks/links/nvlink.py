@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpudiag.checks import limits
-from gpudiag.checks.per_device import Gap, Pair, alike, answering, conclude, paired, seconds_between
+from gpudiag.checks.majority import usual_value
+from gpudiag.checks.per_device import (
+    Gap,
+    Pair,
+    alike,
+    answering,
+    conclude,
+    judge_devices,
+    paired,
+    seconds_between,
+    too_few_alike,
+)
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.checks.traces import nvswitches, pci_gpus
 from gpudiag.model.context import Context
@@ -116,7 +126,7 @@ def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
             "no NVLink is up on any GPU, and this model works without NVLink: none is fitted"
         )
     if all(_is_joining(one.device) for one in linked):
-        return does_not_apply(f"{REPORTED_BY} fabric.not_ready: no GPU is registered with the NVLink fabric")
+        return does_not_apply("reported by fabric.not_ready: no GPU is registered with the NVLink fabric")
     why = "NVSwitches are there" if nvswitches(snapshot) else f"{linked[0].device.name} is joined by NVLink"
     message = f"no NVLink is up on any of {len(linked)} GPUs, and {why}"
     evidence = Evidence("active_links", 0, "links", linked[0].wanted, f"{_SOURCE}; limit: model")
@@ -239,6 +249,45 @@ def _links(device: Device) -> tuple[NvLink, ...]:
 
 def _up(device: Device) -> set[int]:
     return {link.link for link in _links(device) if link.active is True}
+
+
+RATE_LOWER = FindingKind(
+    code="nvlink.rate_lower",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_NVLINK,
+    owner=Owner.HARDWARE,
+    meaning="The NVLinks of a GPU run at a lower rate than those of the identical GPUs beside it: collectives wait for them.",
+    remedy="Reset all GPUs of the machine together; if the rate stays lower, have the GPU or its board replaced.",
+    basis=Basis(
+        reads="The common speed of a GPU's NVLinks, NVML field NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON.",
+        limit="what most identical GPUs of this machine have",
+        look_also=("nvidia-smi nvlink -s", "gpudiag topo", "nvlink.link_down"),
+    ),
+)
+
+
+@check(
+    "nvlink.rate",
+    title="the NVLinks of identical GPUs run at one rate",
+    needs=("gpus",),
+    reports=(RATE_LOWER,),
+    readings=("nvlink_bytes_per_second",),
+)
+def nvlink_rate(context: Context) -> Judgement:
+    """WARN for a GPU whose links are slower than those of most identical ones."""
+    return too_few_alike(context.snapshot, 3) or judge_devices(
+        context.snapshot, ("nvlink_bytes_per_second",), _judge_rate
+    )
+
+
+def _judge_rate(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    rate, usual = device.nvlink_bytes_per_second, usual_value(snapshot, device, "nvlink_bytes_per_second")
+    if isinstance(rate, Missing) or not isinstance(usual, float) or rate >= usual:
+        return
+    message = f"{name_device(device)}: its NVLinks run at {rate / 1e9:.1f} GB/s each way, those of most GPUs here at {usual / 1e9:.1f}"
+    evidence = Evidence("nvlink_bytes_per_second", rate, "B/s", usual, "NVML; limit: peers")
+    yield RATE_LOWER.finding(device_subject(snapshot, device), message, evidence)
 
 
 _error_kind = partial(FindingKind, category=Category.HW_NVLINK, owner=Owner.HARDWARE, basis=_ERRORS_BASIS)

@@ -1,10 +1,11 @@
-"""Checks of the PCIe link of each GPU: its width, its generation, and the errors on it (AER)."""
+"""Checks of the PCIe link of each GPU: its width, its generation, its slot, and the errors on it (AER)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gpudiag.checks import limits
+from gpudiag.checks.majority import majority_of
 from gpudiag.checks.per_device import (
     Gap,
     alike,
@@ -16,6 +17,7 @@ from gpudiag.checks.per_device import (
     minutes_between,
     nobody_works,
     same_in,
+    too_few_alike,
 )
 from gpudiag.checks.registry import (
     BOTH_GPUS,
@@ -195,6 +197,74 @@ def _narrow_slot(device: Device) -> str:
     if isinstance(by_gpu, Missing) or isinstance(by_slot, Missing) or by_slot >= by_gpu:
         return ""
     return f"{name_device(device)}: its slot gives x{by_slot}, the GPU could use x{by_gpu}"
+
+
+# --- slots
+
+SLOT_SLOWER = _kind(
+    code="pcie.slot_slower",
+    outcome=Outcome.WARN,
+    severity=Severity.MONITOR,
+    owner=Owner.HOST,
+    meaning="A GPU's slot has fewer lanes or a lower PCIe generation than the slots of identical GPUs: copies to it are slower, "
+    "and collectives wait for them.",
+    remedy="Move the card to a slot as good as the others, or change the slot's bifurcation in the firmware set-up.",
+    basis=Basis(
+        reads="What the bridge above each GPU in /sys/bus/pci supports, and what the GPU supports.",
+        limit="what most identical GPUs of this machine have; of two, the better slot",
+        look_also=("gpudiag topo", "lspci -vv -s BUS_ID | grep Lnk", "pcie.width_reduced"),
+    ),
+)
+_Link = tuple[int, int]  # PCIe generation and lanes
+
+
+@check(
+    "pcie.slot",
+    title="identical GPUs have equally fast slots",
+    needs=("gpus",),
+    reports=(SLOT_SLOWER,),
+    readings=("pcie_generation_slot_max", "pcie_width_slot_max"),
+)
+def pcie_slot(context: Context) -> Judgement:
+    """WARN for a GPU whose slot is slower than those of identical GPUs."""
+    return too_few_alike(context.snapshot) or judge_devices(
+        context.snapshot, ("pcie_generation_slot_max", "pcie_width_slot_max"), _judge_slot
+    )
+
+
+def _judge_slot(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    own, others = _slot(device), [_slot(one) for one in alike(snapshot, device)]
+    usual = others[0] if len(others) == 1 else majority_of((own, *others))
+    if isinstance(own, tuple) and isinstance(usual, tuple) and link_speed(own) < link_speed(usual):
+        message = f"{name_device(device)}: its slot gives PCIe {link_words(own)}, those of identical GPUs {link_words(usual)}"
+        evidence = Evidence("pcie_slot", link_words(own), None, link_words(usual), "sysfs; limit: peers")
+        yield SLOT_SLOWER.finding(device_subject(snapshot, device), message, evidence)
+
+
+def _slot(device: Device) -> Reading[_Link]:
+    """What the GPU could use of its slot: generation and lanes."""
+    generation, width = device.pcie_generation_slot_max, device.pcie_width_slot_max
+    if isinstance(generation, Missing):
+        return generation
+    if isinstance(width, Missing):
+        return width
+    return (
+        min(generation, value_or(device.pcie_generation_gpu_max, generation)),
+        min(width, value_or(device.pcie_width_gpu_max, width)),
+    )
+
+
+def link_speed(link: _Link) -> int:
+    """How fast a link of that generation and width is beside others: each generation doubles a lane's rate."""
+    return link[1] << link[0]
+
+
+def link_words(link: _Link) -> str:
+    """A link in words: `5.0 x16`."""
+    return f"{link[0]}.0 x{link[1]}"
+
+
+# --- replays
 
 
 def _judge_replays(snapshot: Snapshot, device: Device, rise: float, minutes: float) -> Finding | None:

@@ -26,6 +26,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     subject_of,
     why_shared,
 )
+from gpudiag.checks.ranks.speed_list import judged_speeds
 from gpudiag.checks.registry import (
     BOTH_GPUS,
     Basis,
@@ -174,8 +175,11 @@ def bandwidth_peer(context: Context) -> Judgement:
     verdicts = [_judge_pair(context, result, path, paths) for result, path in paths]
     if not any_opinion(verdicts):
         return does_not_apply(_NO_LIMIT)
-    pairs = zip(results, verdicts, strict=True)
-    return judged(*(_slow_pair(context, result, verdict) for result, verdict in pairs if is_slow(verdict)))
+    pairs = list(zip(results, verdicts, strict=True))
+    return judged(
+        *(_slow_pair(context, result, verdict) for result, verdict in pairs if is_slow(verdict)),
+        speeds=judged_speeds(context.snapshot, pairs),
+    )
 
 
 def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, kind: FindingKind) -> Judgement:
@@ -201,7 +205,10 @@ def _judge_gpus(context: Context, tests: tuple[str, ...], opinions: Opinions, ki
     verdicts = [_judge_one(context, result, results, opinions) for result in results]
     if not any_opinion(verdicts):
         return does_not_apply(_NO_LIMIT)
-    return judged(*(_slow_gpu(context, slow, kind) for slow in slow_by_rank(results, verdicts)))
+    return judged(
+        *(_slow_gpu(context, slow, kind) for slow in slow_by_rank(results, verdicts)),
+        speeds=judged_speeds(context.snapshot, zip(results, verdicts, strict=True)),
+    )
 
 
 def _judge_one(

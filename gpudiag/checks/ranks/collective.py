@@ -82,13 +82,23 @@ def judge_collective_speed(
     `devices` are the GPUs that took part, all of them on this host; `earlier` has this machine's own
     baselines by metric.
     """
+    found = judge_each_speed(measurement, devices, environment, earlier)
+    return explain_by([finding for _, finding in found if finding is not None], measurement.moved)
+
+
+def judge_each_speed(
+    measurement: CollectiveMeasurement,
+    devices: Sequence[Device],
+    environment: Mapping[str, str],
+    earlier: Mapping[str, Baseline],
+) -> tuple[tuple[CollectiveResult, Finding | None], ...]:
+    """The largest result of each operation, with the finding about its speed; None where nothing is known to compare it with."""
     if measurement.backend != "nccl" or measurement.world_size < 2 or measurement.ranks_share_gpu:
         return ()
-    found = (
-        _judge_result(result, measurement, devices, environment, earlier)
+    return tuple(
+        (result, _judge_result(result, measurement, devices, environment, earlier))
         for result in largest_results(measurement.results)
     )
-    return explain_by([finding for finding in found if finding is not None], measurement.moved)
 
 
 def samples_of(measurement: CollectiveMeasurement) -> tuple[Sample, ...]:
@@ -373,8 +383,8 @@ COLLECTIVE_FINDINGS = (
 def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
     """One finding per rank whose data was wrong, or that alone held wrong data; earliest first.
 
-    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a sum in
-    the place of another reduction, which is what the library made of the request.
+    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a
+    sum in the place of another reduction, which is what the library made of the request.
     """
     corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
     corrupted.sort(key=lambda incident: incident.at_seconds)

@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gpudiag.checks.ranks.active import ON_CPU_RANKS, active_of, has_all, why_not_tested
@@ -22,6 +23,7 @@ from gpudiag.checks.ranks.measured_speeds import (
     subject_of,
     why_shared,
 )
+from gpudiag.checks.ranks.speed_list import judged_speeds
 from gpudiag.checks.registry import (
     BOTH_GPUS,
     Basis,
@@ -39,6 +41,7 @@ from gpudiag.model.active import (
     MEMORY_PATTERNS,
     NOT_TESTED,
     SUSTAINED,
+    ActiveMeasurement,
     ComputeResult,
     DeterminismResult,
     PatternResult,
@@ -46,6 +49,7 @@ from gpudiag.model.active import (
     metric_of,
 )
 from gpudiag.model.context import Context
+from gpudiag.model.device import Device
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
@@ -115,6 +119,20 @@ SLOWS_DOWN = _kind(
         look_also=("nvidia-smi -q -d TEMPERATURE,POWER,CLOCK", "clocks.throttled", "gpudiag history"),
     ),
 )
+_HEATING_MINUTES = 30.0  # our choice: what a job of hours reaches
+HEATS_UP = _kind(
+    code="compute.heats_up",
+    outcome=Outcome.WARN,
+    severity=Severity.TRIAGE,
+    category=Category.HW_THERMAL,
+    meaning="Under a sustained load the GPU's temperature still rises at its end, towards the temperature that slows it down.",
+    remedy="Check airflow, fans, paste and the coolant's flow; compare with the other GPUs: `gpudiag list --wide --watch 1`.",
+    basis=Basis(
+        reads="active.telemetry during active.sustained, temperature_slowdown_celsius, or the margin to it",
+        limit=f"the slope over the last third of the load, continued for {_HEATING_MINUTES:.0f} minutes, stays below the slowdown temperature (our choice)",
+        look_also=("nvidia-smi -q -d TEMPERATURE", "compute.slows_down", "clocks.throttled"),
+    ),
+)
 PATTERN_MISMATCH = _kind(
     code="memory.pattern_mismatch",
     category=Category.HW_MEMORY,
@@ -128,6 +146,9 @@ PATTERN_MISMATCH = _kind(
     ),
 )
 _MINUTE = 60.0
+_LEAST_TEMPERATURES = 3  # below that a line through them means nothing
+_LEAST_LOAD_SECONDS = 300.0  # our choice: a cooler needs some minutes to follow
+_LEAST_SLOPE = 0.2  # degrees Celsius per minute; NVML counts whole degrees
 
 
 @check(
@@ -156,7 +177,10 @@ def compute_matmul(context: Context) -> Judgement:
         return does_not_apply(
             "nothing to compare the speed with: no limit from the device, no identical GPU, no history"
         )
-    return judged(*(_slow(context, slow) for slow in slow_by_rank(results, verdicts)))
+    return judged(
+        *(_slow(context, slow) for slow in slow_by_rank(results, verdicts)),
+        speeds=judged_speeds(context.snapshot, zip(results, verdicts, strict=True)),
+    )
 
 
 @check(
@@ -234,6 +258,104 @@ def compute_sustained(context: Context) -> Judgement:
     if not results:
         return does_not_apply(why_shared(measured))
     return judged(*(finding for result in results for finding in _judge_load(context, result)))
+
+
+@check(
+    "compute.heat",
+    title="every GPU's temperature settles under a sustained load",
+    needs=("active",),
+    level=Level.LONG,
+    reports=(HEATS_UP,),
+    readings=("active.telemetry", "temperature_slowdown_celsius"),
+)
+def compute_heat(context: Context) -> Judgement:
+    """WARN for each GPU that will be too hot within half an hour, if it goes on so; SKIP where no limit is known."""
+    measured = active_of(context)
+    if measured.device_kind != "cuda":
+        return does_not_apply("a processor's temperature is not read")
+    if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
+        return could_not_look("not every GPU was under load to the end")
+    if not measured.sustained:
+        return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
+    loads = [result for result in measured.sustained if result.seconds >= _LEAST_LOAD_SECONDS]
+    if not loads:
+        return does_not_apply(f"the load was shorter than {_LEAST_LOAD_SECONDS / _MINUTE:.0f} minutes")
+    slopes = [(result, slope) for result in loads if (slope := end_slope(measured, result))]
+    limits = [(one, slope, _slowdown_celsius(context, one)) for one, slope in slopes]
+    known = [(one, slope, limit) for one, slope, limit in limits if limit is not None]
+    if not known:
+        return does_not_apply("no temperature was read during the load, or no GPU reports what slows it down")
+    return judged(*(finding for one in known for finding in _judge_heat(context, *one)))
+
+
+@dataclass(frozen=True, slots=True)
+class HeatSlope:
+    """A GPU's temperature over the last third of a load: the last one, and the change in degrees Celsius per minute."""
+
+    last_celsius: float
+    celsius_per_minute: float
+    points: int
+
+
+def end_slope(measured: ActiveMeasurement, result: SustainedResult) -> HeatSlope | None:
+    """The slope at the end of that load; None where fewer than three temperatures were read in its last third."""
+    ended = max((point.at_seconds for point in measured.telemetry), default=0.0)
+    # The load is the last test: telemetry ends with it.
+    points = [
+        (point.at_seconds, float(point.temperature_celsius))
+        for point in measured.telemetry
+        if point.device_uuid == result.device_uuid
+        and not isinstance(point.temperature_celsius, Missing)
+        and point.at_seconds >= ended - result.seconds / 3
+    ]
+    if len({at for at, _ in points}) < _LEAST_TEMPERATURES:
+        return None
+    slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+    return HeatSlope(points[-1][1], slope * _MINUTE, len(points))
+
+
+def _slowdown_celsius(context: Context, result: SustainedResult) -> float | None:
+    device = device_of(context.snapshot, result.device_uuid)
+    return None if device is None else slowdown_celsius(device)
+
+
+def slowdown_celsius(device: Device) -> float | None:
+    """The temperature at which the GPU cuts its clocks; None where neither it nor the margin to it is known.
+
+    From Ada on some drivers report only the margin: an H100 at 42 C has 45 left and slows down at -2, which is the 89 C that
+    its NVML reports too (recorded with driver 580.159.04).
+    """
+    if not isinstance(device.temperature_slowdown_celsius, Missing):
+        return float(device.temperature_slowdown_celsius)
+    now, left, slows_at = (
+        device.temperature_celsius,
+        device.temperature_margin_celsius,
+        device.temperature_margin_slowdown_celsius,
+    )
+    if isinstance(now, Missing) or isinstance(left, Missing) or isinstance(slows_at, Missing):
+        return None
+    return float(now + left - slows_at)
+
+
+def _judge_heat(
+    context: Context, result: SustainedResult, slope: HeatSlope, limit: float
+) -> Iterator[Finding]:
+    reached = slope.last_celsius + slope.celsius_per_minute * _HEATING_MINUTES
+    if slope.celsius_per_minute < _LEAST_SLOPE or reached < limit:
+        return
+    subject, name = subject_of(context, result.rank, result.device_uuid)
+    message = (
+        f"{name} is at {slope.last_celsius:.0f} C after {result.seconds / _MINUTE:.0f} min of load, and rises by"
+        f" {slope.celsius_per_minute:.1f} C a minute"
+    )
+    source = f"NVML, {slope.points} readings over the last third of the load"
+    evidence = (
+        Evidence(
+            "temperature_celsius", slope.last_celsius, "C", limit, "NVML; limit: its slowdown temperature"
+        ),
+        Evidence("temperature_celsius_slope", round(slope.celsius_per_minute, 2), "C/min", source=source),
+    )
+    yield HEATS_UP.finding(subject, message, *evidence)
 
 
 def _judge_matmul(context: Context, result: ComputeResult, results: Sequence[ComputeResult]) -> SpeedVerdict:
@@ -337,7 +459,7 @@ def _mismatch(context: Context, result: PatternResult) -> Finding:
 
 
 def _judge_load(context: Context, result: SustainedResult) -> Iterator[Finding]:
-    first, last = _first_and_last(result)
+    first, last = first_and_last(result)
     if not first or last >= (1 - _SLOWER_SHARE) * first:
         return
     subject, name = subject_of(context, result.rank, result.device_uuid)
@@ -347,7 +469,7 @@ def _judge_load(context: Context, result: SustainedResult) -> Iterator[Finding]:
     yield SLOWS_DOWN.finding(subject, message, evidence, *_slopes(context, result))
 
 
-def _first_and_last(result: SustainedResult) -> tuple[float, float]:
+def first_and_last(result: SustainedResult) -> tuple[float, float]:
     """Median speed of the first and of the last minute, or of the first and last third of a shorter load."""
     span = min(_MINUTE, result.seconds / 3)
     first = [point.flops_per_second for point in result.points if point.at_seconds <= span]

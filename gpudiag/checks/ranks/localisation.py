@@ -201,7 +201,8 @@ def judge_localisation(measurement: CollectiveMeasurement) -> list[Finding]:
         if found.reason is not MissingReason.ERROR:
             return []
         words = f"the search for a bad node or link failed: {found.detail}"
-        return [NOT_LOCALISED.finding(HostSubject(measurement.host), words)]
+        why = Evidence("reason", found.detail, source=_SOURCE)
+        return [NOT_LOCALISED.finding(HostSubject(measurement.host), words, why)]
     if isinstance(found.usual_bytes_per_second, Missing):
         words = f"no exchange finished between any two of {len(found.nodes)} nodes"
         failed = next((one.bytes_per_second for one in found.exchanges), found.usual_bytes_per_second)

@@ -74,30 +74,30 @@ def kind_of(incident: Incident) -> FindingKind | None:
         return None
     facts = incident.facts
     if facts.get("own_address") == _NONE:
-        return INTERFACE_ABSENT if "own_interface" in facts else NAME_LOOPBACK
-    by_name = str(facts.get("decided_by", "its own name")).startswith("its own name")
-    return NAME_LOOPBACK if by_name and _is_loopback(facts) else ADDRESS_NOT_REACHED
+        return INTERFACE_ABSENT if "decided_by" in facts else NAME_LOOPBACK
+    return NAME_LOOPBACK if "decided_by" not in facts and _is_loopback(facts) else ADDRESS_NOT_REACHED
 
 
 def describe_address(incident: Incident) -> str:
     """Which host publishes which address, what decides that, who does not reach it, and which is right."""
     facts, host = incident.facts, incident.host
-    by = str(facts.get("decided_by", "its own name"))
+    by = facts.get("decided_by", f"its own name {facts.get('own_name', '')}".rstrip())
     address, interface = str(facts.get("own_address", _NONE)), facts.get("own_interface")
     if address == _NONE:
-        what = f"{by} names no interface with an address" if interface is not None else f"{by} has no address"
+        what = f"{by} {'names no interface with an address' if 'decided_by' in facts else 'has no address'}"
         return f"on {host} {what}: its ranks have none to give to the others{_right(facts)}"
-    given = f"{by} gives the address {address}"
-    if by.startswith("its own name"):
-        given = f"{by} is {address}"
-        if facts.get("resolves_to") == _NONE:
-            given = f"{by} has no address, so gloo takes {address}"
-        elif "resolves_to" in facts:
-            given = f"{by} is {facts['resolves_to']}, which this host does not have, so gloo takes {address}"
-        elif interface is not None and not _is_loopback(facts):
-            given += f" ({interface})"
-    elif "decided_by" not in facts:
+    if "decided_by" in facts:
+        given = f"{by} gives the address {address}"
+    elif "own_name" not in facts and interface is not None:
         given = f"{facts.get('library', 'the library')} chooses {interface}, {address}"
+    elif facts.get("resolves_to") == _NONE:
+        given = f"{by} has no address, so gloo takes {address}"
+    elif "resolves_to" in facts:
+        given = f"{by} is {facts['resolves_to']}, which this host does not have, so gloo takes {address}"
+    else:
+        given = f"{by} is {address}" + (
+            f" ({interface})" if interface is not None and not _is_loopback(facts) else ""
+        )
     if _is_loopback(facts):
         why = "the ranks of other hosts then connect to themselves"
     elif "others_family" in facts:
@@ -113,11 +113,11 @@ def address_remedy(incident: Incident) -> str:
     """What to set, on which host, and how to see it."""
     facts, host = incident.facts, incident.host
     variable = str(facts.get("variable", "GLOO_SOCKET_IFNAME"))
-    by_name = str(facts.get("decided_by", "")).startswith("its own name")
     if "right_interface" not in facts:
         where = f" in {facts['network_of_the_others']}" if "network_of_the_others" in facts else ""
         return f"Give {host} an address{where}, or name an interface that the others reach in {variable}; `ip -brief address` shows what it has."
     setting = f"{variable}={facts['right_interface']}"
+    by_name = "own_name" in facts
     name = f", or correct its own name to {facts['right_address']} in /etc/hosts or DNS" if by_name else ""
     return f"Set {setting} for the ranks of {host}{name}; `ip -brief address` there shows what it has."
 

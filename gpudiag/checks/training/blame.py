@@ -334,10 +334,8 @@ def _blame_scaled_parts(wrong: WrongGradients) -> Blame | None:
     off = tuple(rank for rank, scale in scales.items() if abs(scale - 1) > _CLEAN)
     if not off:
         return None
-    said = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
-    words = (
-        f"the parts of the average that ranks keep are not what they should be in step {wrong.number}: {said}"
-    )
+    factors = ", ".join(f"{describe_factor(scales[rank])} on rank {rank}" for rank in off)
+    words = f"the parts of the average that ranks keep are not what they should be in step {wrong.number}: {factors}"
     if len(off) > 1:
         words += "; each rank scales its own part, as clipping by the norm of that part alone does"
     return Blame(SCALED, off, words, remedy=_PARTS_REMEDY)

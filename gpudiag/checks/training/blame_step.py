@@ -182,9 +182,11 @@ def _blame_settings(wrong: WrongStep) -> Blame | None:
     others = {rank: one.settings for rank, one in wrong.parts.items() if one.settings}
     if not others:
         return None
-    said = " and ".join(next(iter(others.values())))
+    settings = " and ".join(next(iter(others.values())))
     who = wrong.where if len(others) == len(wrong.parts) else f" on {name_ranks(tuple(others))}"
-    words = f"step {wrong.number} follows other settings than those configured{who}: the optimizer's {said}"
+    words = (
+        f"step {wrong.number} follows other settings than those configured{who}: the optimizer's {settings}"
+    )
     return Blame(_kind(wrong), tuple(others), words, remedy=_SETTINGS_REMEDY)
 
 

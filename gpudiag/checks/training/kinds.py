@@ -150,7 +150,7 @@ SINGLE_WORKER = _note(
 )
 SHARDING = _wrong(
     "train.sharding",
-    "Ranks keep more, or less, of the parameters or of the optimizer's state than the strategy says.",
+    "Ranks keep more, or less, of the parameters or of the optimizer's state than the strategy prescribes.",
     "Check the stage in the configuration, and that the model is sharded before the optimizer is created.",
     basis=_TRAIN_NOT_PARALLEL_BASIS,
 )
@@ -334,7 +334,7 @@ NOT_DETERMINISTIC = _note(
 OUT_OF_MEMORY = _wrong(
     "train.out_of_memory",
     "A rank ran out of memory.",
-    "Use a smaller batch, or shard: `gpudiag train --advise` says which strategy fits.",
+    "Use a smaller batch, or shard: `gpudiag train --advise` names the strategies that fit.",
     basis=_TRAIN_NOT_FINITE_BASIS,
 )
 STRAGGLER = _note(

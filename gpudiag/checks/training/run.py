@@ -78,7 +78,7 @@ _COUNT = "the framework's own count"
 OPTIMIZER_STATE = "optimizer_state"
 _FOREIGN = "foreign_tensors"
 _KEPT = "elements that ranks keep"
-# Ends of a rank that say nothing of the training.
+# Ends of a rank that show nothing of the training.
 _NOT_TESTED = (RANK_OUT_OF_GPU_MEMORY.code, RANK_SHORTAGE.code)
 
 
@@ -229,8 +229,8 @@ def _judge_optimizer_shards(measurement: StrategyMeasurement) -> Finding | None:
 def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
     """The finding where every rank had all gradients at once, though each should keep only its part.
 
-    One rank may have: ZeRO frees other ranks' gradients and keeps its own part until the last, large tensor of a
-    small model is there too. Where nothing is split, every rank has.
+    One rank may have: ZeRO frees other ranks' gradients and keeps its own part until the last, large tensor
+    of a small model is there too. Where nothing is split, every rank has.
     """
     whole = _first(measurement).parameters_total
     here = {
@@ -345,9 +345,11 @@ def judge_training(measurement: StrategyMeasurement) -> tuple[Finding, ...]:
     findings += judge_injection(measurement.injected, measurement.host)
     if not any(finding.outcome in (Outcome.FAIL, Outcome.ERROR) for finding in findings):
         findings += _judge_completeness(measurement)
-    told = worst_first(short or _without_consequences(findings))
+    ordered = worst_first(short or _without_consequences(findings))
     # A report has the findings of several strategies.
-    return tuple(replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in told)
+    return tuple(
+        replace(finding, message=f"{measurement.strategy}: {finding.message}") for finding in ordered
+    )
 
 
 def _in_time(findings: list[Finding], ends: list[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from gpudiag.checks.ranks.incidents import COLLECTIVE_MISMATCHED, judge_incidents
 from gpudiag.checks.training.exceptions import (
@@ -15,13 +16,14 @@ from gpudiag.checks.training.exceptions import (
 from gpudiag.checks.training.kinds import NOT_PARALLEL, SCRIPT_FAILED, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, about_ranks
 from gpudiag.model.finding import Finding
+from gpudiag.model.job_state import RecordedCall
 from gpudiag.model.measure import Incident
 from gpudiag.model.number_ranges import name_ranks
-from gpudiag.model.script import EXPLANATION, RecordedCollective, ScriptPlace, explanation
+from gpudiag.model.script import EXPLANATION, ScriptError, explanation
 from gpudiag.model.training import ScriptResult
 from gpudiag.units import format_size
 
-_TOLD_BY_A_LIBRARY = re.compile(r"Received data size doesn't match|Detected mismatch between collectives")
+_MISMATCH_IN_A_LIBRARY = re.compile(r"Received data size doesn't match|Detected mismatch between collectives")
 _RECORDER = "flight recorder"
 
 _WHERE = re.compile(r" in stage \w+(, iteration \d+)?")
@@ -37,26 +39,26 @@ _SHM = "/dev/shm"  # noqa: S108 - named, not written to
 class _Group:
     """Ranks that were in the same collective."""
 
-    collective: RecordedCollective | None  # None: not known, for the process is gone
+    call: RecordedCall | None  # None: not known, for the process is gone
     place: str
     ranks: tuple[int, ...]
 
     def __str__(self) -> str:
         """As `rank 1 was in all_reduce of [1000] at train.py:12`."""
-        said = "a smaller collective" if self.collective is None else str(self.collective)
+        call = "a smaller collective" if self.call is None else _describe_call(self.call)
         at = f" at {self.place}" if self.place else ""
-        return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {said}{at}"
+        return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {call}{at}"
 
 
 def judge_mismatch(
-    findings: Sequence[Finding], raised: Mapping[int, ScriptPlace], words: Sequence[str]
+    findings: Sequence[Finding], raised: Mapping[int, ScriptError], words: Sequence[str]
 ) -> Finding | None:
     """The finding for a rank that was in another collective than the others; None where there was none.
 
-    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by rank,
-    `words` what libraries printed.
+    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by
+    rank, `words` what libraries printed.
     """
-    if not any(_TOLD_BY_A_LIBRARY.search(line) for line in words):
+    if not any(_MISMATCH_IN_A_LIBRARY.search(line) for line in words):
         return None
     died = {
         finding.subject.rank: finding.subject.host
@@ -77,24 +79,33 @@ def judge_mismatch(
     return COLLECTIVE_MISMATCHED.finding(subject, f"{odd}, while {'; '.join(map(str, others))}{by}", *facts)
 
 
-def _group(raised: Mapping[int, ScriptPlace], gone: tuple[int, ...]) -> list[_Group]:
+def _group(raised: Mapping[int, ScriptError], gone: tuple[int, ...]) -> list[_Group]:
     """Collectives with the ranks that were in them, the fewest ranks first.
 
     A process that was ended had expected fewer bytes than came, so it was in the smallest of them; where all
     others were in one, in a smaller one.
     """
-    ranks: dict[RecordedCollective, list[int]] = {}
-    for rank, place in sorted(raised.items()):
-        if place.collective is not None:
-            ranks.setdefault(place.collective, []).append(rank)
-    groups = [_Group(call, raised[here[0]].place, tuple(here)) for call, here in ranks.items()]
+    ranks: dict[str, list[int]] = {}
+    for rank, error in sorted(raised.items()):
+        if error.call is not None:
+            ranks.setdefault(_describe_call(error.call), []).append(rank)
+    groups = [_Group(raised[here[0]].call, raised[here[0]].place, tuple(here)) for here in ranks.values()]
     if len(groups) > 1 and gone:
-        smallest = min(groups, key=lambda group: group.collective.elements if group.collective else 0)
-        joined = _Group(smallest.collective, smallest.place, tuple(sorted((*smallest.ranks, *gone))))
+        smallest = min(groups, key=lambda group: _count_elements(group.call) if group.call else 0)
+        joined = _Group(smallest.call, smallest.place, tuple(sorted((*smallest.ranks, *gone))))
         groups = [joined if group is smallest else group for group in groups]
     elif gone and groups:
         groups.append(_Group(None, "", gone))
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+
+
+def _describe_call(call: RecordedCall) -> str:
+    """As `all_reduce of [1000]`."""
+    return f"{call.operation} of {', '.join(str(list(size)) for size in call.input_sizes) or 'nothing'}"
+
+
+def _count_elements(call: RecordedCall) -> int:
+    return sum(map(prod, call.input_sizes))
 
 
 def judge_script(
@@ -102,22 +113,22 @@ def judge_script(
     *,
     host: str,
     finished: bool,
-    raised: Mapping[int, ScriptPlace] | None = None,
+    raised: Mapping[int, ScriptError] | None = None,
     words: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
     """Everything wrong with how the ranks ended; `finished`: every rank reached the script's end.
 
-    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the ranks' output in
-    which a library explains what went wrong.
+    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the
+    ranks' output in which a library explains what went wrong.
     """
     found = judge_incidents(script.incidents, complete=finished)
-    words = tuple(dict.fromkeys((*words, *_told_by_other_agents(script.incidents))))
-    told = [_in_users_words(finding, raised or {}, words) for finding in found]
+    words = tuple(dict.fromkeys((*words, *_printed_elsewhere(script.incidents))))
+    reworded = [_in_users_words(finding, raised or {}, words) for finding in found]
     mismatch = judge_mismatch(found, raised or {}, words)
-    findings = join_alike(told, script.world_size) if mismatch is None else [mismatch]
+    findings = join_alike(reworded, script.world_size) if mismatch is None else [mismatch]
     if findings and words:
         first = findings[0]
-        facts = [explanation(line) for line in words if not _says(first, line)]
+        facts = [explanation(line) for line in words if not _has_line(first, line)]
         findings[0] = replace(first, evidence=(*first.evidence, *facts))
     alone = script.world_size > 1 and finished and all(size <= 1 for size in script.group_world_sizes)
     if alone and not findings:
@@ -127,13 +138,13 @@ def judge_script(
     return tuple(findings)
 
 
-def _told_by_other_agents(incidents: Sequence[Incident]) -> list[str]:
+def _printed_elsewhere(incidents: Sequence[Incident]) -> list[str]:
     """What libraries printed on ranks whose output went to another process of the launch."""
     facts = (fact for incident in incidents for fact in incident.evidence)
     return [str(fact.value) for fact in facts if fact.name == EXPLANATION]
 
 
-def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: Sequence[str]) -> Finding:
+def _in_users_words(finding: Finding, raised: Mapping[int, ScriptError], words: Sequence[str]) -> Finding:
     """The finding with the user's own line as its place, seconds for iterations, and fitting advice."""
     rank = finding.subject.rank if isinstance(finding.subject, RankSubject) else None
     facts = {fact.name: fact.value for fact in finding.evidence}
@@ -156,22 +167,22 @@ def _in_users_words(finding: Finding, raised: Mapping[int, ScriptPlace], words: 
         message += f"; {_describe_shared_memory(*memory, was_full='No space' in text)}"
     if explained is not None:
         message += f": {explained}"
-    facts_told = _evidence(finding, ended, memory)
+    evidence = _evidence(finding, ended, memory)
     meaning = (
         find_meaning(exception, text, ended.stack if ended else ()) if exception and memory is None else None
     )
     if meaning is not None:
-        return with_meaning(replace(finding, message=message, evidence=facts_told), meaning)
+        return with_meaning(replace(finding, message=message, evidence=evidence), meaning)
     remedy = advise(exception, text) if exception or explained else finding.remedy
-    return replace(finding, message=message, evidence=facts_told).with_remedy(remedy)
+    return replace(finding, message=message, evidence=evidence).with_remedy(remedy)
 
 
-def _says(finding: Finding, line: str) -> bool:
+def _has_line(finding: Finding, line: str) -> bool:
     """Whether a line of output is in the finding already, as the end of a traceback is."""
     values = [str(fact.value) for fact in finding.evidence if fact.name in ("message", "exception")]
-    told = any(fact.name == EXPLANATION and fact.value == line for fact in finding.evidence)
+    is_quoted = any(fact.name == EXPLANATION and fact.value == line for fact in finding.evidence)
     in_traceback = bool(values) and all(value.partition("\n")[0] in line for value in values)
-    return told or line in finding.message or in_traceback
+    return is_quoted or line in finding.message or in_traceback
 
 
 def _users_place(facts: Mapping[str, object]) -> str | None:
@@ -180,7 +191,7 @@ def _users_place(facts: Mapping[str, object]) -> str | None:
 
 
 def _evidence(
-    finding: Finding, ended: ScriptPlace | None, memory: tuple[int, int] | None
+    finding: Finding, ended: ScriptError | None, memory: tuple[int, int] | None
 ) -> tuple[Evidence, ...]:
     """The evidence of a rank of a script: the user's line first, and no iteration, for it has none."""
     facts: list[Evidence] = []

@@ -25,6 +25,7 @@ from gpudiag.probe.host.limits import (
 )
 from gpudiag.probe.host.network import read_infiniband_ports
 from gpudiag.probe.host.pci import read_redirecting_bridges
+from gpudiag.probe.host.pci_places import read_pci_places
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, Absent, Sheet
 
 # --- processors
@@ -78,8 +79,9 @@ def _governors(root: str) -> list[str]:
     return sorted(found)
 
 
-# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else shows it (systemd issue 18929,
-# pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same vendor, and `metal` in its product.
+# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else shows it
+# (systemd issue 18929, pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same
+# vendor, and `metal` in its product.
 _VIRTUAL_VENDORS = (
     "QEMU",
     "KVM",
@@ -328,6 +330,7 @@ def _topics(root: str, environment: Mapping[str, str]) -> tuple[tuple[str, Calla
         ("infiniband_ports", lambda: read_infiniband_ports(root)),
         ("fabric_manager", lambda: read_fabric_manager(root)),
         ("settings", lambda: read_settings(root, environment)),
+        ("pci_places", lambda: read_pci_places(root)),
     )
 
 

@@ -1,7 +1,8 @@
 """What NVML shows of the GPUs that a job's ranks use, twice, in a guarded child; which rank uses which GPU.
 
-The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's activities and
-NVLink's traffic are what happened between the two; where a driver refuses them, the rest still counts.
+The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's
+activities and NVLink's traffic are what happened between the two; where a driver refuses them, the rest still
+counts.
 """
 
 import os
@@ -18,7 +19,7 @@ from gpudiag.probe.guard import GuardedChild, collect, start_guarded
 from gpudiag.probe.nvml.ask import Ask, DeviceSheet, as_text
 from gpudiag.probe.nvml.device import plan_of, read_plan
 from gpudiag.probe.nvml.library import load_pynvml
-from gpudiag.probe.nvml.memory import read_processes
+from gpudiag.probe.nvml.memory import read_processes, shares_of_processes
 from gpudiag.probe.start import SIMULATED
 
 _MOMENTS = 2
@@ -61,19 +62,12 @@ def stream_gpu_use(emit: Callable[[Any], None], moments: int, apart_seconds: flo
             sheet.read("minor", ask, "nvmlDeviceGetMinorNumber")
             read_plan(ask, sheet, _ASKED)
             read_processes(ask, sheet)
-            sheet.read("busy", _utilization_by_process, ask)
+            sheet.read("busy", shares_of_processes, ask, 0)
             emit(("gpu", moment, index, monotonic() - began, sheet.document()))
 
 
 def _uuid(ask: Ask) -> str:
     return as_text(lambda: ask("nvmlDeviceGetUUID"))
-
-
-def _utilization_by_process(ask: Ask) -> list[list[int]]:
-    """Each process's own share of the last second, by pid; a process without work in it is not listed."""
-    samples = ask("nvmlDeviceGetProcessUtilization", 0)
-    newest = max((one.timeStamp for one in samples), default=0)
-    return [[one.pid, one.smUtil] for one in samples if newest - one.timeStamp < 2_000_000]
 
 
 def add_gpu_looks(jobs: Sequence[Job], child: GuardedChild | None) -> tuple[Job, ...]:
@@ -101,18 +95,19 @@ def with_gpu_looks(
 ) -> RankSeen:
     """The rank with the looks at its GPU: the one that lists its process, else the only one whose device it has open.
 
-    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no looks.
+    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no
+    looks.
     """
     listed = list(gpus)
-    own = [one for one in listed if _lists(one, pids)] or [one for one in listed if _is_only_open(one, rank)]
+    own = [
+        one
+        for one in listed
+        if any(process["pid"] in pids for _, sheet in one.values() for process in sheet.get("processes", ()))
+    ] or [one for one in listed if _is_only_open(one, rank)]
     if len(own) != 1:
         return rank
     looks = tuple(_look(at, sheet, pids) for _, (at, sheet) in sorted(own[0].items()))
     return replace(rank, gpu_looks=looks)
-
-
-def _lists(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], pids: frozenset[int]) -> bool:
-    return any(process["pid"] in pids for _, sheet in gpu.values() for process in sheet.get("processes", ()))
 
 
 def _is_only_open(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], rank: RankSeen) -> bool:

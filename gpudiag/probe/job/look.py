@@ -1,7 +1,7 @@
 """Looks at the ranks of running jobs, in a guarded child: `run_looks` starts it, `stream_looks` runs in it.
 
-Every rank is looked at by a thread of its own, first by the kernel and then by py-spy, and each look is sent as it is
-made: a rank whose files in /proc do not answer costs only itself.
+Every rank is looked at by a thread of its own, first by the kernel and then by py-spy, and each look is sent
+as it is made: a rank whose files in /proc do not answer costs only itself.
 """
 
 import os
@@ -9,25 +9,23 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
 from gpudiag.linux.proc import open_files, read_text
 from gpudiag.model.codec import encode
-from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job import ChildSeen, Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.agent import look_at_agent
 from gpudiag.probe.job.choose import choose_jobs
 from gpudiag.probe.job.find import FoundJob, find_known_job
-from gpudiag.probe.job.frames import Sources, describe_frames, mark_of
+from gpudiag.probe.job.frames import Sources
 from gpudiag.probe.job.kernel import look_at_process
-from gpudiag.probe.job.lock_files import find_lock_file
 from gpudiag.probe.job.permission import explain_refusal
 from gpudiag.probe.job.proc import Process, list_processes
-from gpudiag.probe.job.py_spy import RawThread, read_stacks
-from gpudiag.probe.job.started_by import add_starters
+from gpudiag.probe.job.py_spy import read_stacks
+from gpudiag.probe.job.stacks import add_stacks
 from gpudiag.reference.waits import is_library
 
 BETWEEN_SECONDS = 1.0  # from the start of one look to the next
@@ -37,7 +35,6 @@ _MOST_SOURCES = 400  # lines
 _ALIVE = "RSDTtIPK"
 _GPU_NODE = re.compile(r"/dev/(nvidia.*\d|kfd|dri/renderD\d+)$")
 _DRIVER = re.compile(r"/(lib(?:cuda|amdhip64|hsa-runtime64)\.so[.\d]*)$", re.MULTILINE)
-_SLEEPS = ("nanosleep", "clock_nanosleep")
 # A rank in one of these waits for others, and its children are not why.
 _NOT_FOR_CHILDREN = ("/torch/distributed/", "_engine_run_backward")
 
@@ -146,26 +143,7 @@ def _look(process: Process, started: float, *, with_stacks: bool) -> ProcessLook
     if isinstance(read, Missing):
         refused = read.reason is MissingReason.NO_PERMISSION
         return replace(look, stacks=explain_refusal(process.pid, read.detail) if refused else read)
-    stacks, source = read
-    threads = tuple(_with_stack(process.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
-    return replace(look, threads=add_starters(process.pid, threads), stacks=source)
-
-
-def _with_stack(pid: int, thread: ThreadLook, read: RawThread | None) -> ThreadLook:
-    if read is None:
-        return thread
-    awaited = thread.awaited
-    if awaited is None and thread.syscall in _SLEEPS:
-        with suppress(OSError, ValueError):
-            awaited = find_lock_file(pid, read.frames)
-    return replace(
-        thread,
-        awaited=awaited,
-        name=read.name or thread.name,
-        frames=describe_frames(pid, read.frames),
-        holds_gil=read.holds_gil,
-        mark=mark_of(read.frames),
-    )
+    return add_stacks(look, *read)
 
 
 def _lines_of(look: ProcessLook) -> set[tuple[str, int]]:

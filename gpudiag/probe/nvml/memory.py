@@ -23,6 +23,11 @@ _LOCATIONS = (
 )  # fmt: skip
 _MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
+_RECENT_MICROSECONDS = 2_000_000
+_WHOLE_PERCENT = 100
+# Of nvmlReturn_t, without those that report the GPU as gone.
+_REFUSALS = [code for code in range(1000) if code not in (15, 16, 28)]
+
 _NO_INSTANCE = (6, 2)  # nvmlReturn_t, not found and invalid argument: no instance at this index
 
 # Each kind of process and the function that lists it; a process in several lists is of the first one's kind.
@@ -226,6 +231,22 @@ def _processes(ask: Ask) -> list[dict[str, Any]]:
         pids = ", ".join(str(pid) for pid in sorted(set(impossible)))
         raise Absent(NOT_SUPPORTED, f"NVML lists processes with numbers that no process has ({pids})")
     return sorted(found.values(), key=lambda process: process["pid"])
+
+
+def shares_of_processes(ask: Ask, since_microseconds: int) -> list[list[int]]:
+    """Each process's own share of the SMs in the last second that the driver has, as [pid, per cent]; without those that did no work.
+
+    Only samples since that Unix time count.
+
+    Raises:
+        pynvml.NVMLError: not found, where no process has worked since then; not supported, as with MIG.
+    """
+    # A share that is refused is no fault of the GPU.
+    samples = ask.allowing(_REFUSALS, "nvmlDeviceGetProcessUtilization", since_microseconds)
+    newest = max((one.timeStamp for one in samples), default=0)
+    # Old samples, and more than everything, are what drivers have given by mistake (Syllo/nvtop#110).
+    recent = [one for one in samples if newest - one.timeStamp < _RECENT_MICROSECONDS]
+    return [[one.pid, one.smUtil] for one in recent if one.smUtil <= _WHOLE_PERCENT]
 
 
 def _process(process: Any, kind: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.runs.job_run.standing import Standing
 
-# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
+# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of
+# up to four minutes.
 _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
@@ -253,19 +254,18 @@ class Members:
         """Keep where each rank was in a look at all of them."""
         for place in verdict.places:
             wait = place.kind if place.kind in FOR_OTHERS else RANKS if place.kind in FOR_RANKS else ""
-            operation = place.words.removeprefix("waits in ") if place.words.startswith("waits in ") else ""
             for member in self.living:
                 if member.rank in place.ranks:
                     if place.moves:
                         member.standing.note_movement(at_seconds)
-                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, operation)
+                    member.looked = Glance(at_seconds, True, place.where, wait, place.words, place.operation)
 
     def pulses(self, *, coarse: bool = False) -> dict[int, list[Pulse]]:
         """The pulses of those that live, by pid."""
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:
-        """The rank of a process; its pid where nothing tells the rank."""
+        """The rank of a process; its pid where the rank is unknown."""
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 

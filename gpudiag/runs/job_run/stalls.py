@@ -1,4 +1,4 @@
-"""When the ranks of a job are looked at because they stand still, and what is told of it."""
+"""When the ranks of a job are looked at because they stand still, and which standstills are reported."""
 
 import time
 from collections.abc import Mapping
@@ -13,16 +13,9 @@ from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
-# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls that do not fit.
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls
+# that do not fit.
 _EARLY = 0.5
-_CERTAIN = frozenset(
-    one.code
-    for one in (
-        *(kinds.STOPPED, kinds.GONE, kinds.DEBUGGER, kinds.TERMINAL, kinds.UNRESPONSIVE, kinds.NCCL_ERROR),
-        *(kinds.OTHER_COLLECTIVE, kinds.OTHER_SIZE, kinds.OTHER_PEER, kinds.CALLS_APART, kinds.SWALLOWED),
-        *(kinds.SHARED_GROUP, kinds.GROUP_MADE_BY_SOME),
-    )
-)
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3
 _LEFT_SECONDS = 120.0  # a launcher may take so long to end when its ranks have
@@ -35,7 +28,7 @@ class _Pause:
     limit_seconds: float
     look_at_seconds: float  # the standstill at which the ranks are looked at next
     longest_seconds: float = 0.0
-    told: bool = False
+    reported: bool = False
     look: JobVerdict | None = None
     looked_at: float = 0.0  # time.monotonic
     unseen: str = ""
@@ -43,10 +36,10 @@ class _Pause:
 
 
 class Stalls:
-    """Follows standstills; `ended` are those that are over and were worth a word; one that ended with its ranks did not go on."""
+    """Follows standstills. `ended`: those that are over and were reported, also with the end of their ranks."""
 
     def __init__(self, rule: StallRule) -> None:
-        """Tell by that rule."""
+        """Report by that rule."""
         self._rule = rule
         self._pause: _Pause | None = None
         self._left: _Pause | None = None  # in which ranks ended
@@ -56,8 +49,8 @@ class Stalls:
 
     @property
     def stands(self) -> bool:
-        """Whether a standstill was told that goes on."""
-        return self._pause is not None and self._pause.told
+        """Whether a standstill that goes on was reported."""
+        return self._pause is not None and self._pause.reported
 
     def wants_look(self, still: Mapping[int, float], step: Reading[StepTime]) -> bool:
         """Whether the ranks should be looked at now; `still` is for how many seconds each rank has stood still."""
@@ -77,7 +70,7 @@ class Stalls:
             self._go_on(known_step=isinstance(step, StepTime))
             return False
         pause.longest_seconds = max(pause.longest_seconds, longest)
-        return not pause.told and longest >= pause.look_at_seconds
+        return not pause.reported and longest >= pause.look_at_seconds
 
     @property
     def limit_seconds(self) -> float:
@@ -87,7 +80,7 @@ class Stalls:
     def take_look(
         self, verdict: JobVerdict | None, unseen: str, longest: float, *, all_still: bool
     ) -> Stall | None:
-        """The standstill, if it is told by this look; `longest` is for how long a rank has stood still by now.
+        """The standstill, if this look makes it worth a report; `longest` is for how long a rank has stood still by now.
 
         `all_still` counts where the stacks could not be read.
         """
@@ -99,13 +92,13 @@ class Stalls:
             pause.look, pause.looked_at = verdict, time.monotonic()
         pause.unseen = unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
-            certain = verdict.findings[0].code in _CERTAIN
-            pause.told = certain or pause.longest_seconds >= pause.limit_seconds
+            certain = verdict.findings[0].code in kinds.NEED_NO_TIME
+            pause.reported = certain or pause.longest_seconds >= pause.limit_seconds
         elif verdict is None or verdict.outcome is Outcome.ERROR:
             limits = 1.0 if all_still else WORK_LIMITS
-            pause.told = pause.longest_seconds >= limits * pause.limit_seconds
+            pause.reported = pause.longest_seconds >= limits * pause.limit_seconds
             pause.unseen = unseen or (verdict.headline if verdict is not None else "")
-        if pause.told:
+        if pause.reported:
             return self._stall(pause, ended=False)
         pause.look_at_seconds = self._next_look(pause)
         return None
@@ -120,8 +113,12 @@ class Stalls:
         return pause.longest_seconds * _AGAIN
 
     def open_stall(self) -> Stall | None:
-        """The standstill that goes on, if it was told."""
-        return self._stall(self._pause, ended=False) if self._pause is not None and self._pause.told else None
+        """The standstill that goes on, if it was reported."""
+        return (
+            self._stall(self._pause, ended=False)
+            if self._pause is not None and self._pause.reported
+            else None
+        )
 
     def earlier_look(self) -> tuple[Job, float] | None:
         """The job as it was looked at before in the standstill that goes on, and how many seconds ago; None without one."""
@@ -131,7 +128,7 @@ class Stalls:
 
     @property
     def open_look(self) -> JobVerdict | None:
-        """The last look at a standstill that goes on, told or not; None without one."""
+        """The last look at a standstill that goes on, reported or not; None without one."""
         last = self._last()
         return last.look if last is not None else None
 
@@ -141,12 +138,12 @@ class Stalls:
             return self._left
         return self._pause
 
-    def tell_at_end(self) -> None:
-        """Tell a standstill in which the job ended, however long it was, where the last look at it shows a fault."""
+    def report_at_end(self) -> None:
+        """Report a standstill in which the job ended, however long it was, where the last look at it shows a fault."""
         last = self._last()
-        if last is None or last.told or last.look is None or last.look.outcome is not Outcome.FAIL:
+        if last is None or last.reported or last.look is None or last.look.outcome is not Outcome.FAIL:
             return
-        last.told = True
+        last.reported = True
         if last is self._left:
             self.ended.append(self._stall(last, ended=False))
 
@@ -155,7 +152,7 @@ class Stalls:
         if verdict.outcome is Outcome.FAIL:
             self._pause = self._pause or _Pause(still_seconds, still_seconds)
             self._pause.longest_seconds = max(self._pause.longest_seconds, still_seconds)
-            self._pause.told, self._pause.look = True, verdict
+            self._pause.reported, self._pause.look = True, verdict
 
     def note_ranks(self) -> None:
         """Take a wait for other nodes as over: the launcher has started its ranks."""
@@ -163,7 +160,7 @@ class Stalls:
 
     def _close_with_ranks(self) -> None:
         pause, self._pause = self._pause, None
-        if pause is not None and pause.told:
+        if pause is not None and pause.reported:
             self.ended.append(self._stall(pause, ended=False))
         self._left, self._left_at = pause, time.monotonic()
 
@@ -171,9 +168,9 @@ class Stalls:
         pause, self._pause = self._pause, None
         if pause is None:
             return
-        if known_step:  # a pause before the first steps says nothing of later ones
+        if known_step:  # a pause before the first steps shows nothing of later ones
             self.longest_pause_seconds = max(self.longest_pause_seconds, pause.longest_seconds)
-        if pause.told or pause.longest_seconds >= pause.limit_seconds:
+        if pause.reported or pause.longest_seconds >= pause.limit_seconds:
             self.ended.append(self._stall(pause, ended=True))
 
     def _stall(self, pause: _Pause, *, ended: bool) -> Stall:
@@ -182,7 +179,7 @@ class Stalls:
             began=began,
             stood_seconds=round(pause.longest_seconds, 1),
             limit_seconds=round(pause.limit_seconds, 1),
-            told=pause.told,
+            reported=pause.reported,
             ended=ended,
             over=datetime.now(UTC) if ended else None,
             look=pause.look,

@@ -9,7 +9,6 @@ from gpudiag.simulate.blueprint import (
     GpuBlueprint,
     HostProcess,
     KernelLine,
-    PciFunction,
     TorchBuild,
 )
 from gpudiag.simulate.faults.fault import Fault, has, only_known
@@ -21,22 +20,34 @@ from gpudiag.units import GIB, MIB
 
 _HOUR = 3600.0
 _FIRST_PID = {"busy": 41200, "idle-holder": 41300, "zombie": 41400}
+_LAUNCHER_PID = 41100
+_RESIDENT_BYTES = 9 * GIB
 _BUSY_DEGREES = 30
 _WITHOUT_LIMIT_FACTOR = 8  # power under load where the GPU has no limit
 
 
 def train(blueprint: Blueprint, fault: Fault) -> Blueprint:
     """Someone trains on the GPU: 98 % utilisation, most of its memory, near its power limit."""
+    script = ("train.py", "--config", "llama-7b.yaml")
+    job = int(blueprint.environment.get("SLURM_JOB_ID", 0)) or None
+    launcher = HostProcess(
+        pid=_LAUNCHER_PID, user="ann", uid=1000, argv=("torchrun", "--nproc-per-node=gpu", *script), age_seconds=6 * _HOUR,
+        slurm_job_id=job,
+    )  # fmt: skip
     process = HostProcess(
         pid=_pid(fault),
         user="ann",
         uid=1000,
-        argv=("python", "train.py", "--config", "llama-7b.yaml"),
+        argv=("python", *script),
         age_seconds=6 * _HOUR,
         state="R",
         open_nodes=_nodes(blueprint, fault),
-        slurm_job_id=int(blueprint.environment.get("SLURM_JOB_ID", 0)) or None,
+        slurm_job_id=job,
+        parent_pid=launcher.pid,
+        resident_bytes=_RESIDENT_BYTES,
     )
+    if launcher not in blueprint.processes:
+        blueprint = _with_process(blueprint, launcher)
     blueprint = _with_process(blueprint, process)
     return blueprint.change_gpu(fault.on, lambda gpu: _loaded(_holding(gpu, process.pid, 0.8, at_work=True)))
 
@@ -363,7 +374,9 @@ def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Faul
     _need_driver(blueprint, fault)
     host = blueprint.host
     functions = tuple(
-        replace(function, driver=None) if _is_nvidias(function) else function
+        replace(function, driver=None)
+        if function.driver is not None and function.driver.startswith("nvidia")
+        else function
         for function in host.pci_functions
     )
     host = replace(
@@ -377,10 +390,6 @@ def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Faul
         blueprint, host=host, nvml=replace(blueprint.nvml, init_code=_DRIVER_NOT_LOADED), processes=()
     )
     return blueprint.change_gpus(lambda gpu: replace(gpu, kernel_driver=driver))
-
-
-def _is_nvidias(function: PciFunction) -> bool:
-    return function.driver is not None and function.driver.startswith("nvidia")
 
 
 def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:

@@ -8,7 +8,7 @@ from gpudiag.simulate.blueprint import NVIDIA_VENDOR_ID, Blueprint, GpuBlueprint
 _SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 # A configuration space that reads as ones has the width field at its largest value.
 _LOST_WIDTH = 63
-_INTEL_VENDOR_ID, _ROOT_PORT_ID, _BRIDGE_CLASS_ID = "8086", "352a", "0604"
+_INTEL_VENDOR_ID, _ROOT_PORT_ID, _BRIDGE_CLASS_ID, _NETWORK_CLASS = "8086", "352a", "0604", "02"
 
 Tree = tuple[dict[str, str], dict[str, str]]
 
@@ -18,15 +18,61 @@ def render_pci(blueprint: Blueprint) -> Tree:
     files: dict[str, str] = {}
     links: dict[str, str] = {}
     parents: dict[str, str] = {}
+    host = blueprint.host
+    listed = {path.rpartition("/")[2]: f"sys/devices/{path.rpartition('/')[0]}" for path in host.pci_paths}
     on_bus = [gpu for gpu in blueprint.gpus if gpu.on_bus]
     for position, gpu in enumerate(on_bus):
-        parent = _add_root_port(files, links, gpu, position)
+        parent = listed.get(gpu.sysfs_address)
+        if parent is None:
+            parent = _add_root_port(files, links, gpu, position, host)
+        else:
+            _add_bridges(files, links, parent, gpu.kernel_view.get("numa_node", -1), gpu)
         parents[_bus(gpu.sysfs_address)] = parent
-        _add_gpu(files, links, gpu, parent, blueprint.host)
-    for function in blueprint.host.pci_functions:
-        parent = parents.get(_bus(function.address), f"sys/devices/pci{_bus(function.address)}")
-        _add_function(files, links, function, parent)
+        _add_gpu(files, links, gpu, parent, host)
+    for function in host.pci_functions:
+        parent = listed.get(function.address) or parents.get(_bus(function.address))
+        if parent is None:
+            parent = f"sys/devices/pci{_bus(function.address)}"
+        _add_bridges(files, links, parent, function.numa_node)
+        path = _add_function(files, links, function, parent)
+        files[f"{path}/local_cpulist"] = f"{cpulist(host, function.numa_node)}\n"
+        if function.link_generation is not None and function.link_width is not None:
+            link = (function.link_generation, function.link_width)
+            _add_link(files, path, link, link)
+    _add_rdma_devices(links, host)
     return files, links
+
+
+def _add_rdma_devices(links: dict[str, str], host: HostFacts) -> None:
+    """Add what shows to which network card each RDMA device belongs: the cards in the order of the devices."""
+    cards = (one.address for one in host.pci_functions if one.class_id.startswith(_NETWORK_CLASS))
+    for device, address in zip(host.infiniband_gbit_per_second, cards, strict=False):
+        folder = links[f"sys/bus/pci/devices/{address}"].removeprefix("../../../")
+        links[f"sys/class/infiniband/{device}/device"] = f"../../../{folder}"
+
+
+def _add_bridges(
+    files: dict[str, str], links: dict[str, str], parent: str, numa_node: int, gpu: GpuBlueprint | None = None
+) -> None:
+    """Add the bridges of a folder's path that are not there yet; the last one is the slot of the GPU, if one is given."""
+    folders = parent.split("/")
+    for depth in range(3, len(folders)):  # behind sys, devices and the root
+        above = "/".join(folders[:depth])
+        if f"{above}/{folders[depth]}/vendor" not in files:
+            bridge = PciFunction(
+                folders[depth], _INTEL_VENDOR_ID, _ROOT_PORT_ID, _BRIDGE_CLASS_ID, "pcieport", numa_node
+            )
+            _add_function(files, links, bridge, above)
+    slot = None if gpu is None else _slot_link(gpu)
+    if slot is not None:
+        _add_link(files, parent, *slot)
+
+
+def _slot_link(gpu: GpuBlueprint) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The link of the GPU's slot, now and at most; None where the machine shows no slot."""
+    readings = gpu.kernel_view
+    maximum = _pair(readings, "pcie_generation_slot_max", "pcie_width_slot_max")
+    return maximum and ((readings.get("pcie_generation", 1), readings.get("pcie_width", 1)), maximum)
 
 
 def speed_text(generation: int) -> str:
@@ -34,25 +80,30 @@ def speed_text(generation: int) -> str:
     return f"{_SPEEDS[generation]} GT/s PCIe"
 
 
-def _add_root_port(files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, position: int) -> str:
-    """The GPU's parent directory: its slot's root port, or the root of a bus that shows no slot."""
-    domain = gpu.sysfs_address.split(":")[0]
-    root = f"sys/devices/pci{domain}:00"
-    readings = gpu.kernel_view
-    if "pcie_generation_slot_max" not in readings or "pcie_width_slot_max" not in readings:
+def _add_root_port(
+    files: dict[str, str], links: dict[str, str], gpu: GpuBlueprint, position: int, host: HostFacts
+) -> str:
+    """The GPU's parent directory: its slot's root port, or the root of a bus that shows no slot.
+
+    Where there are several sockets each GPU has a host bridge of its own, whose bus is numbered before the
+    GPU's.
+    """
+    domain, bus, _ = gpu.sysfs_address.split(":")
+    bus, port = (f"{int(bus, 16) - 1:02x}", 1) if host.sockets > 1 and bus != "00" else ("00", position + 1)
+    root = f"sys/devices/pci{domain}:{bus}"
+    slot = _slot_link(gpu)
+    if slot is None:
         return f"sys/devices/pci{_bus(gpu.sysfs_address)}"
-    port = PciFunction(
-        address=f"{domain}:00:{position + 1:02x}.0",
+    bridge = PciFunction(
+        address=f"{domain}:{bus}:{port:02x}.0",
         vendor_id=_INTEL_VENDOR_ID,
         device_id=_ROOT_PORT_ID,
         class_id=_BRIDGE_CLASS_ID,
         driver="pcieport",
-        numa_node=readings.get("numa_node", -1),
+        numa_node=gpu.kernel_view.get("numa_node", -1),
     )
-    path = _add_function(files, links, port, root)
-    maximum = (readings["pcie_generation_slot_max"], readings["pcie_width_slot_max"])
-    current = (readings.get("pcie_generation", 1), readings.get("pcie_width", 1))
-    _add_link(files, path, current, maximum)
+    path = _add_function(files, links, bridge, root)
+    _add_link(files, path, *slot)
     return path
 
 

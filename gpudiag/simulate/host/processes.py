@@ -1,5 +1,6 @@
 """Processes: their directories under /proc, and their entries in a GPU's process list."""
 
+import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from gpudiag.model.codec import format_time
 from gpudiag.simulate.blueprint import Blueprint, HostFacts, HostProcess
 
 USER_HZ = 100  # clock ticks per second in /proc/PID/stat, on every architecture that Linux runs GPUs on
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATE_NAMES = {"R": "running", "S": "sleeping", "D": "disk sleep", "Z": "zombie", "T": "stopped"}
 _NOT_OURS = ("user", "command", "container_id", "started_at", "state", "slurm_job_id")
 
@@ -86,14 +88,18 @@ def _status(process: HostProcess) -> str:
     ids = "\t".join([str(process.uid)] * 4)
     return (
         f"Name:\t{_name(process)}\nState:\t{process.state} ({_STATE_NAMES[process.state]})\n"
-        f"Tgid:\t{process.pid}\nPid:\t{process.pid}\nPPid:\t1\nUid:\t{ids}\nGid:\t{ids}\nThreads:\t1\n"
+        f"Tgid:\t{process.pid}\nPid:\t{process.pid}\nPPid:\t{process.parent_pid}\nUid:\t{ids}\nGid:\t{ids}\nThreads:\t1\n"
     )
 
 
 def _stat(process: HostProcess, host: HostFacts) -> str:
-    """proc_pid_stat(5): 18 fields lie between the state and the start, field 22."""
+    """proc_pid_stat(5): 16 fields lie between the process group and the start, field 22; field 24 is the memory in pages."""
     start = _start_ticks(process, host)
-    return f"{process.pid} ({_name(process)}) {process.state} 1 {process.pid} " + "0 " * 16 + f"{start} 0 0\n"
+    return (
+        f"{process.pid} ({_name(process)}) {process.state} {process.parent_pid} {process.pid} "
+        + "0 " * 16
+        + f"{start} 0 {process.resident_bytes // _PAGE_BYTES}\n"
+    )
 
 
 def _start_ticks(process: HostProcess, host: HostFacts) -> int:

@@ -136,7 +136,7 @@ _BY_HAND: dict[str, str] = {
     "nvmlDeviceGetMPSComputeRunningProcesses_v2": "d c a24",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": "d c a24",
     "nvmlDeviceGetRunningProcessDetailList": "d m0m4c8a40@16",
-    "nvmlDeviceGetProcessUtilization": "d - - -",
+    "nvmlDeviceGetProcessUtilization": "d a32 c -",
     # MIG
     "nvmlDeviceGetMaxMigDeviceCount": "d o",
     "nvmlDeviceIsMigDeviceHandle": "d o",
@@ -287,7 +287,8 @@ def _parse_shape(shape: str) -> list[_Step]:
                 step = _Step(step.kind, argument, indirect=True, size=step.size, offset=int(address))
             if step is not None:
                 steps.append(step)
-    return steps
+    # How many elements there are comes first in the answer, whatever the order of the arguments.
+    return sorted(steps, key=lambda step: step.kind == _KINDS["a"])
 
 
 def _parse_word(kind: str, number: int, argument: int, in_struct: bool) -> _Step | None:

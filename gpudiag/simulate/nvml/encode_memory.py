@@ -220,6 +220,27 @@ def encode_processes(answers: GpuAnswers, processes: Any) -> None:
         _encode_names(answers.table, processes)
 
 
+def encode_shares(answers: GpuAnswers, processes: Any, utilization: Any) -> None:
+    """Answer the processes' shares of the SMs: those that compute work alike, and together as the GPU does."""
+    if isinstance(processes, Refusal) or not isinstance(utilization, int):
+        return
+    computing = [process for process in processes if process["kind"] == "compute"]
+    if not (computing and utilization):
+        return  # no process has worked: not found
+    packed = [
+        pack_struct(
+            "c_nvmlProcessUtilizationSample_t",
+            pid=process["pid"],
+            timeStamp=1,
+            smUtil=utilization // len(computing),
+        )
+        for process in computing
+    ]
+    answers.reply(
+        "nvmlDeviceGetProcessUtilization", packed, lambda records: u32(len(records)) + b"".join(records)
+    )
+
+
 def _pack_list(processes: Sequence[Mapping[str, Any]], *, with_instances: bool) -> bytes:
     size = 24 if with_instances else 16
     packed = [_pack_process("c_nvmlProcessInfo_v2_t", process)[:size] for process in processes]

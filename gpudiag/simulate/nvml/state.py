@@ -35,6 +35,7 @@ from gpudiag.simulate.nvml.encode_memory import (
     encode_memory,
     encode_mig,
     encode_processes,
+    encode_shares,
     list_mig_instances,
 )
 from gpudiag.simulate.scenario import CallFault, Scenario, SimulatedNvml
@@ -120,7 +121,9 @@ def render_state(scenario: Scenario, xid_events: Iterable[tuple[str, int]] = ())
         encode_pcie(placed, table)
         encode_affinity(placed, table)
         encode_nvlinks(placed, gpus, table)
-        encode_processes(GpuAnswers(table, placed.subject), placed.read("processes"))
+        answers = GpuAnswers(table, placed.subject)
+        encode_processes(answers, placed.read("processes"))
+        encode_shares(answers, placed.read("processes"), placed.read("utilization_percent"))
         encode_mig(placed, table)
         encode_activity(placed, table)
     encode_topology(gpus, table)

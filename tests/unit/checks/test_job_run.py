@@ -58,7 +58,7 @@ LOOK = JobVerdict(
     (), (), (),
     Job("torchrun 1: train.py", "a1", "torchrun", 1, 4, None, ()),
 )  # fmt: skip
-STALL = Stall(at(20), 25.0, 15.0, told=True, ended=False, over=None, look=LOOK)
+STALL = Stall(at(20), 25.0, 15.0, reported=True, ended=False, over=None, look=LOOK)
 WELL = tuple(rank(number, 0, None) for number in range(4))
 
 

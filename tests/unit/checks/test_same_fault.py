@@ -148,7 +148,8 @@ def test_a_fault_that_came_back_says_so_where_it_is_told():
 def test_a_check_whose_finding_is_told_elsewhere_never_passes_and_says_where():
     results = judge(xid(79), responding=LOST, recovery_action=LOST)
     log = next(result for result in results if result.check == "xid.kernel_log")
-    assert (log.outcome, log.findings, log.reason) == (Outcome.FAIL, (), "reported by gpu.lost")
+    assert (log.outcome, log.findings, log.reported_by) == (Outcome.FAIL, (), ("gpu.lost",))
+    assert log.reason == "reported by gpu.lost"
     assert verdict(results) is Outcome.FAIL
 
 
@@ -203,7 +204,7 @@ def test_a_power_cycle_says_that_the_driver_asks_for_less():
     lost = kind.finding(DeviceSubject("GPU-3", "00000000:86:00.0", 3, "a1"), "GPU 3 is lost")
     xid = make_finding("xid.hardware", subject=lost.subject)
     results = (make_result("gpu.lost", Outcome.FAIL, lost), make_result("xid.kernel_log", Outcome.FAIL, xid))
-    how = Restated(xid, ("gpu.lost",), request="The driver asks for node reboot.")
+    how = Restated(xid, ("gpu.lost",), request="node reboot")
     remedy = join_restated(results, (how,))[0].findings[0].remedy
     assert remedy.startswith(lost.remedy)
     assert "asks for node reboot: that alone leaves the GPU's power on" in remedy

@@ -6,7 +6,8 @@ from gpudiag.checks.ranks.incidents import RANK_DIED, RANK_RAISED
 from gpudiag.checks.training.script import judge_mismatch
 from gpudiag.model.evidence import HostSubject, RankSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.script import RecordedCollective, ScriptPlace
+from gpudiag.model.job_state import CallState, RecordedCall
+from gpudiag.model.script import ScriptError
 
 GLOO = (
     "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1336 vs 668. "
@@ -22,8 +23,9 @@ def raised(rank: int) -> Finding:
     return RANK_RAISED.finding(RankSubject(rank, "node1"), f"rank {rank} raised RuntimeError")
 
 
-def inside(*shape: int, name: str = "all_reduce", line: int = 10) -> ScriptPlace:
-    return ScriptPlace(f"train.py:{line} in step", collective=RecordedCollective(name, (shape,)))
+def inside(*shape: int, name: str = "all_reduce", line: int = 10) -> ScriptError:
+    call = RecordedCall(0, "0", "", "gloo", name, 3, False, CallState.SCHEDULED, False, input_sizes=(shape,))
+    return ScriptError(f"train.py:{line} in step", call=call)
 
 
 def test_a_larger_tensor_is_its_ranks_although_a_neighbour_was_ended() -> None:
@@ -62,14 +64,14 @@ def test_of_two_ranks_nobody_can_say_which_is_wrong() -> None:
     ("places", "words"),
     [
         ({0: inside(2000), 1: inside(1000)}, ("CUDA error: an illegal memory access was encountered",)),
-        ({0: ScriptPlace("train.py:5"), 1: ScriptPlace("train.py:10")}, GLOO),
+        ({0: ScriptError("train.py:5"), 1: ScriptError("train.py:10")}, GLOO),
         ({0: inside(1000), 1: inside(1000), 2: inside(1000)}, GLOO),
         ({}, GLOO),
     ],
     ids=["another failure", "nothing recorded", "all alike", "nobody told"],
 )
 def test_nothing_is_said_without_a_record_that_differs(
-    places: dict[int, ScriptPlace], words: tuple[str, ...]
+    places: dict[int, ScriptError], words: tuple[str, ...]
 ) -> None:
     findings = [raised(rank) for rank in places] or [died(0)]
     assert judge_mismatch(findings, places, words) is None

@@ -3,6 +3,8 @@
 import json
 from io import BytesIO
 
+import pytest
+
 from gpudiag.explain.answer import explain_logs, open_log
 from gpudiag.model.explanation import LogExplanation, VerdictKind
 
@@ -95,14 +97,20 @@ def test_own_lines_are_no_errors_of_the_job() -> None:
     assert told.verdict.kind is VerdictKind.STOPPED
 
 
-def test_a_verdict_is_read_as_what_it_is() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_verdict_is_read_as_what_it_is(version: int) -> None:
     finding = {
         "code": "job.stalled",
         "outcome": "fail",
         "message": "the job stood still for 20 s: rank 2 is stopped",
         "remedy": "kill -CONT 7",
     }
-    document = {"schema": "gpudiag.job_run/1", "outcome": "fail", "headline": "x", "findings": [finding]}
+    document = {
+        "schema": f"gpudiag.job_run/{version}",
+        "outcome": "fail",
+        "headline": "x",
+        "findings": [finding],
+    }
     verdict = explained(json.dumps(document), "v.json").verdict
     assert verdict is not None
     assert (verdict.kind, verdict.ranks, verdict.remedy) == (VerdictKind.RANK_MISSING, (2,), "kill -CONT 7")

@@ -40,7 +40,7 @@ def make_job_run(**more: Any) -> JobRun:
         START + timedelta(seconds=20),
         25.0,
         15.0,
-        told=True,
+        reported=True,
         ended=False,
         over=None,
         look=None,

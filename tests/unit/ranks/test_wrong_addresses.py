@@ -123,6 +123,16 @@ def test_an_own_name_that_leads_to_loopback(name: tuple[str, ...], words: str) -
     assert "/etc/hosts" in finding.remedy
 
 
+def test_an_interface_that_nccl_chose_by_itself() -> None:
+    ib = OwnInterface("ib0", False, ("203.0.113.3/24",))
+    (finding,) = told(survey({2: host(2, ib)}, {"203.0.113.3": Answer.NO_ROUTE}, "NCCL"))
+    assert "on machine3 NCCL chooses ib0, 203.0.113.3" in finding.message
+    assert "its own name" not in finding.message + finding.remedy
+    (finding,) = told(survey({2: host(2, nccl="=ib9")}, library="NCCL"))
+    assert finding.code == "network.wrong_interface"
+    assert "NCCL_SOCKET_IFNAME==ib9 names no interface" in finding.message
+
+
 def test_gloo_connects_only_addresses_of_one_family() -> None:
     six = OwnInterface("eth6", False, ("fd00:66::3/64",))
     (finding,) = told(survey({2: host(2, six, gloo="eth6")}))

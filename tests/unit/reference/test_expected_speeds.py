@@ -14,7 +14,7 @@ from gpudiag.reference.expected_speeds import (
     curves,
     find_board,
     find_curves,
-    find_told_failure,
+    find_reported_failure,
     known_gpus,
     latency_limit,
     parse_nics,
@@ -130,11 +130,11 @@ def test_network_cards_are_read_as_people_write_them() -> None:
 
 
 def test_other_programs_faults_are_found_by_their_words() -> None:
-    found = find_told_failure("dcgmi diag", "Persistence mode for GPU 0 is currently disabled.")
+    found = find_reported_failure("dcgmi diag", "Persistence mode for GPU 0 is currently disabled.")
     assert found is not None
     assert found.status == "config"
     assert found.source
-    assert find_told_failure("dcgmi diag", "Uncorrectable ECC error") is None
+    assert find_reported_failure("dcgmi diag", "Uncorrectable ECC error") is None
     statuses = {entry["status"] for entry in read_table("boards.toml")["told_failure"]}
     assert statuses == {"config", "busy", "known"}
 

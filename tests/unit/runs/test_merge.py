@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpudiag.checks.catalogue import finding_kinds
 from gpudiag.checks.ranks.network import NETWORK_HOST_CUT_OFF, NETWORK_HOSTS_PARTED
 from gpudiag.model.codec import dumps
 from gpudiag.model.documents import loads
-from gpudiag.model.evidence import HostSubject, LinkSubject
+from gpudiag.model.evidence import DeviceSubject, HostSubject, LinkSubject
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import CollectiveReport
@@ -75,6 +76,42 @@ def test_several_findings_of_one_machine_count_it_once(write):
     two = make_result("gpu.lost", Outcome.FAIL, make_finding(), make_finding())
     (group,) = merge_reports([write("a", two)]).groups
     assert (group.machines, group.count) == (("a",), 2)
+
+
+def on(host, index, kind):
+    """A finding of that kind about that GPU of the host, as a check's result."""
+    subject = DeviceSubject(f"GPU-{host}-{index}", f"00000000:{index:02x}:00.0", index, host)
+    return make_result(kind.code, kind.outcome, kind.finding(subject, f"GPU {index} is at fault"))
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same GPUs", "other GPUs"])
+def test_a_merged_remedy_names_no_gpu_that_is_only_the_first_machines(write, same):
+    """Walks every kind of finding: no index is named for all machines that is not at fault on all of them."""
+    kinds = [one for one in finding_kinds() if one.outcome in (Outcome.FAIL, Outcome.WARN)]
+    assert sum("INDEX" in kind.remedy for kind in kinds) > 20
+    places = {"a7": (9,), "b2": (9,)} if same else {"a7": (9,), "b2": (4, 6), "c9": (5,)}
+    paths = [
+        write(host, *(on(host, index, kind) for kind in kinds for index in gpus))
+        for host, gpus in places.items()
+    ]
+    groups = {(group.code, group.outcome): group for group in merge_reports(paths).groups}
+    for kind in kinds:
+        remedy = groups[kind.code, kind.outcome].remedy
+        if "INDEX" not in kind.remedy:
+            assert remedy == kind.remedy
+        elif same:
+            assert remedy == kind.remedy.replace("INDEX", "9")
+        else:
+            assert remedy == f"{kind.remedy} INDEX is 9 on a7; 4,6 on b2; 5 on c9."
+        assert "INDEX" not in kind.remedy.replace("-i INDEX", "")  # so that a document's index can be found
+
+
+def test_where_remedies_differ_each_has_its_machines(write):
+    reset, replaced = (make_finding(remedy=words) for words in ("Reset it.", "Have it replaced."))
+    results = {"a7": reset, "b2": replaced, "c9": reset}
+    paths = [write(host, make_result("gpu.lost", Outcome.FAIL, one)) for host, one in results.items()]
+    (group,) = merge_reports(paths).groups
+    assert group.remedy == "On a7, c9: Reset it. On b2: Have it replaced."
 
 
 def test_what_could_not_look_is_grouped_too(write):

@@ -126,10 +126,10 @@ def test_what_the_gpu_does_not_have_is_asked_again_after_a_minute(monkeypatch: p
 # --- processes
 
 
-def write_process(root: Path, pid: int, state: str, started: int) -> None:
+def write_process(root: Path, pid: int, state: str, started: int, ticks: int = 0) -> None:
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
-    rest = " ".join(["0"] * 18)
+    rest = " ".join(["0"] * 10 + [str(ticks)] + ["0"] * 7)
     (folder / "stat").write_text(f"{pid} (a b) {state} {rest} {started} 0 0\n")
 
 
@@ -149,7 +149,8 @@ def test_of_a_process_that_stays_only_the_state_is_read_again(tmp_path: Path, mo
     known.describe(ask, sheet)
     assert read == [7, 8]  # 8 is another machine's, or has ended
     write_process(tmp_path, 7, "D", 5000)
-    assert known.describe(ask, sheet)[7] == {"user": "ann", "state": "D"}
+    described = known.describe(ask, sheet)[7]
+    assert (described["user"], described["state"]) == ("ann", "D")
     assert read == [7, 8, 8]
     write_process(tmp_path, 7, "R", 6000)  # another process of that number
     known.describe(ask, sheet)
@@ -157,6 +158,76 @@ def test_of_a_process_that_stays_only_the_state_is_read_again(tmp_path: Path, mo
     now += FIXED_SECONDS + 1
     known.describe(ask, sheet)
     assert read == [7, 8, 8, 7, 8, 7, 8]
+
+
+class Driver:
+    """A pynvml that answers the question for processes' shares, or refuses it."""
+
+    def __init__(self, answer: list[Any] | Exception) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    def nvmlDeviceGetProcessUtilization(self, _handle: object, _since: int) -> list[Any]:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def refusal(code: int) -> Exception:
+    error = type("NVMLError_Other", (Exception,), {})()
+    error.value = code  # type: ignore[attr-defined]
+    return error
+
+
+def shares(driver: Driver, tmp_path: Path, *, times: int = 1) -> tuple[dict[str, Any], WatchedAsk]:
+    """What is described of pid 7 on a GPU of that driver."""
+    sheet, ask = DeviceSheet(), WatchedAsk(driver, None)
+    sheet.values["processes"] = [{"pid": 7}]
+    write_process(tmp_path, 7, "R", 5000)
+    known = ProcessFacts(str(tmp_path), lambda _pid, _root: {"user": "ann"})
+    for _ in range(times):
+        described = known.describe(ask, sheet)[7]
+    return described, ask
+
+
+def test_a_process_has_its_share_of_the_sms_or_the_reason_for_none(tmp_path: Path):
+    sample_of = lambda pid, share, at: SimpleNamespace(pid=pid, smUtil=share, timeStamp=at)  # noqa: E731
+    newest = 10_000_000
+    samples = [
+        sample_of(7, 61, newest),
+        sample_of(8, 4_000_000_000, newest),
+        sample_of(7, 99, newest - 5_000_000),
+    ]
+    described, ask = shares(Driver(samples), tmp_path)
+    assert described["sm_utilization_percent"] == 61  # neither an old sample nor an impossible one
+    assert ask.noted.failed == {}
+    for code in (6, 0):  # not found, and pynvml's error for an empty answer: it did no work
+        described, ask = shares(Driver(refusal(code)), tmp_path)
+        assert described["sm_utilization_percent"] == 0
+        assert ask.noted.failed == {}  # which would be a finding
+    driver = Driver(refusal(3))
+    described, ask = shares(driver, tmp_path, times=3)
+    assert described["missing"]["sm_utilization_percent"] == "not_supported"
+    assert driver.asked == 1  # though each question has another time in it
+    described, _ = shares(Driver(refusal(4)), tmp_path)
+    assert described["missing"]["sm_utilization_percent"] == "no_permission"
+
+
+def test_a_process_that_has_anothers_number_has_no_share_of_a_processor_yet(tmp_path: Path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(tiers, "monotonic", lambda: now)
+    sheet, ask = DeviceSheet(), WatchedAsk(Driver([]), None)
+    sheet.values["processes"] = [{"pid": 7}]
+    known = ProcessFacts(str(tmp_path), lambda _pid, _root: {"user": "ann"})
+    write_process(tmp_path, 7, "R", 5000, ticks=100)
+    assert known.describe(ask, sheet)[7]["missing"]["processor_percent"] == "not_asked"
+    now += 5
+    write_process(tmp_path, 7, "R", 5000, ticks=100 + 15 * os.sysconf("SC_CLK_TCK"))
+    assert known.describe(ask, sheet)[7]["processor_percent"] == 300.0
+    now += 5
+    write_process(tmp_path, 7, "R", 9000, ticks=10**6)
+    assert known.describe(ask, sheet)[7]["missing"]["processor_percent"] == "not_asked"
 
 
 # --- the sampler's own process, on a library whose calls cost what a driver's do

@@ -7,28 +7,26 @@ import pytest
 from gpudiag.checks.training.exceptions import advise
 from gpudiag.checks.training.script import judge_script
 from gpudiag.checks.training.script_hang import ScriptLimits, describe_wait, judge_hang
+from gpudiag.checks.training.script_positions import find_positions
 from gpudiag.model.evidence import Evidence, HostSubject, RanksSubject, RankSubject
+from gpudiag.model.job import Awaited
 from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.model.script import ScriptPlace
+from gpudiag.model.script import OwnLook, ScriptError
 from gpudiag.model.training import ScriptResult
+from tests.own_looks import ALL_REDUCE, IN_BACKWARD, NEXT_BATCH, own_look, own_record
 
-BARRIER = ScriptPlace(
-    "train.py:5 in step", ("/site-packages/torch/distributed/distributed_c10d.py:3252 in all_reduce",),
-    awaited="ranks", awaited_words="for other ranks, in a collective", batches=8, steps=8,
-)  # fmt: skip
-BACKWARD = ScriptPlace(
-    "train.py:9 in step", ("/site-packages/torch/autograd/graph.py:979 in _engine_run_backward",),
-    awaited="ranks", awaited_words="for other ranks, in backward", batches=9, steps=9,
-)  # fmt: skip
-EVALUATES = ScriptPlace("train.py:40 in evaluate", ("train.py:40 in evaluate",))
-WORKS = ScriptPlace("prepare.py:12 in unpack", work="its child tar (pid 12) uses the processor")
+BARRIER = own_look("train.py:5 in step", ALL_REDUCE, batches=8, steps=8)
+BACKWARD = own_look("train.py:9 in step", IN_BACKWARD, batches=9, steps=9)
+EVALUATES = own_look("train.py:40 in evaluate")
+WORKS = own_look("prepare.py:12 in unpack", work="its child tar (pid 12) uses the processor")
 HOSTS = {0: "a1", 1: "a1", 2: "a1", 3: "a1"}
 LIMITS = ScriptLimits(60.0, 1800.0)
 
 
-def hang(*still: ScriptPlace, working: dict[int, ScriptPlace] | None = None, finished: tuple[int, ...] = ()):
+def hang(*still: OwnLook, working: dict[int, OwnLook] | None = None, finished: tuple[int, ...] = ()):
     left = [rank for rank in range(4) if rank not in (working or {}) and rank not in finished]
-    return judge_hang(dict(zip(left, still, strict=False)), working or {}, finished, HOSTS, LIMITS)
+    pids = {rank: 700 + rank for rank in finished}
+    return judge_hang(dict(zip(left, still, strict=False)), working or {}, pids, HOSTS, LIMITS)
 
 
 def test_of_two_ranks_the_one_that_waits_for_no_other_is_to_blame():
@@ -47,7 +45,7 @@ def test_many_that_left_are_odd_where_one_waits_for_them():
 
 
 def test_two_that_are_both_outside_of_collectives_are_both_named():
-    finding = hang(ScriptPlace("train.py:9 in load"), EVALUATES)
+    finding = hang(own_look("train.py:9 in load"), EVALUATES)
     assert finding.subject == RanksSubject((0, 1), "a1")
     assert "rank 0 stands still at train.py:9 in load" in finding.message
     assert "rank 1 stands still at train.py:40 in evaluate" in finding.message
@@ -59,12 +57,12 @@ def test_where_all_wait_in_one_call_nobody_is_blamed():
     assert finding.message.startswith("all 4 ranks are in the all_reduce (train.py:5 in step)")
     assert (
         "too short"
-        not in judge_hang(dict.fromkeys(range(4), BARRIER), {}, (), HOSTS, ScriptLimits(1.0, 30.0)).message
+        not in judge_hang(dict.fromkeys(range(4), BARRIER), {}, {}, HOSTS, ScriptLimits(1.0, 30.0)).message
     )
 
 
 def test_ranks_that_wait_for_a_gpu_are_no_other_than_those_in_a_collective():
-    gpu = ScriptPlace("train.py:7 in step", call="loss.item()", awaited="gpu", awaited_words="for its GPU")
+    gpu = own_look("train.py:7 in step", text="loss.item()", uses_gpu=True)
     finding = hang(gpu, gpu, gpu, EVALUATES)
     assert finding.subject == RankSubject(3, "a1")
     assert "ranks 0-2 wait for their GPUs at train.py:7 in step" in finding.message
@@ -83,7 +81,9 @@ def test_ranks_that_wait_for_a_gpu_are_no_other_than_those_in_a_collective():
 def test_where_all_wait_the_rank_that_had_fewer_batches_is_named_with_their_number(still, short):
     finding = hang(*still)
     assert finding.subject == RankSubject(short, "a1")
-    assert finding.message.startswith(f"rank {short} had 8 batches and waits at train.py:5")
+    assert finding.message.startswith(
+        f"rank {short} had 8 batches and waits in all_reduce at train.py:5 in step"
+    )
     assert "in batch 9" in finding.message
     assert "drop_last" in finding.remedy
 
@@ -100,12 +100,42 @@ def test_as_many_batches_on_all_ranks_accuse_no_data():
 
 
 def test_a_rank_that_waits_for_its_own_loader_is_to_blame_and_not_those_in_backward():
-    loader = ScriptPlace(
-        "train.py:3 in step", awaited="loader", awaited_words="for its data loader's workers"
-    )
+    loader = own_look("train.py:3 in step", NEXT_BATCH)
     finding = hang(BACKWARD, loader, BACKWARD, BACKWARD)
     assert finding.subject == RankSubject(1, "a1")
     assert "for its data loader's workers" in finding.message
+
+
+def test_what_the_kernel_shows_of_a_rank_is_told_by_its_own_report():
+    fifo = own_look("train.py:40 in load", syscall="read", awaited=Awaited("fifo", "/data/x"))
+    finding = hang(BARRIER, fifo, BARRIER, BARRIER)
+    assert finding.subject == RankSubject(1, "a1")
+    assert "it reads the FIFO /data/x (no writer, or no other end) at train.py:40 in load" in finding.message
+    assert "hang.file" in [one.value for one in finding.evidence if one.name == "kind"]
+
+
+def test_where_all_wait_in_one_line_the_flight_records_name_the_rank_that_has_not_launched_it():
+    waits = replace(BARRIER, record=own_record(*["all_reduce"] * 7, ended=6))
+    behind = replace(BARRIER, record=own_record(*["all_reduce"] * 6, ended=6))
+    assert hang(waits, waits, waits, waits).subject == HostSubject("a1")
+    finding = hang(waits, waits, behind, waits)
+    assert finding.subject == RankSubject(2, "a1")
+    assert "rank 2 has not launched all_reduce number 7 of the default group" in finding.message
+
+
+def test_a_call_that_leaves_no_frame_is_a_wait_as_the_rank_itself_reads_it():
+    gpu = own_look("train.py:7 in step", text="total += float(loss)", waits_for="gpu", uses_gpu=True)
+    started = own_look("train.py:8 in step", text="log(work.wait(), step)", waits_for="ranks")
+    assert "waits for its GPU at train.py:7 in step" in hang(EVALUATES, gpu).message
+    assert "that rank 1 waits in" in hang(EVALUATES, started).message
+
+
+def test_flight_records_name_the_rank_in_another_collective():
+    own = replace(BARRIER, record=own_record("all_reduce", "broadcast", ended=1))
+    others = replace(BARRIER, record=own_record("all_reduce", "all_reduce", ended=1))
+    finding = hang(others, own, others, others)
+    assert finding.subject == RankSubject(1, "a1")
+    assert "collective number 2 of the default group differs: rank 1 is in broadcast" in finding.message
 
 
 def test_a_rank_that_ended_is_named_where_the_others_wait():
@@ -124,7 +154,7 @@ def test_the_limit_and_the_flag_that_changes_it_are_named():
 
 
 def test_who_waits_for_whom_is_a_sentence():
-    sentence = describe_wait({1: BARRIER, 2: BARRIER}, {0: WORKS})
+    sentence = describe_wait(find_positions({1: BARRIER, 2: BARRIER}, {0: WORKS}, {}, HOSTS, 0.0))
     assert sentence.startswith("ranks 1 and 2 wait in all_reduce at train.py:5 in step")
     assert "while rank 0 works at prepare.py:12" in sentence
 
@@ -136,12 +166,12 @@ def incident(rank: int, kind: IncidentKind = IncidentKind.RAISED, **facts) -> In
     )
 
 
-def judge(*incidents: Incident, raised: dict[int, ScriptPlace] | None = None, words: tuple[str, ...] = ()):
+def judge(*incidents: Incident, raised: dict[int, ScriptError] | None = None, words: tuple[str, ...] = ()):
     script = ScriptResult("train.py", 3, "spawn", (), incidents, (3, 3, 3), 5.0)
     return judge_script(script, host="a1", finished=False, raised=raised, words=words)
 
 
-INSIDE = ScriptPlace(
+INSIDE = ScriptError(
     "train.py:7 in load", ("/lib/python3.11/json/decoder.py:353 in raw_decode", "train.py:7 in load")
 )
 OWN_LINE = "/opt/x/gpudiag/training/script_main.py:45"

@@ -13,22 +13,23 @@ from gpudiag.model.evidence import HostSubject, ranks_of
 from gpudiag.model.finding import Finding
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
-from gpudiag.model.script import ScriptPlace
+from gpudiag.model.script import OWN_STACKS, OwnLook
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs import script_look
 from gpudiag.runs.script_look import OutsideLook, without_own_frames
 from gpudiag.training.script_main import read_pid_namespace
+from tests.own_looks import ALL_REDUCE, own_look
 from tests.recorded_hangs import recorded
 
-BARRIER = ScriptPlace("train.py:5 in step", awaited="ranks", awaited_words="for other ranks, in a collective")
-LOADS = ScriptPlace("train.py:40 in load", ("train.py:40 in load",))
+BARRIER = own_look("train.py:5 in step", ALL_REDUCE)
+LOADS = own_look("train.py:40 in load")
 
 
-def hang(odd: ScriptPlace, outside: Job | None = None, size: int = 4) -> Finding:
+def hang(odd: OwnLook, outside: Job | None = None, size: int = 4) -> Finding:
     """The finding where rank 2 is at that place, and the others at a barrier."""
     still = {rank: odd if rank == 2 else BARRIER for rank in range(size)}
     hosts = dict.fromkeys(range(size), "a1")
-    return judge_hang(still, {}, (), hosts, ScriptLimits(60.0, 1800.0), outside)
+    return judge_hang(still, {}, {}, hosts, ScriptLimits(60.0, 1800.0), outside)
 
 
 def each_frames(job: Job, change: Callable[[tuple[Frame, ...]], tuple[Frame, ...]]) -> Job:
@@ -70,8 +71,9 @@ def test_what_the_blamed_rank_waits_for_is_told(name: str, words: str) -> None:
     assert ranks_of(seen.subject) == ranks_of(blind.subject) == (2,)
     assert words in seen.message
     assert "stands still at train.py:40 in load" in blind.message
-    assert "process of rank 2" in [one.name for one in seen.evidence]
-    assert "process of rank 2" not in [one.name for one in blind.evidence]
+    for finding, source in ((seen, "py-spy"), (blind, OWN_STACKS)):
+        assert {one.source for one in finding.evidence if one.name == "line of rank 2"} <= {source}
+        assert source in [one.source for one in finding.evidence]
 
 
 def test_where_the_reports_blame_nobody_the_tensors_that_the_look_shows_do() -> None:

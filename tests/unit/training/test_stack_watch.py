@@ -1,5 +1,6 @@
 """A rank's look at its own main thread: what it waits for, the user's line, what still moves, how often it tells."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -9,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.model.reading import NOT_ASKED
 from gpudiag.reference.waits import find_call, find_wait, is_library
 from gpudiag.training.signs_of_work import SignsOfWork
 from gpudiag.training.stack_watch import (
     BatchCount,
     StackWatch,
     describe,
+    describe_closely,
     describe_error,
     frames_of,
-    users_place,
+    is_users,
 )
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
@@ -92,9 +95,9 @@ def test_a_wait_without_a_frame_is_recognised_by_the_users_own_call(call, awaite
     assert (wait and wait.awaited) == awaited
 
 
-def test_a_users_line_is_found_wherever_the_script_lies():
-    stack = (f"{SITE}/torch/autograd/graph.py:979 in _engine_run_backward", f"{SITE}/mine/train.py:9 in step")
-    assert users_place(stack, f"{SITE}/mine/train.py") == stack[1]
+def test_the_script_is_the_users_wherever_it_lies():
+    assert is_users(f"{SITE}/mine/train.py", f"{SITE}/mine/train.py")
+    assert not is_users(f"{SITE}/torch/autograd/graph.py", f"{SITE}/mine/train.py")
     assert is_library("/usr/lib/python3.12/json/decoder.py")
     assert is_library("/usr/lib64/python3.12/json/decoder.py")
     assert not is_library("/data/lib/training/train.py")
@@ -115,10 +118,35 @@ def test_a_place_is_the_users_and_says_the_call():
     def load() -> None:
         lock.acquire()
 
-    place = describe(in_thread(load), __file__, BatchCount(batches=3))
+    found = describe_closely(in_thread(load), __file__, BatchCount(batches=3))
     lock.release()
-    assert place.place.endswith("in load")
-    assert (place.call, place.awaited, place.batches) == ("lock.acquire()", "lock", 3)
+    main = found.look.main
+    assert main is not None
+    innermost = main.frames[0]
+    assert (innermost.file, innermost.function, innermost.text) == (__file__, "load", "lock.acquire()")
+    assert (found.batches, found.look.pid, found.awaited) == (3, os.getpid(), "lock")
+    assert main.tid == os.getpid()
+    assert main.last_ran_seconds_ago != NOT_ASKED  # the kernel was asked
+
+
+def test_the_call_that_a_line_executes_is_read_and_not_the_line():
+    lock = threading.Lock()
+    lock.acquire()
+
+    def load() -> None:
+        print(lock.acquire(), "and more")
+
+    found = describe(in_thread(load), __file__, BatchCount())
+    lock.release()
+    exact = sys.version_info >= (3, 11)
+    assert found.awaited == ("lock" if exact else "")
+
+
+def test_frames_alone_are_a_look_that_asks_nobody():
+    found = describe(in_thread(lambda: time.sleep(5.0)), __file__, BatchCount(), work="it uses the processor")
+    assert [one.tid for one in found.look.threads] == [os.getpid()]
+    assert found.look.main is not None
+    assert found.look.main.frames[0].file == __file__
 
 
 def test_an_exception_in_a_library_is_placed_at_the_users_line():
@@ -127,7 +155,7 @@ def test_an_exception_in_a_library_is_placed_at_the_users_line():
     try:
         json.loads("{bad")
     except ValueError as error:
-        place = describe_error(error, __file__, BatchCount())
+        place = describe_error(error, __file__)
     assert place.place.startswith(f"{__file__}:")
     assert "json" in place.stack[0]
     assert place.shared_memory is not None
@@ -154,6 +182,7 @@ def looked(signs: list[str | None], *, moves: bool = False, frames=None, hang: f
     found = iter(signs)
     watch._signs = type("Signs", (), {"read": lambda self, patience, network: next(found)})()
     now = time.monotonic()
+    watch._look_closer = lambda frames: None
     stands = frames or in_thread(lambda: time.sleep(5.0), seconds=0.1)
     for second in range(len(signs)):
         if moves:

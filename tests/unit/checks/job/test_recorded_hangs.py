@@ -261,7 +261,7 @@ def _with_step(frames: tuple[Frame, ...], number: int) -> tuple[Frame, ...]:
 
 
 def test_ranks_of_another_group_are_not_accused_of_a_wait_that_is_not_for_them() -> None:
-    verdict = judged("apart", HangLimits(told=0.5, work=1.0))
+    verdict = judged("apart", HangLimits(alone=0.5, work=1.0))
     assert [(one.code, getattr(one.subject, "rank", None)) for one in verdict.findings] == [("hang.sleep", 1)]
 
 

@@ -60,7 +60,7 @@ def test_all_ranks_of_the_job_are_waited_for_where_a_group_is_made() -> None:
         return frame if frame.group is None else replace(frame, function="new_group")
 
     job = with_frames(recorded("apart"), make)
-    verdict = judge_job(job, HangLimits(told=0.5))
+    verdict = judge_job(job, HangLimits(alone=0.5))
     assert {getattr(one.subject, "rank", None) for one in verdict.findings} != {1}
 
 

@@ -207,7 +207,7 @@ def test_a_compiler_that_runs_is_a_compilation_and_told_once_others_wait_for_lon
     verdict = judge_job(with_compiler(recorded("compiler_fifo"), run))
     assert (verdict.outcome, codes(verdict)) == (Outcome.WARN, ["hang.works_alone"])
     assert "compiles at job.py:22" in verdict.headline
-    early = judge_job(with_compiler(recorded("compiler_fifo"), run), HangLimits(told=1000.0))
+    early = judge_job(with_compiler(recorded("compiler_fifo"), run), HangLimits(alone=1000.0))
     assert "no rank waits long" not in early.headline
 
 
