@@ -15,7 +15,9 @@ from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
+from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.receipt_style import CSS
 from gpudiag.render.report_words import (
     coverage,
@@ -26,7 +28,6 @@ from gpudiag.render.report_words import (
 )
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 _FLOPS_PER_TFLOP = 1e12
@@ -65,8 +66,8 @@ def render_receipt_page(receipt: Receipt, document: str, digest: str) -> str:
 
 
 def _text(words: object) -> str:
-    """What anyone wrote, on one line, as text of a page."""
-    return escape(one_line(str(words)))
+    """What anyone wrote, on one line and without secrets, as text of a page."""
+    return escape(mask_text(one_line(str(words))))
 
 
 def _reading(value: Reading[object]) -> str:

@@ -47,6 +47,10 @@ MAX_BYTES = 256 * 1024**2
 _PROGRAM = "ssh-keygen"
 _SIGN_SECONDS = 120.0  # a person types a passphrase, or touches a token
 _VERIFY_SECONDS = 20.0
+# As ssh-keygen writes it; it reads more than that, and a changed byte would pass.
+_ARMOUR = re.compile(
+    rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/]{70}\n)*[A-Za-z0-9+/]{1,70}={0,2}\n-----END SSH SIGNATURE-----\n"
+)
 _KEY = re.compile(r"with (\S+) key (\S+)")
 _LEFT_OUT = Missing(MissingReason.NOT_ASKED, "left out of receipts")
 
@@ -156,8 +160,8 @@ def require_receipt(path: Path, key: Path | None) -> None:
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tuple[Path, ...]:
-    """Write document and page, and a signature of each where there is a key; return the files.
+def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tuple[Path, Path]:
+    """Write document and page, and a signature of each where there is a key; return these two.
 
     Where one of them cannot be written, all older files of that name are kept.
 
@@ -179,7 +183,7 @@ def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tupl
     if key is None:  # one of an older receipt would not fit
         for file in texts:
             _signature_of(file).unlink(missing_ok=True)
-    return tuple(texts)
+    return receipt_paths(path)
 
 
 def _signature_of(file: Path) -> Path:
@@ -324,6 +328,8 @@ def _verify(path: Path, data: bytes, signers: Path | None) -> Reading[Signature]
     file = _signature_of(path)
     if not file.exists():
         return Missing(MissingReason.SOURCE_ABSENT, f"there is no {file.name} beside it")
+    if not _ARMOUR.fullmatch(read_bytes(file)):
+        return Signature(fits=False, words=f"{file.name} was changed, or is no signature of ssh-keygen")
     if shutil.which(_PROGRAM) is None:
         return Missing(MissingReason.ERROR, "ssh-keygen is not installed")
     status, out, error = _run(

@@ -84,7 +84,6 @@ ACCEPTANCE_CASES = (
     Case("network.card_pairs", "network.node_lossy", pairs(LOSSY), pairs(replace(LOSSY, **LINK))),
     Case("network.card_pairs", "network.link_lossy", pairs(replace(LOSSY, **LINK)), pairs(LOSSY)),
     Case("network.card_pairs", "network.exchange_hangs", pairs(HUNG), pairs()),
-    Case("network.card_pairs", "network.all_slow", pairs(usual=11e6), pairs(usual=110e6)),
     Case("network.card_pairs", "network.not_localised", localised(GONE), pairs()),
     Case("host.disk_data", "host.disk_data_differs", disk(wrong_bytes=4096), disk()),
     Case(
