@@ -6,9 +6,13 @@ import jsonschema
 import pytest
 
 from gpudiag.errors import ExitStatus
+from gpudiag.model.active import peer_metric
 from gpudiag.model.documents import json_schema, loads
+from gpudiag.model.history import Sample
 from gpudiag.model.topology import Topology
+from gpudiag.store.history import RunFacts
 from tests.cli.simulated import Done, run_gpudiag, run_on, simulated_machine
+from tests.stored_runs import record_run
 
 MACHINES = {
     "h100x8": ("NV18", {"PIX", "NODE", "SYS"}),
@@ -95,6 +99,19 @@ def test_wrong_input_is_one_sentence_and_status_2(argv: tuple[str, ...], tmp_pat
     assert done.out == ""
     assert done.err.startswith("gpudiag: ")
     assert "Traceback" not in done.err
+
+
+def test_what_was_measured_before_stands_beside_the_path(tmp_path: Path) -> None:
+    store = tmp_path / "history.db"
+    with simulated_machine("rtx4090x2") as session:
+        here = {"GPUDIAG_STATE_DIR": str(tmp_path), "COLUMNS": "80"}
+        snapshot = loads(run_on(session, "list", "--json", **here).out)
+        source, target = (device.id.uuid for device in snapshot.devices)
+        copy = Sample(peer_metric(target), 21.4e9, "B/s", source)
+        assert record_run(str(store), RunFacts(snapshot, "bandwidth", "pass", (copy,), good=True), 30.0) == ""
+        done = run_on(session, "topo", "--store", str(store), **here)
+    assert done.status == ExitStatus.PASS, done.err
+    assert "GPU0 X    21.4" in done.out
 
 
 def test_a_history_that_cannot_be_read_costs_only_the_measured_bandwidths(tmp_path: Path) -> None:
