@@ -60,7 +60,10 @@ def make_faults(network: SimulatedFabric, kind: str) -> list[Fault]:
     if kind == "none":
         return []
     if kind == "four nodes":
-        return [Fault("node", chance.uniform(0.3, 0.7), (node,)) for node in chance.sample(range(network.nodes), 4)]
+        return [
+            Fault("node", chance.uniform(0.3, 0.7), (node,))
+            for node in chance.sample(range(network.nodes), 4)
+        ]
     if kind == "three":
         return [fault for one in ("uplink", "path", "node") for fault in make_faults(network, one)]
     share = chance.uniform(0.3, 0.7)
@@ -117,13 +120,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="networks for each row")
     parser.add_argument("--routing", default="", help="only shapes whose name has this")
     parser.add_argument("--kind", default="", help="only this fault")
-    parser.add_argument("--messy", action="store_true", help="5 %% of nodes without a label, 2 with another's")
+    parser.add_argument(
+        "--messy", action="store_true", help="5 %% of nodes without a label, 2 with another's"
+    )
     parser.add_argument("--labels", choices=("both", "with", "without"), default="both")
     options = parser.parse_args()
     for labels in (True, False):
         if options.labels == ("without" if labels else "with"):
             continue
-        print(f"\n{'with' if labels else 'without'} labels\n{'network':28} nodes  bad         found  false rounds")
+        print(
+            f"\n{'with' if labels else 'without'} labels\n{'network':28} nodes  bad         found  false rounds"
+        )
         for name, shape in SHAPES.items():
             if options.routing not in name:
                 continue

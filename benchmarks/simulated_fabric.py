@@ -93,7 +93,11 @@ class SimulatedFabric:
         made: list[Node] = []
         for node in range(self.nodes):
             leaf = self.leaf_of[order[node]]
-            switches = ((self._pod(leaf), leaf) if self.shape.pods else (leaf,)) if node not in without else NOT_ASKED
+            switches = (
+                ((self._pod(leaf), leaf) if self.shape.pods else (leaf,))
+                if node not in without
+                else NOT_ASKED
+            )
             domain = f"domain {leaf}" if self.shape.nvlink and node not in without else NOT_ASKED
             made.append(Node(f"n{node}", (node,), switches, domain))
         return tuple(made)
@@ -120,7 +124,9 @@ class SimulatedFabric:
                         left = self._cable_share(cable)
                         capacity = left * _capacity(cable, self)
                         share = min(share, capacity * len(flows) / loads[cable, turn_of[pair]])
-                        if self.shape.routing == "hash":  # a cable that loses segments slows each of its flows
+                        if (
+                            self.shape.routing == "hash"
+                        ):  # a cable that loses segments slows each of its flows
                             share = min(share, left)
             share = min(share, self._pair_share(pair))
             quiet = current.phase is not ExchangePhase.LOAD
@@ -160,10 +166,12 @@ class SimulatedFabric:
     def _cable_share(self, cable: object) -> float:
         share = 1.0
         for fault in self.faults:
-            if isinstance(cable, tuple) and fault.kind in ("uplink", "uplinks") and cable[0] == fault.leaves[0]:
-                if fault.kind == "uplinks":
-                    share = min(share, fault.share)
-                elif cable[1] == fault.cable:
+            if (
+                isinstance(cable, tuple)
+                and fault.kind in ("uplink", "uplinks")
+                and cable[0] == fault.leaves[0]
+            ):
+                if fault.kind == "uplinks" or cable[1] == fault.cable:
                     share = min(share, fault.share)
                 elif cable[1] == -1:
                     share = min(share, 1 - (1 - fault.share) / self.uplinks)

@@ -80,6 +80,7 @@ class FakeMachine:
     has_date: bool = True
     changes: dict[str, Any] = field(default_factory=dict)
     entries: list[dict[str, Any]] = field(default_factory=list)  # of its timeline, for the next poll
+    base: dict[str, Any] | None = None  # the live document of a real service, in place of a small one
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     port: int = 0
 
@@ -91,7 +92,7 @@ class FakeMachine:
     def live(self) -> dict[str, Any]:
         """Its newest tick."""
         at = datetime.now(UTC) + timedelta(seconds=self.clock_seconds)
-        document = live_document(self.host, self.gpus, at=_text(at)) | copy.deepcopy(self.changes)
+        document = self._renamed(_text(at)) | copy.deepcopy(self.changes)
         if self.kind == "frozen":
             document["at"] = "2026-11-20T21:04:05.123Z"
         if self.kind == "old":
@@ -99,6 +100,14 @@ class FakeMachine:
             del document["finding_count"], document["simulated"]
             for row in document["devices"]:
                 del row["pods"], row["slurm_jobs"], row["power_draw_watts"]
+        return document
+
+    def _renamed(self, at: str) -> dict[str, Any]:
+        if self.base is None:
+            return live_document(self.host, self.gpus, at=at)
+        document = copy.deepcopy(self.base) | {"host": self.host, "at": at}
+        for row in document["devices"]:
+            row["uuid"] = f"{self.host}-{row['uuid']}"
         return document
 
     def document(self, path: str) -> dict[str, Any] | None:
@@ -129,8 +138,8 @@ class FakeMachine:
                 if not await self._answer(path, headers, writer):
                     break
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the hub has left, or the test is over
         finally:
             writer.close()
 

@@ -34,7 +34,8 @@ MAX_TARGET_BYTES = 4096
 BODY_SECONDS = 10.0
 _SHOWN_CHARACTERS = 80
 ROLE = "gpudiag.role"  # where the scope holds the caller's role
-AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose `receive` reports a disconnect, though the client is there
+# in the scope of a HEAD, whose `receive` reports a disconnect, though the client is there
+AS_HEAD = "gpudiag.as_head"
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = "/api/v1/session"

@@ -89,7 +89,7 @@ class HubService(Access):
 
 
 def hub_routes(hub: HubService) -> APIRouter:
-    """The routes of a hub, answered from what its machines said last."""
+    """The routes of a hub, answered from its machines' last answers."""
     router = APIRouter(tags=["hub"])
 
     @router.get(

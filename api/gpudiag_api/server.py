@@ -35,7 +35,8 @@ _OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
 _MOST_ADDRESSES = 4  # a host of containers has dozens; the first are its own
-# Not this machine's, without the interface that a link-local address needs, or of a family that is switched off.
+# Not this machine's, without the interface that a link-local address needs, or of a family that is switched
+# off.
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 

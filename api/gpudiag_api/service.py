@@ -116,7 +116,8 @@ class Service(Access):
     def last_success_at(self, live: Live) -> float | None:
         """Unix time at which NVML answered last, in this service or the one before it, else of the start.
 
-        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know of.
+        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know
+        of.
         """
         last, findings = (
             live.sampler.last_good_at,

@@ -1,7 +1,7 @@
 """What differs between two looks at machines: this one earlier and now, or two machines of a kind; what matters, whose it is.
 
-The facts of GPUs and hosts are those that `--expect` compares (`expected.py`), and a few that only a person wants to know. A
-speed is held against the earlier one by the limit of `performance.drift`.
+The facts of GPUs and hosts are those that `--expect` compares (`expected.py`), and a few that only a person
+wants to know. A speed is held against the earlier one by the limit of `performance.drift`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from gpudiag.units import BYTES_PER_GB, format_size, significant
 
 _ANSWERS = "answers"
 _SETTING = "a setting: align it, or take it as wanted"
-_TELLS_NOTHING = "two boards are never alike in it"
+_MEANS_NOTHING = "two boards are never alike in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _facts_of(before: Device, now: Device, *, same_machine: bool) -> Iterator[_F
         )
     replaced = before.id.uuid != now.id.uuid
     for name, read in _IDENTITIES:
-        why = "the board was replaced, or moved" if same_machine else _TELLS_NOTHING
+        why = "the board was replaced, or moved" if same_machine else _MEANS_NOTHING
         outcome = Outcome.WARN if same_machine else Outcome.PASS
         yield _Fact(Whose.GPU, where, name, read(before), read(now), outcome, why, index)
     for name, read, outcome in () if replaced else _COUNTS:

@@ -25,9 +25,10 @@ model, a new fault, a receipt that was changed; 2 usage."""
 def compare(before: Path, now: Path, wanted: Wanted) -> ExitStatus:
     """Compare two receipts, reports or snapshots: what differs in B, what matters, and which part it is.
 
-    A and B are documents of `preflight --receipt` (or its page), `preflight --json` or `list --json`, of one machine at two
-    times or of two machines. What one of them does not hold is not compared. Speeds fall below 95 % of A's before that
-    matters; where all GPUs fell alike, the driver, container, host or variable that differs too is named.
+    A and B are documents of `preflight --receipt` (or its page), `preflight --json` or `list --json`, of one
+    machine at two times or of two machines. What one of them does not hold is not compared. Speeds fall below
+    95 % of A's before that matters; where all GPUs fell alike, the driver, container, host or variable that
+    differs too is named.
     """
     from gpudiag.model.codec import dumps
     from gpudiag.render.comparison_text import render_comparison

@@ -25,7 +25,7 @@ from gpudiag.render.report_formats import REPORT_FORMATS
 
 if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
-    from gpudiag.runs.preflight import Surroundings
+    from gpudiag.runs.machine_run import Surroundings
 
 _EXAMPLES = """\b
 Examples:
@@ -194,7 +194,8 @@ def _destinations(
 
 
 def _surroundings(options: dict[str, Any], started: StartedProbes | None) -> Surroundings:
-    from gpudiag.runs.preflight import Surroundings, read_expected_machine
+    from gpudiag.runs.machine_run import Surroundings
+    from gpudiag.runs.preflight_plan import read_expected_machine
     from gpudiag.store.history_child import StartedHistory
     from gpudiag.store.state_folder import default_store
 
@@ -218,7 +219,7 @@ def _print_checks(plan: PreflightPlan) -> ExitStatus:
     from gpudiag.checks import BUILTIN
     from gpudiag.render.checks_text import render_checks
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.preflight import choose_checks
+    from gpudiag.runs.preflight_plan import choose_checks
 
     checks = choose_checks(plan) if plan.only or plan.skip else BUILTIN
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpudiag.cli.launch_status import share_report
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpudiag.model.plan import PreflightPlan
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
+    from gpudiag.runs.machine_run import Surroundings
     from gpudiag.runs.machines import MachinesLaunch
-    from gpudiag.runs.preflight import Surroundings
 
 
 def _render(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
@@ -74,7 +74,7 @@ class Preflights:
         announce = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
         with (
             EventFile(self.events) as events,
-            Preflight(plan, self.surroundings, announce, warn, events.write) as run,
+            Preflight(plan, replace(self.surroundings, announce=announce, warn=warn, listener=events.write)) as run,
         ):
             report = run.run(self.started)
             own = exit_status(report, plan)

@@ -76,7 +76,11 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
     if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
         root = None  # NCCL's own error shows more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
-        waited = find_waited(job, events) if _has_fingerprints(job) else find_other_line(events, "")
+        waited = (
+            find_waited(job, events)
+            if any(log.facts.of_ranks.fingerprints for log in job.logs)
+            else find_other_line(events, "")
+        )
         if waited is not None and waited.kind in _DIFFER:
             return _of_waited(job, events, waited)
         return _of_mismatch(job, events, root)
@@ -113,10 +117,6 @@ def _is_farewell(job: Identities, event: Event) -> bool:
         return False
     own = job.logs[event.log_number].facts.done_at
     return own < event.line if own else any(log.facts.done_at for log in job.logs)
-
-
-def _has_fingerprints(job: Identities) -> bool:
-    return any(log.facts.of_ranks.fingerprints for log in job.logs)
 
 
 def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:

@@ -1,7 +1,7 @@
 """One request at a time to another machine's service, bounded in time and size: what answers may be anything.
 
-It sends the machine's own token and nothing of who asked; follows no redirect; verifies certificates; takes no
-compressed body, which could grow; and gives up after its deadline however the answer drips in.
+It sends the machine's own token and nothing of who asked; follows no redirect; verifies certificates; takes
+no compressed body, which could grow; and gives up after its deadline however the answer drips in.
 """
 
 import asyncio
@@ -282,7 +282,8 @@ async def resolve(host: str) -> list[str]:
         else:
             found.set_result(result)
 
-    # Neither the loop's own pool, of a few threads that all names share, nor one that the end of the process waits for.
+    # Neither the loop's own pool, of a few threads that all names share, nor one that the end of the process
+    # waits for.
     threading.Thread(target=_ask_names, args=(host, loop, put), daemon=True, name=f"name {host}").start()
     return await found
 

@@ -75,7 +75,7 @@ def _dns_name(word: str) -> Address:
 
 
 class Discovery:
-    """The machines of all sources; a source that fails keeps what it listed last, and says why it fails."""
+    """The machines of all sources; a source that fails keeps what it listed last, and the reason why it fails."""
 
     def __init__(self, sources: Sources) -> None:
         """List what was named, before anything is asked."""

@@ -17,8 +17,8 @@ from gpudiag.model.codec import dump_document, encode, to_document
 from gpudiag.model.hub import AnswerState, HubCounts, HubDocument, HubEvent, HubMachine
 from gpudiag.model.untrusted_text import shorten_text
 
-TICK_SECONDS = 1.0
-_UNWATCHED_TICKS = 5  # between two documents while nobody looks
+TICK_SECONDS = 0.5
+_WATCHED_TICKS, _UNWATCHED_TICKS = 4, 10  # between two documents of which only readings have changed
 LOOK_SECONDS = 20.0  # for so long somebody who asked once counts as looking
 _KEPT_EVENTS = 500
 _MESSAGE_CHARACTERS = 300
@@ -79,10 +79,12 @@ class HubWatch:
                 for task in (discovering, *self._tasks.values()):
                     if task.done() and not task.cancelled() and task.exception() is not None:
                         task.result()
-                is_due = self._count_viewers() > 0 or ticks % _UNWATCHED_TICKS == 0 or self.document is None
-                if listed_anew or (is_due and any(machine.changed for machine in self.machines.values())):
-                    self._describe()
                 ticks += 1
+                is_due = ticks >= (_WATCHED_TICKS if self._count_viewers() > 0 else _UNWATCHED_TICKS)
+                machines = self.machines.values()
+                if listed_anew or any(one.is_news or (is_due and one.changed) for one in machines):
+                    self._describe()
+                    ticks = 0
                 await asyncio.sleep(TICK_SECONDS)
         finally:
             tasks = [discovering, *self._tasks.values()]

@@ -1,4 +1,4 @@
-"""One machine of a fleet: asked again and again, and what it said last; nothing that it does costs the others anything."""
+"""One machine of a fleet: asked again and again, and its last answer; nothing that it does costs the others anything."""
 
 import asyncio
 import random
@@ -37,7 +37,8 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two questions to a machine that gives no
 OLD_SECONDS = 25.0  # no service reads its GPUs more rarely
 CLOCK_SECONDS = 5.0  # a clock that is kept by NTP is off by milliseconds
 _SERIAL_SECONDS = 600.0  # a GPU has one serial number for its life
-# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody looks at the hub.
+# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody
+# looks at the hub.
 VIEWERS_HEADER = "Gpudiag-Viewers"
 _NOT_FOUND = 404
 _STATES = {
@@ -67,6 +68,7 @@ class Machine:
         self.verdict_since: datetime | None = None
         self._last_verdict: str | None = None  # while it answered
         self.changed = True  # since somebody has described it
+        self.is_news = True  # not only its readings have changed
         self._client = MachineClient(address, tls)
         self._viewers = viewers
         self._happened = happened
@@ -110,7 +112,7 @@ class Machine:
 
     def describe(self, reference_seconds: float, twin: str | None) -> HubMachine:
         """The machine for the hub's document; clocks are held against `reference_seconds`, `twin` has the same GPUs."""
-        self.changed = False
+        self.changed = self.is_news = False
         return HubMachine(
             name=self.address.name,
             page=self.address.url,
@@ -216,6 +218,7 @@ class Machine:
         self.reason = reason
         if state is not before:
             self.state, self.since = state, now
+            self.is_news = True
             self._note_state(before, (now - since).total_seconds())
         self._set_verdict(now)
 
@@ -233,6 +236,7 @@ class Machine:
         self.verdict = report.verdict if is_current and report is not None else "error"
         if self.verdict != before:
             self.verdict_since = now
+            self.is_news = True
         if self.state is not AnswerState.ANSWERS:
             return
         before, self._last_verdict = self._last_verdict, self.verdict
@@ -257,14 +261,17 @@ class Machine:
         return self._age_seconds if self._age_seconds > OLD_SECONDS else None
 
     def _notes(self, reference_seconds: float, twin: str | None) -> list[str]:
-        report, notes = self.report, []
+        report = self.report
+        notes: list[str] = []
         if report is None:
             return notes
         old = self._old_seconds() if self.state is AnswerState.ANSWERS else None
         if old is not None:
-            notes.append(f"its report is {old:.0f} s old: its service answers, and reads nothing new")
+            notes.append(
+                f"its report is {describe_seconds(old)} old: its service answers, and reads nothing new"
+            )
         if self._age_seconds < -OLD_SECONDS:
-            notes.append(f"its report is dated {-self._age_seconds:.0f} s after its own clock")
+            notes.append(f"its report is dated {describe_seconds(-self._age_seconds)} after its own clock")
         if self.clock_offset is not None:
             off = self.clock_offset - reference_seconds
             if abs(off) > CLOCK_SECONDS:

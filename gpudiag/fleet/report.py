@@ -1,7 +1,8 @@
 """A machine's documents as the hub's nouns: read field by field, since they may be of another version, or a lie.
 
-A field that an older version does not have is named in `lacks`; one of the wrong type makes the document unreadable, for what
-else it says cannot be believed then. Text is cut, and what would steer a reader's terminal is written out.
+A field that an older version does not have is named in `lacks`; one of the wrong type makes the document
+unreadable, for what else it holds cannot be believed then. Text is cut, and what would steer a reader's
+terminal is written out.
 """
 
 import math
@@ -87,20 +88,22 @@ def _read_gpus(
     rows = fields.items("devices")
     if len(rows) > _MOST_GPUS:
         raise UnreadableError(f"it lists {len(rows)} GPUs")
-    gpus, users, jobs = [], set(), set()
+    gpus: list[MachineGpu] = []
+    users: set[str] = set()
+    jobs: set[str] = set()
     for place, item in enumerate(rows):
         row = _Fields(item, f"devices[{place}]", fields.lacks)
         gpus.append(_read_gpu(row, serials))
         for process in row.items("processes"):
-            users.add(_Fields(process, "processes").word("user"))
+            users.add(_Fields(process, "processes").word("user") or "")
         for pod in row.items("pods"):
             of = _Fields(pod, "pods")
             jobs.add(f"{of.word('namespace')}/{of.word('pod')}")
         for job in row.items("slurm_jobs"):
             of = _Fields(job, "slurm_jobs")
             jobs.add(f"slurm {of.count('slurm_job_id', 0)}")
-            users.add(of.word("user"))
-    return tuple(gpus), users - {None}, jobs
+            users.add(of.word("user") or "")
+    return tuple(gpus), users - {""}, jobs
 
 
 def _read_gpu(row: "_Fields", serials: dict[str, str]) -> MachineGpu:
@@ -247,11 +250,11 @@ class _Fields:
             _REASONS.get(reason, MissingReason.ERROR) if isinstance(reason, str) else MissingReason.ERROR
         )
 
-    def _take(self, name: str, kind: type) -> Any:
+    def _take(self, name: str, kind: Any) -> Any:
         if name not in self.value:
             self.lacks.append(name)
             return None
-        found = self.value[name]
+        found: Any = self.value[name]
         if found is None:
             return None
         if kind is float and isinstance(found, int) and not isinstance(found, bool):

@@ -12,7 +12,8 @@ _RANK = re.compile(
     r"\[[0-9a-fx:]+\]\s+(?P<gpu>\S.*?)\s*$",
     re.IGNORECASE,
 )
-# Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples, perftest.
+# Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples,
+# perftest.
 _GPUS = (
     re.compile(
         r"^\|?\s*(?P<index>\d+)\s+(?P<gpu>(?:NVIDIA|Tesla|GeForce|Quadro|HGX|A\d|GB\d)[^|]*?)\s+(?:On|Off|N/A)\s*\|"

@@ -27,7 +27,8 @@ class Whose(StrEnum):
 class Difference:
     """One fact that is not alike, of one part or of several that differ alike.
 
-    `outcome` is FAIL or WARN where it matters, and PASS where it differs and need not; `why` says which, and by what rule.
+    `outcome` is FAIL or WARN where it matters, and PASS where it differs and need not; `why` has which, and
+    by what rule.
     """
 
     whose: Whose
@@ -56,8 +57,8 @@ class ComparedDocument:
 class Comparison:
     """`gpudiag.comparison/1`: what differs between two documents, what matters, and whose it is.
 
-    Differences come worst first. `alike` is how many facts were compared and are the same; `not_compared` has what only one of
-    the two holds.
+    Differences come worst first. `alike` is how many facts were compared and are the same; `not_compared` has
+    what only one of the two holds.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.comparison/1"

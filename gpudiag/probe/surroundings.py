@@ -1,7 +1,7 @@
 """What a doctor looks at beside the sources: programs, packages, rights, folders, ports, sockets.
 
-Run in a guarded child: a PATH or a state folder on a network file system can block forever. Each topic is read in a
-thread of its own and sent when it is done.
+Run in a guarded child: a PATH or a state folder on a network file system can block forever. Each topic is
+read in a thread of its own and sent when it is done.
 """
 
 from __future__ import annotations

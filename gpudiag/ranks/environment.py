@@ -321,8 +321,8 @@ def _real_local_rank(variables: Mapping[str, str], rank: int, local_rank: int, l
 def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> None:
     """Raise where ranks cannot meet at that port.
 
-    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as it is, and its
-    own workers then wait for ever.
+    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as
+    it is, and its own workers then wait for ever.
     """
     if port == 0 and world_size > 1:
         raise UsageError(

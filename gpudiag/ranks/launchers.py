@@ -170,9 +170,9 @@ class ProcessLauncher:
     hand_on: str = "set MASTER_ADDR=HOST MASTER_PORT=PORT for all of them"
 
 
-# The order is the rule for processes in which several of them show: the first one counts. MPI comes before Slurm, as
-# its own daemons are a step of Slurm that the variables of the step are about.
-# Open MPI's mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
+# The order is the rule for processes in which several of them show: the first one counts. MPI comes before
+# Slurm, as its own daemons are a step of Slurm that the variables of the step are about. Open MPI's
+# mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
 # ENVIRONMENT VARIABLES"; jsrun(1); flux-environment(7); torch's argparse_util.py; Kubernetes, "Indexed Job".
 PROCESS_LAUNCHERS = (
     ProcessLauncher(

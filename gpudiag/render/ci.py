@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.compat import UTC
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
@@ -209,8 +208,7 @@ def _properties(report: Report) -> dict[str, str]:
 
 def _shown_as(result: CheckResult) -> Outcome:
     """The outcome of a test case: SKIP where another case is the failure."""
-    is_reported = not result.findings and (result.reason or "").startswith(REPORTED_BY)
-    return Outcome.SKIP if is_reported else result.outcome
+    return Outcome.SKIP if result.reported_by and not result.findings else result.outcome
 
 
 def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:

@@ -1,8 +1,8 @@
 """Present findings as Prometheus series: one for each, of value 1, that goes when the finding goes.
 
-Labels are identity and constant words alone, so that a series lives as long as its finding: numbers that move are in
-the finding itself (`/api/v1/findings`). The service's scrape and a report's file have the same series by the same
-labels; docs/metrics.md lists them.
+Labels are identity and constant words alone, so that a series lives as long as its finding: numbers that move
+are in the finding itself (`/api/v1/findings`). The service's scrape and a report's file have the same series
+by the same labels; docs/metrics.md lists them.
 """
 
 import re

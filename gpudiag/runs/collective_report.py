@@ -241,9 +241,7 @@ def build_report(
 def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> Report:
     """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
-    nothing = RankRun(
-        placement.world_size, launcher, host, (), (), returned=(), events=(), injected=(), seconds=0.0
-    )
+    nothing = RankRun(placement.world_size, launcher, host, (), (), injected=(), seconds=0.0)
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
     results = list_seen("ranks.placement", (cause, *placement.findings))
     return build_rank_report(Measures(collective=measurement), placement, results)
@@ -256,23 +254,22 @@ def build_measurement(
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
         collector.add(event)
-    hosts = {report.rank: report.host for report in run.reports}
+    hosts = {report.rank: report.host for report in run.ranks}
+    run = replace(
+        run,
+        ranks=tuple(collector.with_device(report) for report in run.ranks),
+        incidents=(*run.incidents, *collector.incidents(hosts)),
+    )
     return CollectiveMeasurement(
+        **run.of_ranks(),
         backend=placement.backend,
-        world_size=run.world_size,
-        launcher=run.launcher,
-        host=run.host,
         torch_version=collector.torch_version,
         nccl_version=collector.nccl_version,
         nccl_built_version=collector.nccl_built_version,
         device_kind="cuda" if placement.backend == "nccl" else "cpu",
         results=_with_algorithms(collector.results, placement),
-        ranks=tuple(collector.with_device(report) for report in run.reports),
-        incidents=(*run.incidents, *collector.incidents(hosts)),
-        injected=run.injected,
         sizes_planned=collector.planned,
         sizes_left_out=collector.left_out,
-        seconds=run.seconds,
         verify_share=collector.verify_share,
         moved=watched.movements,
         ranks_share_gpu=placement.ranks_share_gpu,

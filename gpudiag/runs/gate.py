@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.plan import PreflightPlan
@@ -103,6 +102,6 @@ def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
 
 def _fails_without_words(result: CheckResult) -> bool:
     """Whether a check is FAIL without a finding that shows why."""
-    if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(REPORTED_BY):
+    if result.outcome is not Outcome.FAIL or result.reported_by:
         return False
     return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

@@ -49,7 +49,8 @@ _UNEXPLAINED = (kinds.NEVER_JOINED.code, kinds.NOT_YET.code, kinds.ALL_WAIT.code
 def explain_meeting(verdict: JobVerdict) -> JobVerdict:
     """The verdict with why its ranks do not meet, where they wait for that and one of them shows it; else as it is.
 
-    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not decided here.
+    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not
+    decided here.
     """
     job = verdict.job
     if not any(one.code in _UNEXPLAINED for one in verdict.findings):

@@ -1,7 +1,7 @@
 """Looks at one job on several machines, as one: its ranks over all hosts, and one verdict over them.
 
-Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are relative, so
-the machines' clocks need not agree.
+Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are
+relative, so the machines' clocks need not agree.
 """
 
 from collections.abc import Iterable, Sequence

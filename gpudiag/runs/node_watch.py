@@ -1,8 +1,9 @@
 """`python -m gpudiag.runs.node_watch PARENT_PID`: every job of several processes on this machine, watched unasked.
 
-What `gpudiag run` does for its own job, for those that nobody started with it, and cheaper: a pulse a second of each rank, a burst of ten
-a second now and then for steps that are shorter, and stacks only of a job that stands still. Standard output has a line for
-each thing that happened: `jobs` (those that are watched, now and then), `stall` and `over`.
+What `gpudiag run` does for its own job, for those that nobody started with it, and cheaper: a pulse a second
+of each rank, a burst of ten a second now and then for steps that are shorter, and stacks only of a job that
+stands still. Standard output has a line for each thing that happened: `jobs` (those that are watched, now and
+then), `stall` and `over`.
 """
 
 import json
@@ -27,7 +28,7 @@ from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
-from gpudiag.probe.job.ranks_of_run import read_glance_stance, start_glance
+from gpudiag.probe.job.ranks_of_run import read_glance, start_glance
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
@@ -40,8 +41,8 @@ _LIST_AGAIN_SECONDS, _LISTS_FAILED = 10.0, 3
 _TICK_SECONDS = 1.0
 _CHILD_SECONDS = 20.0
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
-# A burst of readings shows steps that are too short for a reading a second, and a faster one those that are too short for that; the
-# first while the ranks move, the next ones rarer.
+# A burst of readings shows steps that are too short for a reading a second, and a faster one those that are
+# too short for that; the first while the ranks move, the next ones rarer.
 _FINE_TICK_SECONDS, _FINE_SECONDS = 0.1, 12.0
 _FIRST_BURST_SECONDS, _BURSTS_APART, _RAREST_BURST_SECONDS = 5.0, 3.0, 1800.0
 _MOVED_LATELY_SECONDS = 2.0
@@ -164,9 +165,9 @@ class NodeWatch:
             return
 
         def take(child: GuardedChild) -> None:
-            stance, polls = read_glance_stance(child)
-            if stance:
-                member.standing.note(now, stance, polls=polls)
+            read = read_glance(child)
+            if isinstance(read, tuple):
+                member.standing.note(now, read[2])
 
         self._children.start(name, start_glance(member.pid), take, _CHILD_SECONDS)
 

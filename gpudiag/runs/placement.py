@@ -107,8 +107,8 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
 def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitness, ...]:
     """Every GPU, in the order in which CUDA numbers those that torch sees; `findings` are of the checks of GPUs.
 
-    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could not be
-    shown without it.
+    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could
+    not be shown without it.
     """
     judged = []
     for device in snapshot.devices:
@@ -273,8 +273,8 @@ _GPU_MAX_BYTES = 8 * GIB
 # Shares of a GPU's or the host's free memory: a job may start and need some while we measure. A size that
 # the user asks for may take the larger share.
 _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
-# GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the CUDA
-# context of each rank but the first, whose own existed when torch read the free memory.
+# GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the
+# CUDA context of each rank but the first, whose own existed when torch read the free memory.
 _CONNECTION_BYTES, _CONTEXT_BYTES = GIB, CONTEXT_BYTES
 
 SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
@@ -284,7 +284,8 @@ SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
 class RanksWanted:
     """The ranks that a command wants: on what, how many (None: one a GPU), and how large the collectives' buffers are.
 
-    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least `min_bytes`.
+    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least
+    `min_bytes`.
     """
 
     backend: str

@@ -1,7 +1,8 @@
 """A look from outside, as `gpudiag hang` does it, at the ranks of a script that stand still, before anything is killed.
 
-It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is missing, where
-ranks are on other machines, or where the look is late, the ranks' own reports stand as they are.
+It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is
+missing, where ranks are on other machines, or where the look is late, the ranks' own reports stand as they
+are.
 """
 
 import select

@@ -100,25 +100,19 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
         for fault in job.faults
     )
     return StrategyMeasurement(
+        **replace(run, world_size=job.workers, injected=(*run.injected, *faults)).of_ranks(),
         strategy=job.strategy,
         workload=job.workload,
         dtype=job.dtype,
         optimizer=job.optimizer,
         backend=job.backend,
         device_kind=device_kind,
-        world_size=job.workers,
-        launcher=run.launcher,
-        host=run.host,
         steps_planned=job.steps,
         starts=tuple(sorted(reported["start"], key=lambda start: start.rank)),
         steps=tuple(reported["step"]),
         epoch_ends=tuple(reported["epoch_end"]),
         proofs=tuple(reported["proof"]),
         speeds=tuple(sorted(reported["speed"], key=lambda speed: speed.rank)),
-        ranks=run.reports,
-        incidents=run.incidents,
-        injected=(*run.injected, *faults),
-        seconds=run.seconds,
         timed_out=run.timed_out,
         late_steps=tuple(reported["late_step"]),
     )
@@ -424,8 +418,9 @@ def measure_strategies(
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process group, if the strategy can. A strategy whose ranks could not
-    be started costs the others nothing: that is what happened to it.
+    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process
+    group, if the strategy can. A strategy whose ranks could not be started costs the others nothing: that is
+    what happened to it.
 
     Raises:
         LaunchError: ranks could not be started, under any strategy.
@@ -457,9 +452,7 @@ def _never_started(job: TrainingJob, error: LaunchError) -> RankRun:
         Evidence("not_forked", error.message, source=source),
     )
     incident = Incident(IncidentKind.START_FAILED, 0, host, IMPORT, 0.0, why)
-    return RankRun(
-        job.workers, Launcher.SPAWN, host, (), (incident,), returned=(), events=(), injected=(), seconds=0.0
-    )
+    return RankRun(job.workers, Launcher.SPAWN, host, (), (incident,), injected=(), seconds=0.0)
 
 
 def _measure(

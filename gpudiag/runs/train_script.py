@@ -41,6 +41,7 @@ from gpudiag.training.stack_watch import PATIENCE
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
+_CLOSE_LOOK_SECONDS = 2.0  # a rank's look at itself takes some 20 ms
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -71,6 +72,8 @@ class ScriptWatch:
     _still_since: dict[int, float] = field(default_factory=dict)
     _described: tuple[int, frozenset[int]] = (0, frozenset())
     _reports: int = 0
+    _reported_at: float = 0.0
+    _looked_closely: set[int] = field(default_factory=set)
     _announced: tuple[tuple[int | None, str], ...] = ()
 
     def add(self, event: RankEvent) -> None:
@@ -78,12 +81,15 @@ class ScriptWatch:
         kind, rank = event.data.get("kind"), event.rank
         if kind in ("still", "works", "moves", "done"):
             self._reports += 1
+            self._reported_at = self.clock()
             self.waiting.discard(rank)
+            self._looked_closely.discard(rank)
         if kind == "still":
-            self.still[rank] = decode(OwnLook, event.data)
             self._still_since.setdefault(rank, self.clock() - self.hang_seconds)
-            (one,) = find_positions({rank: self.still[rank]}, {}, {}, {rank: ""}, 0.0)
-            self.waiting |= {rank} if waits(one) else set()
+            self._note_still(rank, decode(OwnLook, event.data))
+        elif kind == "looked_closely" and rank in self.still:
+            self._looked_closely.add(rank)
+            self._note_still(rank, decode(OwnLook, event.data))
         elif kind in ("works", "moves", "done"):
             self.still.pop(rank, None)
             self._still_since.pop(rank, None)
@@ -98,10 +104,19 @@ class ScriptWatch:
         if kind in ("group", "done"):
             self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
 
+    def _note_still(self, rank: int, look: OwnLook) -> None:
+        self.still[rank] = look
+        (one,) = find_positions({rank: look}, {}, {}, {rank: ""}, 0.0)
+        (self.waiting.add if waits(one) else self.waiting.discard)(rank)
+
     def is_over(self) -> bool:
-        """Whether all ranks stand still, or have waited too long for a working one; reports long waits."""
+        """Whether all ranks stand still, or have waited too long for a working one; reports long waits.
+
+        Ranks that stand still get a moment to look closer at themselves, which not all of them may be able to.
+        """
         if self.sees_hang():
-            return True
+            late = self.clock() - self._reported_at >= _CLOSE_LOOK_SECONDS
+            return late or self.still.keys() <= self._looked_closely
         if not self.waiting:
             return False
         self._announce_waits()
@@ -165,8 +180,8 @@ def run_script(
 ) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
-    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
-    ranks are waited for.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence
+    while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -270,7 +285,7 @@ def _report(
         script=str(plan.path),
         world_size=run.world_size,
         launcher=run.launcher,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         group_world_sizes=tuple(watch.groups.get(rank, 0) for rank in range(run.world_size)),
         seconds=run.seconds,
@@ -279,7 +294,7 @@ def _report(
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
         hosts = dict.fromkeys(range(run.world_size), run.host)
-        hosts |= {report.rank: report.host for report in run.reports}
+        hosts |= {report.rank: report.host for report in run.ranks}
         limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
         findings = (judge_hang(watch.still, working, watch.finished, hosts, limits, seen_from_outside),)
@@ -300,7 +315,7 @@ def _report(
 def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]:
     """The ranks that reported nothing because their code moves, and where they were at the run's end."""
     silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished.keys()
-    stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
+    stacks = {report.rank: report.stack for report in run.ranks if not isinstance(report.stack, Missing)}
     return {rank: moving_at(rank, stacks.get(rank, ()), script) for rank in silent}
 
 
@@ -318,8 +333,8 @@ def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
     """Where the ranks were when the run ended, from the events that all processes of a launch share."""
     watch = ScriptWatch(run.world_size, plan.hang_seconds)
     for event in run.events:
-        if run.given_up and watch.sees_hang():
-            break
+        if run.given_up and watch.sees_hang() and event.data.get("kind") != "looked_closely":
+            continue  # what they do once they are ended
         watch.add(event)
     return watch
 

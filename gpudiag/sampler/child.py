@@ -230,7 +230,8 @@ class Child:
     def __init__(self, output: int, root: str, spared: Spared | None = None) -> None:
         """Write lines to `output`; /proc is found under `root`.
 
-        With `spared`, calls have ended such a process: they are left out, and the others announced for a while.
+        With `spared`, calls have ended such a process: they are left out, and the others announced for a
+        while.
         """
         self._spared = spared
         self._began = monotonic()
@@ -482,7 +483,8 @@ def _reason_to_end(rows: list[WatchedRow], census: _Census) -> str | None:
 def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
     """Seconds until the next tick, after one that has taken `elapsed`.
 
-    What is late is reported again soon, whatever the pace: a GPU counts as hung after `picture.DEADLINE_SECONDS` without news.
+    What is late is reported again soon, whatever the pace: a GPU counts as hung after
+    `picture.DEADLINE_SECONDS` without news.
     """
     if is_asking:
         return min(interval, FAST_SECONDS)

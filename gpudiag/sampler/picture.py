@@ -30,17 +30,19 @@ from gpudiag.reference.readings import READINGS
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 
-# A tick is missed where it took longer than the time to the next one, or where a call of a GPU had not returned when
-# it was sent. It is not missed for the time in which the machine had no processor for the sampler.
+# A tick is missed where it took longer than the time to the next one, or where a call of a GPU had not
+# returned when it was sent. It is not missed for the time in which the machine had no processor for the
+# sampler.
 _PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
 _MISSED_IN_A_ROW = 3  # then the sampler is slow
 _KEPT_IN_A_ROW = 5  # then it is no longer
 
-# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all the same.
+# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all
+# the same.
 _MOST_WAITED_SHARE = 0.75
 
-# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own choice: half of
-# it is what the sampler waits for a tick.
+# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own
+# choice: half of it is what the sampler waits for a tick.
 _AWAKE_SECONDS = 1.0
 
 # A GPU's identity, besides its id: all that is kept of one that does not answer.
@@ -176,8 +178,8 @@ class NvmlPicture:
     def with_fast(self, device: Device) -> Device:
         """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
-        A reading that NVML does not support may have come from another source, and is kept; so is one that by the
-        snapshot the GPU does not have, whatever number NVML gives.
+        A reading that NVML does not support may have come from another source, and is kept; so is one that by
+        the snapshot the GPU does not have, whatever number NVML gives.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -312,7 +314,8 @@ class NvmlPicture:
         for index in answered - late.keys():
             self._late.pop(index, None)
             self._hung.discard(index)
-        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes on, slowly.
+        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes
+        # on, slowly.
         waited = min(message["waited"], _MOST_WAITED_SHARE * max(message["seconds"], message["interval"]))
         for index, (call, seconds, unfinished) in late.items():
             # A child that replaced another counts from zero; the GPU has been silent for longer.

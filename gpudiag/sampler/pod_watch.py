@@ -1,7 +1,8 @@
 """Which containers have the GPUs, kept up to date by a child that asks the kubelet (sampler/kubelet.py).
 
-Nothing here waits: whether there is a socket is looked up by a thread, and the child's messages are read as they come. A child
-that is silent is replaced, so that a kubelet that hangs costs the names of pods and nothing else.
+Nothing here waits: whether there is a socket is looked up by a thread, and the child's messages are read as
+they come. A child that is silent is replaced, so that a kubelet that hangs costs the names of pods and
+nothing else.
 """
 
 import threading

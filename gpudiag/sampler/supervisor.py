@@ -1,9 +1,9 @@
 """The sampler's children: one asks NVML and is replaced when it fails, one inspects the rest of the machine.
 
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
-seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the driver hangs,
-nothing else is asked that would call it: each such process would hang as well, where no signal ends it, and they would
-be hundreds before the machine is reset.
+seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the
+driver hangs, nothing else is asked that would call it: each such process would hang as well, where no signal
+ends it, and they would be hundreds before the machine is reset.
 
 A child is replaced when it ends, when it falls silent, when a call does not return (a fresh process may
 get an answer where an old one waits forever), when GPUs are lost (only nvmlInit finds them again) and

@@ -1,10 +1,11 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where a user
-changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with a GSP, and time of a
-training job, as calls serialise on the driver's own locks. So a fast tick makes at most 10 NVML calls per GPU, what
-a GPU does not support is asked again after a minute only, and the slow tier waits until its share of a processor fits.
-nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
+Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where
+a user changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with
+a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at most
+10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier waits
+until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and
+is not called.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Pace:
 class WatchedAsk(Ask):
     """An Ask for hours: it notices when the driver has gone (`gone` is the NVML code), and does not repeat in vain.
 
-    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest call
-    since it was last set to none, and its seconds.
+    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest
+    call since it was last set to none, and its seconds.
     """
 
     repeated = True

@@ -16,6 +16,7 @@ from gpudiag.watch.frame import Frame
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import BOLD, DIM, PLAIN, WARN, Row, Span, Table
 
+_WHERE = "JOB/POD/CTR"  # left out where nothing is known of any
 _CONTAINER_DIGITS = 12  # as in `docker ps`
 _STATES = {"D": "waits in the kernel", "T": "stopped", "t": "traced", "Z": "dead, not reaped"}
 
@@ -54,8 +55,9 @@ class _Shown:
 
 def process_table(frame: Frame, choice: Choice, width: int, glyphs: Glyphs, now: float) -> Table:
     """The processes on the GPUs that the choice lets through, in its order; as a tree with their launchers where it asks for one."""
-    columns = fit_columns(_COLUMNS, width)
     uses = [use for use in uses_of(frame, now) if _passes(use, choice)]
+    is_placed = any(use.where for use in uses)
+    columns = fit_columns([column for column in _COLUMNS if is_placed or column.heading != _WHERE], width)
     shown = (
         _tree(uses, choice, glyphs) if choice.is_tree else [_Shown(use, "") for use in _sorted(uses, choice)]
     )
@@ -257,6 +259,6 @@ _COLUMNS: tuple[Column[_Shown], ...] = (
     Column("HOST GiB", 8, 8, lambda one, _: _reading(one, "resident_bytes", lambda value: format_gib(value)), is_right=True),
     Column("S", 1, 6, _kind),
     Column("TIME", 7, 5, _age, is_right=True, sort="time"),
-    Column("JOB/POD/CTR", 12, 3, lambda one, _: Span(one.use.where), most=30, weight=1),
-    Column("COMMAND", 12, 1, _command, sort="command", most=400, weight=6),
+    Column(_WHERE, 12, 3, lambda one, _: Span(one.use.where), most=30, weight=1),
+    Column("COMMAND", 22, 1, _command, sort="command", most=400, weight=6),
 )  # fmt: skip

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from gpudiag.errors import GpudiagError, UsageError
-from gpudiag.model.codec import dump_document, encode
+from gpudiag.model.codec import dump_document, to_document
 from gpudiag.model.documents import from_document
 from gpudiag.model.service import Findings, Live
 from gpudiag.units import format_size
@@ -39,7 +39,8 @@ class Recorder:
         self._problem = ""
         self._bytes = 0
         try:
-            self._file: IO[bytes] = gzip.open(path, "xb") if path.name.endswith(_PACKED) else path.open("xb")  # noqa: SIM115 - open while the view is
+            opened = gzip.open(path, "xb") if path.name.endswith(_PACKED) else path.open("xb")  # noqa: SIM115 - open while the view is
+            self._file = cast("IO[bytes]", opened)
         except FileExistsError as error:
             raise UsageError(
                 f"--record {path} is there already", hint="name another file, or remove it"
@@ -59,7 +60,8 @@ class Recorder:
         if self._problem:
             return
         line = (
-            dump_document({"at": round(at, 3), "host": host, "event": event, "data": encode(document)}) + "\n"
+            dump_document({"at": round(at, 3), "host": host, "event": event, "data": to_document(document)})
+            + "\n"
         )
         try:
             self._file.write(line.encode())

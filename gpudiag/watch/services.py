@@ -19,11 +19,12 @@ from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Finding
 from gpudiag.model.service import Findings, Live
 from gpudiag.model.service import Series as SeriesDocument
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.watch.frame import POINTS, SERIES, Frame, History
 from gpudiag.watch.recording import Recorder
 
 _T = TypeVar("_T")
-DEFAULT_PORT = 8765
+DEFAULT_PORT = SERVICE_PORT
 MOST_HOSTS = 200
 _ANSWER_SECONDS = 4.0
 _MOST_BYTES = 16 << 20
@@ -73,12 +74,12 @@ def read_host_file(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "not a text"
+        why = error.strerror if isinstance(error, OSError) else "not a text"
         raise UsageError(
-            f"--hosts-file {path} cannot be read: {words}", hint="one machine a line: gpu1, gpu1:9000"
+            f"--hosts-file {path} cannot be read: {why}", hint="one machine a line: gpu1, gpu1:9000"
         ) from error
-    words = (line.partition("#")[0].split() for line in lines)
-    return [word[0] for word in words if word]
+    named = (line.partition("#")[0].split() for line in lines)
+    return [words[0] for words in named if words]
 
 
 def _address(text: str) -> Address:
@@ -197,7 +198,13 @@ class _Machine:
                 problem = "it does not answer"
             history = self._history.copied()
             return Frame(
-                self.address.name, self._live, self._findings, history, problem, self._received_at, is_here=False
+                self.address.name,
+                self._live,
+                self._findings,
+                history,
+                problem,
+                self._received_at,
+                is_here=False,
             )
 
     def pop_news(self) -> list[tuple[str, object, float]]:

@@ -17,7 +17,9 @@ HERE = SimpleNamespace(environment=dict(os.environ))
 
 @pytest.fixture(scope="module")
 def fakes():
-    with machines_on_sockets([FakeMachine("gpu1"), FakeMachine("gpu2", changes=FAILED), FakeMachine("gpu3", kind="closed")]) as known:
+    with machines_on_sockets(
+        [FakeMachine("gpu1"), FakeMachine("gpu2", changes=FAILED), FakeMachine("gpu3", kind="closed")]
+    ) as known:
         yield known
 
 
@@ -72,7 +74,11 @@ def test_no_parameter_of_a_request_names_a_machine(hub, fakes) -> None:
     before = len(fakes[0].requests)
     for query in ("url=http://127.0.0.1:1", "hub=http://127.0.0.1:1", "machine=gpu1"):
         assert hub.get(f"/api/v1/machines?{query}").json()["counts"]["machines"] == 3
-    headers = {"Authorization": "Bearer a-viewers-own-token", "Cookie": "gpudiag_session_1=abc", "X-Forwarded-For": "10.9.8.7"}
+    headers = {
+        "Authorization": "Bearer a-viewers-own-token",
+        "Cookie": "gpudiag_session_1=abc",
+        "X-Forwarded-For": "10.9.8.7",
+    }
     httpx.get(f"{hub.url}/", headers=headers)
     hub.wait(lambda: len(fakes[0].requests) > before + 2)
     sent = json.dumps(fakes[0].requests[before:])
@@ -84,7 +90,10 @@ def test_no_parameter_of_a_request_names_a_machine(hub, fakes) -> None:
 def test_metrics_and_health(hub) -> None:
     text = hub.get("/metrics").text
     assert text.count("gpudiag_hub_machine_up{") == 3
-    assert "gpudiag_hub_machine_up" in hub.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
+    assert (
+        "gpudiag_hub_machine_up"
+        in hub.get("/metrics", headers={"Accept": "application/openmetrics-text"}).text
+    )
     assert hub.get("/readyz").json()["sampler_state"] == "off"
     assert hub.get("/healthz").json()["ready"] is True
 
@@ -92,7 +101,7 @@ def test_metrics_and_health(hub) -> None:
 def test_the_page_holds_the_machines(hub) -> None:
     page = hub.get("/")
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-    if "id=\"gpudiag-live\"" in page.text:  # where the page is built
+    if 'id="gpudiag-live"' in page.text:  # where the page is built
         assert '"schema": "gpudiag.hub/1"' in page.text
     assert hub.get("/index.html").status_code == 404
 
@@ -115,7 +124,11 @@ def test_a_real_service_is_read_with_its_gpus_and_serial_numbers(tmp_path) -> No
     with machine("h100x8+busy:0+lost:5") as session, serving(session, tmp_path / "machine") as service:
         service.wait_for_data()
         with serving(HERE, tmp_path / "hub", "--hub", service.url) as hub:
-            one = hub.wait(lambda: (machines(hub).get("machines") or [{}])[0].get("report") and machines(hub)["machines"][0])
+            one = hub.wait(
+                lambda: (
+                    (machines(hub).get("machines") or [{}])[0].get("report") and machines(hub)["machines"][0]
+                )
+            )
             assert (one["state"], one["verdict"], one["notes"]) == ("answers", "fail", [])
             assert one["report"]["lacks"] == []
             assert len(one["report"]["gpus"]) == 8

@@ -1,8 +1,8 @@
 """Threads that only ask whether something has come: what they do between two looks is no movement.
 
-A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions around the loop do not run
-meanwhile: their lines and their variables stay as they are, which distinguishes a loop that goes round from a job
-that goes on.
+A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions
+around the loop do not run meanwhile: their lines and their variables stay as they are, which distinguishes a
+loop that goes round from a job that goes on.
 """
 
 import re
@@ -26,8 +26,8 @@ def only_polled(one: ThreadLook, other: ThreadLook) -> bool:
 def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
     """Whether a thread stood between two glances at its stack: nothing of the user's functions ran but a loop that only polls.
 
-    A library's own wait may go round meanwhile. Without a line of the user's nothing shows it. A module's new objects count too: there
-    are glances of ranks that step.
+    A library's own wait may go round meanwhile. Without a line of the user's nothing shows it. A module's new
+    objects count too: there are glances of ranks that step.
     """
     mine, theirs = own_frames(one), own_frames(other)
     found = _compare(mine, theirs, _has_new_objects)

@@ -60,7 +60,7 @@ NIC_WITHOUT_GPU = _kind(
 )
 GPU_ON_OTHER_ROOT = _kind(
     code="topology.gpu_on_other_root",
-    meaning="Equal GPUs are spread evenly over the processors, but for one: it is in another slot, or the firmware names a wrong "
+    meaning="Equal GPUs are spread evenly over the processors, except for one: it is in another slot, or the firmware names a wrong "
     "NUMA node for it.",
     remedy="Compare slots and `lspci -tv` with a good machine; look at the NUMA settings (NPS, SNC) in the firmware set-up.",
     basis=_ROOT_BASIS,

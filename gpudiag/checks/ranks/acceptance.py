@@ -11,7 +11,7 @@ from gpudiag.checks.ranks.collective import (
     judge_collective,
     judge_each_speed,
 )
-from gpudiag.checks.ranks.network import ALL_SLOW, LOCALISATION_FINDINGS
+from gpudiag.checks.ranks.localisation import ALL_SLOW, LOCALISATION_FINDINGS
 from gpudiag.checks.ranks.speed_list import collective_speeds
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.subjects import host_finding

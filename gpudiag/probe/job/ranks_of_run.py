@@ -1,7 +1,8 @@
 """The ranks of a job that gpudiag itself started, and quick glances at one of them; both are read by guarded children.
 
-Every process of such a job has the run's id in its environment, whichever launcher started it and whoever its parent is by
-then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked for below the command.
+Every process of such a job has the run's id in its environment, whichever launcher started it and whoever its
+parent is by then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked
+for below the command.
 """
 
 from collections.abc import Callable, Mapping

@@ -106,9 +106,10 @@ def stream_nvml(
 ) -> None:
     """Ask NVML about every GPU and send its answers; `root` is where /proc is found.
 
-    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap` makes of
-    pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are the bus ids of GPUs that
-    must not be woken, by NVML index, where the driver has `bound` of them: they are not asked.
+    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap`
+    makes of pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are
+    the bus ids of GPUs that must not be woken, by NVML index, where the driver has `bound` of them: they are
+    not asked.
     """
     try:
         pynvml, count = open_library(

@@ -53,7 +53,8 @@ _GATHER_AFTER_SILENCE_SECONDS = 3.5
 # All processes of a second job have come by then.
 _TWINS_SECONDS = 3.0
 
-# Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
+# Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a
+# firewall.
 _STUCK_SECONDS = 2.0
 # After that, where nobody knows how long they may take: only a fault of the network that is seen counts.
 _STANDSTILL_SECONDS = 1.5
@@ -155,7 +156,7 @@ class Agent:
             world_size=self._job.world_size,
             launcher=launcher,
             host=self._host,
-            reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
+            ranks=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._all_incidents(),
             returned=tuple(RankResult(rank, data) for rank, data in self._log.results.items()),
             events=tuple(self._log.events),

@@ -1,7 +1,8 @@
 """The processes that start ranks, as their agent has them: a template of its own, or one forked by a fork server.
 
-A template of its own imports torch itself. A `ForkServer` has imported it once, for all sets of ranks of a command and for
-the question what torch sees; what it forks is nobody's child here, so it reports how that ended, and reaps it on request.
+A template of its own imports torch itself. A `ForkServer` has imported it once, for all sets of ranks of a
+command and for the question what torch sees; what it forks is nobody's child here, so it reports how that
+ended, and reaps it on request.
 """
 
 import contextlib
@@ -20,7 +21,8 @@ from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
 _BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
-# Starting the interpreter and gpudiag, not yet torch: 0.1 s; a cold network file system takes many times that.
+# Starting the interpreter and gpudiag, not yet torch: 0.1 s; a cold network file system takes many times
+# that.
 _HELLO_SECONDS = 5.0
 # How long a template that is asked to end has to reap its ranks before its group is killed.
 _PATIENCE_SECONDS = 1.0
@@ -116,7 +118,8 @@ class ForkServer:
             name = str(theirs.fileno())
             self._program = Program(
                 [python or sys.executable, str(_BOOT), "--fork-server", name, str(os.getpid())],
-                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is imported.
+                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is
+                # imported.
                 {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
                 stdout=self._output,
                 stderr=self._output,
@@ -287,7 +290,8 @@ class ForkedProcess:
             return
         self._server.release(self._number)
         if not self._server.await_reply(self._number, "released", deadline) and self._server.is_usable:
-            # The server itself does not respond: kill by hand what it cannot have reaped, and then the server.
+            # The server itself does not respond: kill by hand what it cannot have reaped, and then the
+            # server.
             pid = self.pid
             if pid is not None:
                 kill_group(pid)

@@ -57,11 +57,11 @@ def line_of(message: Message) -> bytes:
     return json.dumps(encode_message(message)).encode() + b"\n"
 
 
-# A network that loses large packets still carries those of 576 bytes, which every IPv4 host takes (RFC 791): so agents
-# can still agree on what they report.
+# A network that loses large packets still carries those of 576 bytes, which every IPv4 host takes (RFC 791):
+# so agents can still agree on what they report.
 _SMALL_SEGMENT_BYTES = 500
-# The kernel hands several segments to an interface as one; where a virtual one drops that by its size, each of them must
-# be sent by itself. More than this is sent as it comes: then there are too many ranks for that.
+# The kernel hands several segments to an interface as one; where a virtual one drops that by its size, each
+# of them must be sent by itself. More than this is sent as it comes: then there are too many ranks for that.
 _APART_BYTES = 16_384
 
 

@@ -242,14 +242,14 @@ def shorten(data: bytes) -> str:
     tail = data[-_TAIL_BYTES:].partition(b"\n")[2] or data[-_TAIL_BYTES:]
     between = data[len(head) : len(data) - len(tail)].decode(errors="replace").splitlines()
     explaining = list(
-        dict.fromkeys(shorten_text(line.strip(), _LINE_CHARACTERS) for line in between if _explains(line))
+        dict.fromkeys(
+            shorten_text(line.strip(), _LINE_CHARACTERS)
+            for line in between
+            if _EXPLAINS.search(line) and not _FRAME.match(line)
+        )
     )
     parts = [head.decode(errors="replace").strip(), *_cut(explaining), tail.decode(errors="replace").strip()]
     return "\n".join(parts)
-
-
-def _explains(line: str) -> bool:
-    return bool(_EXPLAINS.search(line)) and not _FRAME.match(line)
 
 
 def _cut(lines: list[str]) -> list[str]:

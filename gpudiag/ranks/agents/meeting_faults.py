@@ -28,8 +28,8 @@ from gpudiag.ranks.stages import INIT, RENDEZVOUS
 _AGAIN_SECONDS = 2.0
 # From the first note on: those of other hosts are on their way, and look once more.
 _NOTES_SECONDS = 4.0
-# What an exception in these stages holds where the network, or an address, may be the cause: the words of gloo's
-# transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
+# What an exception in these stages holds where the network, or an address, may be the cause: the words of
+# gloo's transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
 _OF_THE_NETWORK = (
     "gloo",
     "Unable to find address",
@@ -75,8 +75,8 @@ class MeetingFaults:
     def find_early(self, views: Sequence[RankView], now: float) -> tuple[Incident, ...]:
         """What is certain before any rank fails; `now` is in seconds since the run started.
 
-        A firewall that leaves the rendezvous port alone; and, looked for once, when all agents are there, hosts that
-        publish no address, or a loopback one: their ranks and those of other hosts cannot connect.
+        A firewall that leaves the rendezvous port alone; and, looked for once, when all agents are there,
+        hosts that publish no address, or a loopback one: their ranks and those of other hosts cannot connect.
         """
         if self.shut_out is not None:
             return (self.shut_out.incident(now),)

@@ -34,7 +34,8 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 _TICK_SECONDS = 0.1
 _REPORTS_PER_SECOND = 2500.0
 _LEADER_SILENT_SECONDS = 3.0  # the leader sends twice a second
-# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its network delays.
+# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its
+# network delays.
 _VERDICT_SECONDS = 40.0
 _ASK_LEADER_SECONDS = 1.0  # how often a leader that is silent is asked whether it runs
 
@@ -111,7 +112,7 @@ class Follower:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and had not judged the run.
             LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
-            LeaderSilentError: the leader has sent nothing for three seconds, and does not reply otherwise either.
+            LeaderSilentError: the leader has sent nothing for three seconds, and does not reply either.
         """
         size = self._local.world_size
         paths_port = None if self._paths is None else self._paths.port
@@ -242,8 +243,8 @@ class Follower:
 _lines_to_followers: list[Link] = []
 _lines_to_leader: list[Link] = []
 
-# Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still reach
-# what these reach: so long after the verdict, their answers are still there.
+# Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still
+# reach what these reach: so long after the verdict, their answers are still there.
 _ANSWER_SECONDS = 12.0
 _answering: list[tuple[PathWatch, float]] = []
 _CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)

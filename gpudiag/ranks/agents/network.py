@@ -12,8 +12,8 @@ from gpudiag.linux.proc import list_pids, socket_inodes
 from gpudiag.linux.sockets import listening_ports
 from gpudiag.model.untrusted_text import shorten_text
 
-# Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents find each
-# other, and where ranks meet if nobody has named a port.
+# Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents
+# find each other, and where ranks meet if nobody has named a port.
 AGENT_PORTS = range(20000, 26000)
 MEETING_PORTS = range(26000, 32000)
 
@@ -52,7 +52,8 @@ def require_address(
     """Return once the name where ranks are to meet has an address.
 
     It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
-    `notice` gets after 5 s what is waited for; `meanwhile` is called several times a second with the resolver's reason.
+    `notice` gets after 5 s what is waited for; `meanwhile` is called several times a second with the
+    resolver's reason.
 
     Raises:
         NoAddressError: the name still did not resolve after `patience_seconds`.

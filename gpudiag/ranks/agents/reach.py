@@ -32,13 +32,14 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_ON_SECONDS = 4.0
-# Where nobody has an address of this machine's own network, its kernel reports that after 3 s (neigh/retrans_time_ms).
+# Where nobody has an address of this machine's own network, its kernel reports that after 3 s
+# (neigh/retrans_time_ms).
 _NEIGHBOUR_SECONDS = 4.0
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
 _LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
-# What a client of torch's TCPStore sends first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
-# number that the store sends back.
+# What a client of torch's TCPStore sends first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING
+# with a number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
 _STORE_ANSWER = struct.pack("<I", 4242)
 # Servers of text wait for the end of a line before they send what they are.
@@ -63,7 +64,8 @@ class Obstacle(StrEnum):
 _PASSED_OVER = (Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.REFUSED)
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
 _NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
-# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
+# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be
+# nobody.
 _HOPES = (Obstacle.NOT_FOUND, Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
 
@@ -124,8 +126,8 @@ def look_at(meeting: Meeting) -> Reach | None:
 def look_for_silent_address(meeting: Meeting) -> Reach | None:
     """The address of the name that torch waits for until its timeout, with others behind it; None where there is none.
 
-    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to the one
-    before. Takes up to 5 s.
+    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to
+    the one before. Takes up to 5 s.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str):
@@ -151,8 +153,8 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
 def look_for_other_server(meeting: Meeting) -> Reach | None:
     """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
 
-    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where that server
-    resets the connection torch tries again, and comes past it within seconds.
+    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where
+    that server resets the connection torch tries again, and comes past it within seconds.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str) or len(found) < 2:
@@ -169,8 +171,8 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
 class Certainty:
     """Whether what is in the way to rank 0 lasts, and does not go away because another rank is started.
 
-    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody knows, a
-    machine that does not answer, or another server at the port need not be waited for.
+    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody
+    knows, a machine that does not answer, or another server at the port need not be waited for.
     """
 
     def __init__(self, meeting: Meeting) -> None:
@@ -188,7 +190,8 @@ class Certainty:
     def add(self, found: Reach | None, began: float, ended: float) -> None:
         """Add what a look between those times has found."""
         obstacle = None if found is None else found.obstacle
-        # The kernel reports that there is no route where the machine has answered no look for its address for a while.
+        # The kernel reports that there is no route where the machine has answered no look for its address for
+        # a while.
         same = obstacle is self._obstacle or {obstacle, self._obstacle} == _NOBODY
         if not same:
             self._since, self._looks = began, 0
@@ -321,8 +324,8 @@ def explain_absence(
 ) -> tuple[Incident, ...]:
     """The incidents of a rank that has not met rank 0: who never came, or that this host does not get there.
 
-    Where all others are here, and nobody listens on rank 0's machine, it is rank 0 that is missing. Else this rank may
-    be the one that looks at a wrong place: it reports where it looked, and what is there.
+    Where all others are here, and nobody listens on rank 0's machine, it is rank 0 that is missing. Else this
+    rank may be the one that looks at a wrong place: it reports where it looked, and what is there.
     """
     missing = [one for one in incidents if one.kind is IncidentKind.NOT_STARTED]
     absent = next((one for one in missing if one.rank == 0), None)
@@ -377,7 +380,8 @@ def _identify(
 ) -> Reach | None:
     """Who listens where the ranks are to meet.
 
-    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is sent to it.
+    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is sent
+    to it.
     """
     if not meeting.agent_ports:
         return None

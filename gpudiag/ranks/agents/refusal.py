@@ -22,8 +22,8 @@ _FIND_SECONDS = 8.0
 _VERDICT_SECONDS = 60.0
 _SEARCH_SECONDS = 20.0
 _LOOK_AGAIN_SECONDS = 0.1
-# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's own limit
-# is 256 or more.
+# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's
+# own limit is 256 or more.
 _OPEN_FILES = 64
 
 

@@ -38,8 +38,8 @@ UNKNOWN_HOST = "a host unknown here"
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
 
-# How long the verdict may take to reach all agents, over a network that the ranks have filled; and how long an agent
-# may be silent meanwhile that is still waited for.
+# How long the verdict may take to reach all agents, over a network that the ranks have filled; and how long
+# an agent may be silent meanwhile that is still waited for.
 _VERDICT_SECONDS = 30.0
 _VERDICT_SILENT_SECONDS = 3.0
 
@@ -52,8 +52,9 @@ _GATHER_SECONDS = 2.0
 # How often the leader sends to its followers, and how often the next leaders get what it knows.
 _SEND_SECONDS = 0.5
 _MOST_RELAYS = 8
-# All states are as many as there are ranks, so sending them to all ranks costs the square of that: the lowest ranks, which lead
-# next, get them every time, and as many of the others in turn. With many ranks they are made less often.
+# All states are as many as there are ranks, so sending them to all ranks costs the square of that: the lowest
+# ranks, which lead next, get them every time, and as many of the others in turn. With many ranks they are
+# made less often.
 _HEIRS = 16
 _VIEWS_PER_SECOND = 500.0
 
@@ -182,8 +183,8 @@ class RemoteRanks:
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
-        `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
-        at the network to them; the `announcer` finds agents that do not find this one.
+        `own` is where this agent is, with the address at which other machines reach this one; `path_watch`
+        looks at the network to them; the `announcer` finds agents that do not find this one.
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()

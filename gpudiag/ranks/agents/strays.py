@@ -39,7 +39,8 @@ class Strays:
     ) -> None:
         """Of the run with that `key`; the `announcer` finds agents that do not find this leader.
 
-        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` is whether they have begun to measure.
+        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` is
+        whether they have begun to measure.
         """
         self._key = key
         self._own_rank = own_rank

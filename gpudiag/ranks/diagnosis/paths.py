@@ -9,8 +9,9 @@ process that runs replies. So a dead process, a stopped one and a cut network ar
     no answer, or no route      -> nothing comes back: the host is off, or the network between is cut
     small packets only          -> the process replies, and a packet of full size is lost each time
 
-Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers nobody is
-cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can know which side is cut off.
+Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers
+nobody is cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can know which
+side is cut off.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Ranks of one job that do not meet, as a part of them looks for rank 0 elsewhere, or counts other ranks; pure.
 
-The leader's agent knows its own ranks, and as strays those that look elsewhere and that it has found beside the
-rendezvous. It holds for both sides, so that one report is enough.
+The leader's agent knows its own ranks, and as strays those that look elsewhere and that it has found beside
+the rendezvous. It holds for both sides, so that one report is enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,8 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 # From the last stray on: others may be on their way.
 SETTLE_SECONDS = 1.0
-# Obstacles that do not go away when rank 0 itself has come up, of those that only its machine's network makes.
+# Obstacles that do not go away when rank 0 itself has come up, of those that only its machine's network
+# makes.
 _CUTS = ("no_answer", "no_route")
 # What TCP repairs, it repairs sooner.
 UNREACHED_SECONDS = 3.0
@@ -73,8 +74,8 @@ class Met:
 def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: bool) -> tuple[Incident, ...]:
     """One incident for each way in which strays differ; empty while it is not certain.
 
-    `over`: the others have been waited for as long as they may take. Else it is certain once the strays are all that
-    is missing, or nobody new was found for 5 s.
+    `over`: the others have been waited for as long as they may take. Else it is certain once the strays are
+    all that is missing, or nobody new was found for 5 s.
     """
     if not strays or not (over or _is_settled(met, strays)):
         return ()

@@ -1,7 +1,7 @@
 """What hosts of a run find when each connects to the others: at the addresses that ranks publish, at other ports, at rank 0's.
 
-Each host's agent tries by itself and reports over its connection to the leading agent, so that one that lets nothing in,
-or gets nothing out, is still asked. Silence, a refusal and a prohibition are distinguished:
+Each host's agent tries by itself and reports over its connection to the leading agent, so that one that lets
+nothing in, or gets nothing out, is still asked. Silence, a refusal and a prohibition are distinguished:
 
     refused     -> a packet came back that ends the connection: nobody listens there, or a firewall sends it (tcp reset)
     prohibited  -> an ICMP message came back, or the host's own routes forbid it

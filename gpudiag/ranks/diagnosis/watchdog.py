@@ -285,8 +285,8 @@ def _blame_for_stage(views: Sequence[RankView], budgets: Budgets) -> tuple[Incid
 def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """Ranks that have not reached the point where another one waits for them, and are idle.
 
-    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to the
-    rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
+    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to
+    the rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
     """
     furthest = max(view.progress for view in views)
     waiting = max(

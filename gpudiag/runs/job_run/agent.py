@@ -1,7 +1,7 @@
 """The agent beside a job: a process of its own that watches the ranks while another one waits for the command's end.
 
-One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted at once, while
-its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
+One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted
+at once, while its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
 """
 
 import json
@@ -67,13 +67,13 @@ from gpudiag.runs.job_run.stalls import Stalls
 _TICK_SECONDS = 0.1
 _RANKS_PER_TICK = 16  # with more ranks each is read less often, so that the cost stays
 _CHILD_SECONDS = 15.0
-# A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
-# Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
-# the time that they run, but for what it takes to begin.
+# A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the
+# first half minute. Ranks that get or need little of their processors are looked at less often: the watching
+# must not take more than this share of the time that they run, but for what it takes to begin.
 _BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
-# A rank that starts computes in imports; glances at those would use up what may be spent before the first step. One in a
-# quarter of a minute shows whether it has a GPU by now.
+# A rank that starts computes in imports; glances at those would use up what may be spent before the first
+# step. One in a quarter of a minute shows whether it has a GPU by now.
 _STARTING_SECONDS, _STARTING_GLANCE_SECONDS = 60.0, 15.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
@@ -82,7 +82,8 @@ _STEP_RANKS = 16
 _STANDS_SECONDS = 5.0
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
-# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
+# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may
+# only be seen then.
 _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
 _SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take

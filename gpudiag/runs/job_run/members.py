@@ -20,7 +20,8 @@ from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.runs.job_run.standing import Standing
 
-# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
+# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of
+# up to four minutes.
 _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0

@@ -1,12 +1,13 @@
 """The job's process: started as a shell would start it, its signals passed on, its end waited for.
 
-The job keeps gpudiag's own standard files, process group and terminal, so nothing stands between it and its user:
-output needs no pipe, a terminal stays one, Ctrl-C and Ctrl-Z reach it from the kernel. It has no tie to gpudiag's life either: it
-goes on, output and all, where gpudiag is killed.
+The job keeps gpudiag's own standard files, process group and terminal, so nothing stands between it and its
+user: output needs no pipe, a terminal stays one, Ctrl-C and Ctrl-Z reach it from the kernel. It has no tie to
+gpudiag's life either: it goes on, output and all, where gpudiag is killed.
 
-Left to do here is what the kernel does not: a signal that was sent to gpudiag alone is passed on. One that was sent to the
-whole process group has reached the job already, and twice would be another signal (torchrun ends gently at the first). A
-witness, a process of the group that blocks all signals, shows which of the two it was.
+Left to do here is what the kernel does not: a signal that was sent to gpudiag alone is passed on. One that
+was sent to the whole process group has reached the job already, and twice would be another signal (torchrun
+ends gently at the first). A witness, a process of the group that blocks all signals, shows which of the two
+it was.
 """
 
 import errno
@@ -41,7 +42,8 @@ PASSED_ON = (
 # A reader or writer of the terminal in the background; the kernel stops the whole group.
 _TERMINAL_STOPS = (signal.SIGTTIN, signal.SIGTTOU)
 _WAITED = frozenset({*PASSED_ON, *_TERMINAL_STOPS, signal.SIGCONT, signal.SIGCHLD})
-# A signal to a group is pending for all its processes within one system call; this is a thousand times as long.
+# A signal to a group is pending for all its processes within one system call; this is a thousand times as
+# long.
 _SPREAD_SECONDS = 0.005
 _CLEAR_SECONDS = 1.0
 _WAKE_SECONDS = 1.0

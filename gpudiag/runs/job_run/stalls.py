@@ -13,7 +13,8 @@ from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
-# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls that do not fit.
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls
+# that do not fit.
 _EARLY = 0.5
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3

@@ -1,8 +1,9 @@
 """Whether a rank that wakes up now and then stands all the same: it is where it was, and takes next to no processor time.
 
-A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count each poll as
-a step. Glances at its stack distinguish them: two at the same lines, with the same objects in the variables of the user's
-functions. How long it has stood, its processor time shows to a second, and without that the first of these glances.
+A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count
+each poll as a step. Glances at its stack distinguish them: two at the same lines, with the same objects in
+the variables of the user's functions. How long it has stood, its processor time shows to a second, and
+without that the first of these glances.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from gpudiag.checks.job.polling import stood
 from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Pulse
 
-# A loop that asks a hundred times a second takes a hundredth of a processor; a step takes more in one of its seconds.
+# A loop that asks a hundred times a second takes a hundredth of a processor; a step takes more in one of its
+# seconds.
 _QUIET_SHARE = 0.04
 _SECOND = 1.0
 _UNSEEN_SECONDS, _AGAIN_SECONDS = 4.0, 2.5

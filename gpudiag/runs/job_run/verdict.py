@@ -81,7 +81,7 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         host=start.host,
         started=start.started,
         seconds=(datetime.now(UTC) - start.started).total_seconds(),
-        exit_status=_shell_status(code),
+        exit_status=0 if code is None else 128 - code if code < 0 else code,
         ranks=records,
         signals=tuple(agent.signals),
         stalls=stalls,
@@ -126,10 +126,6 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         cost=_cost(agent),
         unseen=facts.unseen,
     )
-
-
-def _shell_status(code: int | None) -> int:
-    return 0 if code is None else 128 - code if code < 0 else code
 
 
 def _world_size(agent: Agent) -> Reading[int]:

@@ -28,7 +28,7 @@ async def _show(feed: Feed, glyphs: Glyphs) -> Ended:
     app = WatchApp(feed, glyphs)
     loop = asyncio.get_running_loop()
     for number in _ENDING:
-        loop.add_signal_handler(number, lambda number=number: app.exit(Ended(number)))
+        loop.add_signal_handler(number, app.exit, Ended(number))
     try:
         ended = await app.run_async()
     finally:

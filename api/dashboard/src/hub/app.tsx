@@ -39,11 +39,11 @@ export function HubApp() {
   );
 }
 
-// Since when the hub itself has said nothing; null: it speaks. The machines' words do not count then.
+// Since when the hub itself has sent nothing; null: it sends. The machines' answers do not count then.
 function useSilence(hub: HubDocument): number | null {
   const connection = useStore((state) => state.connection);
-  const told = seconds(hub.at);
-  const since = connection === "lost" || serviceNow() - told > SILENT_SECONDS ? told : null;
+  const sent = seconds(hub.at);
+  const since = connection === "lost" || serviceNow() - sent > SILENT_SECONDS ? sent : null;
   useLayoutEffect(() => void document.documentElement.toggleAttribute("data-outdated", since !== null), [since !== null]);
   return since;
 }

@@ -1,6 +1,6 @@
 // One machine of a hub: its verdict, its GPUs side by side, who is on it, and what is wrong with it or with its answer.
 
-import { clock, DASH, dateClock, duration, gib, plural, seconds, shortName } from "../format";
+import { clock, DASH, dateClock, duration, plural, seconds, shortName } from "../format";
 import type { HubMachine, MachineGpu, MachineReport } from "../model";
 import { Prose } from "../parts/prose";
 import { Status } from "../parts/status";
@@ -10,6 +10,9 @@ import { sum, values } from "./find";
 
 const GLYPHS: Record<string, string> = { warn: "▲", fail: "✕", error: "?" };
 const A_DAY = 86400;
+const GIB = 1024 ** 3;
+
+const gib = (bytes: number[]): number => Math.round(sum(bytes) / GIB);
 
 const answers = (machine: HubMachine): boolean => machine.state === "answers";
 
@@ -17,11 +20,12 @@ export function Machine({ machine, found }: { machine: HubMachine; found: string
   const { report, verdict } = machine;
   const finding = report?.findings[0];
   const isSilent = !answers(machine);
+  const [name, other] = names(machine);
   return (
     <article class={`machine ${verdict ?? "none"}${isSilent || verdict === "error" ? " old" : ""}`}>
       <h3>
-        <a href={machine.page} target="_blank" rel="noopener noreferrer">{machine.name}</a>
-        {report && !machine.name.includes(report.host) && <span class="host"> {report.host}</span>}
+        <a href={machine.page} target="_blank" rel="noopener noreferrer">{name}</a>
+        {other && <span class="host">{other}</span>}
         <Status state={verdict ?? "skip"} text={verdict ? WORDS[verdict] ?? verdict : machine.state === "asked" ? "asking" : "not judged"} />
       </h3>
       {isSilent ? <Silence machine={machine} /> : report && <p class="headline">{report.headline}{report.simulated && <small> (simulated: {report.simulated})</small>}</p>}
@@ -40,10 +44,16 @@ export function Machine({ machine, found }: { machine: HubMachine; found: string
   );
 }
 
+// What it is called, and what else: a host's name says more than a numeric address, by which DNS has found it.
+function names({ name, report }: HubMachine): [name: string, other: string | null] {
+  if (!report || name.toLowerCase().includes(report.host.toLowerCase())) return [name, null];
+  return /^[\d[]/.test(name) ? [report.host, name] : [name, report.host];
+}
+
 function Silence({ machine }: { machine: HubMachine }) {
   if (machine.state === "asked") return <p class="headline">The first answer is not there yet.</p>;
   const since = seconds(machine.answered_at ?? machine.since);
-  const age = serviceNow() - since;
+  const age = Math.max(1, serviceNow() - since);
   const at = age < A_DAY ? clock(since) : dateClock(since);
   const last = machine.report?.verdict;
   return (
@@ -67,7 +77,7 @@ function Gpus({ report }: { report: MachineReport }) {
   const bad = gpus.filter((gpu) => gpu.health !== "ok").length;
   const facts = [
     load.length ? `${Math.round(sum(load) / load.length)} %` : DASH,
-    total.length ? `${gib(sum(used))} of ${gib(sum(total))} GiB` : DASH,
+    total.length ? `${gib(used)} of ${gib(total)} GiB` : DASH,
     power.length ? `${Math.round(sum(power))} W` : DASH,
     heat.length ? `${Math.max(...heat)} °C` : DASH,
   ];

@@ -1,0 +1,10 @@
+"""Writes the pictures that test_compose.py compares with: `python -m tests.unit.watch.write_pictures`. Look at them."""
+
+from gpudiag.watch.glyphs import ASCII
+from gpudiag.watch.view import render_view
+from tests.unit.watch.test_compose import PICTURES, picture, steady
+
+if __name__ == "__main__":
+    for width in (80, 120, 200):
+        (PICTURES / f"{width}.txt").write_text(steady(render_view(picture(width=width))), "utf-8")
+    (PICTURES / "80-ascii.txt").write_text(steady(render_view(picture(width=80, glyphs=ASCII))), "utf-8")
