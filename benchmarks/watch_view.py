@@ -33,7 +33,8 @@ from gpudiag.simulate.session import open_session
 _SCRIPTS = Path(sys.executable).parent
 SUBJECT, OTHER = "gpudiag watch", "nvitop"
 _COLUMNS, _LINES = 120, 40
-_DRAWN = b"80GB"  # of the first GPU's name: it stands in no heading
+# Of the first GPU's row: its name, its memory; neither stands in a heading.
+_DRAWN = {SUBJECT: b"80GB", OTHER: b"MiB"}
 _PATIENCE_SECONDS = 60.0
 _SETTLE_SECONDS = 8.0  # until imports that go on behind the first picture are over
 _AIM_START_SECONDS, _AIM_PERCENT = 0.5, 1.0
@@ -71,7 +72,7 @@ def measure(name: str, environment: Mapping[str, str], seconds: float, interval:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, _COLUMNS, 0, 0))
     began, seen = time.monotonic(), b""
     try:
-        while _DRAWN not in seen:
+        while _DRAWN[name] not in seen:
             seen += _read(terminal)
             if time.monotonic() - began > _PATIENCE_SECONDS:
                 raise RuntimeError(f"{name} has drawn nothing: {seen[-500:]!r}")
