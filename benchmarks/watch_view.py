@@ -33,8 +33,8 @@ from gpudiag.simulate.session import open_session
 _SCRIPTS = Path(sys.executable).parent
 SUBJECT, OTHER = "gpudiag watch", "nvitop"
 _COLUMNS, _LINES = 120, 40
-# Of the first GPU's row: its name, its memory; neither stands in a heading.
-_DRAWN = {SUBJECT: b"80GB", OTHER: b"MiB"}
+# Of the first GPU's row: its name, its memory; none stands in a heading.
+_DRAWN = {SUBJECT: b"80GB", OTHER: b"79.65GiB"}
 _PATIENCE_SECONDS = 60.0
 _SETTLE_SECONDS = 8.0  # until imports that go on behind the first picture are over
 _AIM_START_SECONDS, _AIM_PERCENT = 0.5, 1.0

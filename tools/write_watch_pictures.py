@@ -13,7 +13,7 @@ from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.run_program import run_on_machine
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
-SCENARIO = "h100x8+busy:0+busy:1+busy:2+busy:3+hot:5+lost:6"
+SCENARIO = "h100x8+busy:0+busy:1+busy:2+busy:3+hot:5+idle-holder:6"
 SIZES = {"watch-80": (80, 24), "watch-160": (160, 36)}
 _SECONDS = 50.0  # of charts
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)  # they lie on another host

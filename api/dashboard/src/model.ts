@@ -27,6 +27,7 @@ export interface Live extends WithMissing {
   finding_count: number;
   findings: Finding[];
   active_runs: ActiveRun[];
+  host_activity: HostActivity | null;
 }
 
 // The sampler's state since when, and how old the numbers may be.
@@ -95,6 +96,8 @@ export interface LiveDevice extends WithMissing {
   not_free_because: string[];
   pods: PodUse[];
   slurm_jobs: JobUse[];
+  sm_activity_percent: number | null;
+  tensor_activity_percent: number | null;
 }
 
 // One MIG compute instance of a GPU, with a UUID and memory of its own.
@@ -133,6 +136,16 @@ export interface GpuProcess extends WithMissing {
   compute_instance_id: number | null;
   state: string | null;
   slurm_job_id: number | null;
+  parents: ParentProcess[] | null;
+  sm_utilization_percent: number | null;
+  processor_percent: number | null;
+  resident_bytes: number | null;
+}
+
+// A process that started one that uses a GPU, or that started its parent.
+export interface ParentProcess {
+  pid: number;
+  command: string;
 }
 
 // The last good numbers of a GPU that does not answer now.
@@ -256,6 +269,20 @@ export interface ActiveRun {
   state: string;
   started_at: string | null;
   progress: number | null;
+}
+
+// Load of one host; rates and shares are means between the last two looks, which the first look has not.
+export interface HostActivity extends WithMissing {
+  processors_busy_percent: number | null;
+  processors_waiting_percent: number | null;
+  load_average: number | null;
+  memory_total_bytes: number | null;
+  memory_available_bytes: number | null;
+  swap_used_bytes: number | null;
+  network_received_bytes_per_second: number | null;
+  network_transmitted_bytes_per_second: number | null;
+  disk_read_bytes_per_second: number | null;
+  disk_written_bytes_per_second: number | null;
 }
 
 // `gpudiag.session/1`: what this caller may do.
