@@ -30,10 +30,10 @@ ENV PATH=/opt/gpudiag/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001
 VOLUME /var/lib/gpudiag
-EXPOSE 8765
+EXPOSE 4783
 # 127.0.0.1 is inside the container's own network: add --host 0.0.0.0 --token-file FILE to let others in.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD \
-    ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/healthz', timeout=4)"]
+    ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:4783/healthz', timeout=4)"]
 ENTRYPOINT ["gpudiag"]
 CMD ["serve"]
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.localise_fabric [--runs N] [--routing NAME] [--messy] [NODES ...]
 
-Nothing is sent: `benchmarks/simulated_fabric.py` is the network, and says what the judge does not know of it. A bad part
+Nothing is sent: `benchmarks/simulated_fabric.py` is the network, and knows what the judge does not. A bad part
 has 0.3 to 0.7 of its speed. `found` is the share of the networks in which that part is named; `false` how many others are
 named in each network; `rounds` the most that were needed.
 """

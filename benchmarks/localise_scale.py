@@ -4,7 +4,7 @@
 
 Nothing is sent: an exchange has the usual speed with a spread of 2 %, and 0.7 of it where a bad node or link takes part
 (collectives.md 5). Beside it what people do instead, with the same exchanges: every pair once (round robin), and
-halving by hand, which measures a group by its slowest pair.
+halving by hand, which measures a group by its slowest pair. `benchmarks/localise_fabric.py` has networks with switches, and labels.
 """
 
 import argparse

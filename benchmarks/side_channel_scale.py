@@ -4,7 +4,7 @@
 
 Every other rank is a connection from a second process that reports as an agent does. The leader is the product's own
 code: it receives, makes the views, and passes its state to those that could lead after it. A round that takes longer than
-`watchdog.UNHEARD_SECONDS` would make it look dead.
+`watchdog.SILENT_SECONDS` would make it look dead.
 """
 
 import os

@@ -171,9 +171,7 @@ class SimulatedFabric:
                 and fault.kind in ("uplink", "uplinks")
                 and cable[0] == fault.leaves[0]
             ):
-                if fault.kind == "uplinks":
-                    share = min(share, fault.share)
-                elif cable[1] == fault.cable:
+                if fault.kind == "uplinks" or cable[1] == fault.cable:
                     share = min(share, fault.share)
                 elif cable[1] == -1:
                     share = min(share, 1 - (1 - fault.share) / self.uplinks)

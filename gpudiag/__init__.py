@@ -1,7 +1,7 @@
 """gpudiag: are the GPUs of this machine, or of this job's machines, fit to train on?
 
-For programs: `list_devices`, `take_snapshot` and `preflight` (docs/python-api.md). They are loaded when they are used:
-`import gpudiag` loads nothing else.
+For programs: `list_devices`, `take_snapshot` and `preflight` (docs/python-api.md). They are loaded when they
+are used: `import gpudiag` loads nothing else.
 """
 
 from typing import TYPE_CHECKING, Any

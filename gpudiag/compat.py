@@ -1,7 +1,7 @@
 """What Python 3.10 lacks of the standard library that the rest of gpudiag is written for.
 
-The only place that knows of it: elsewhere a name is imported from here, and mypy, which checks for 3.10, finds the one
-that is not. What is wanted of `tomllib` is in `gpudiag/toml.py`, as few commands read a table.
+The only place that knows of it: elsewhere a name is imported from here, and mypy, which checks for 3.10,
+finds the one that is not. What is wanted of `tomllib` is in `gpudiag/toml.py`, as few commands read a table.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """How this gpudiag was installed, and the commands that add what it lacks and run it as root.
 
-Every message with `pip install` or `sudo gpudiag` has its command from here. pip notes where a package came from, if not from an
-index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the environments that they make.
+Every message with `pip install` or `sudo gpudiag` has its command from here. pip notes where a package came
+from, if not from an index, in `direct_url.json` (PEP 610); pipx and uv leave their own notes in the
+environments that they make.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def pip_command(*words: str, python: str | None = None) -> str:
     prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx runpip {prefix.name} install {asked}"
-    # Not by importlib.util.find_spec: setuptools takes part in that, and clears distutils away where pip is asked for.
+    # Not by importlib.util.find_spec: setuptools takes part in that, and clears distutils away where pip is
+    # asked for.
     if PathFinder.find_spec("pip") is None:  # made by uv, which leaves pip out
         return f"uv pip install --python {shlex.quote(sys.executable)} {asked}"
     return f"{_pip()} install {asked}"

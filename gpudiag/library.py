@@ -1,8 +1,9 @@
 """gpudiag for Python programs: what `gpudiag.list_devices` and its like are. See docs/python-api.md.
 
 Each call runs gpudiag's own command in a child process and returns the document that it prints, as a noun of
-`gpudiag.model`. So it may be made anywhere: in a thread, in a notebook, beside a framework that has started CUDA. It
-installs no signal handler here, prints nothing and never exits. What hangs, hangs in the child, which has a deadline.
+`gpudiag.model`. So it may be made anywhere: in a thread, in a notebook, beside a framework that has started
+CUDA. It installs no signal handler here, prints nothing and never exits. What hangs, hangs in the child,
+which has a deadline.
 """
 
 import os
@@ -23,7 +24,8 @@ from gpudiag.shortage import shortage_of
 
 _Document = TypeVar("_Document", Snapshot, Report)
 
-# The child finds this gpudiag wherever it was imported from, dies with us, and leaves the current folder off its path.
+# The child finds this gpudiag wherever it was imported from, dies with us, and leaves the current folder off
+# its path.
 _CHILD = (
     "import ctypes, os, sys; sys.path[:1] == [''] and sys.path.pop(0); ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); "
     "os.getppid() == int(sys.argv.pop(1)) or sys.exit(143); sys.path.append(sys.argv.pop(1)); "
@@ -46,8 +48,8 @@ _LEVEL_SECONDS = {
 def take_snapshot(*, deadline_seconds: float = 5.0) -> Snapshot:
     """What this machine and its GPUs are now, as `gpudiag list --json` has it.
 
-    A source that fails, or a GPU that hangs, raises nothing: `snapshot.source("nvml")` has its state, and each
-    field is a value or a `Missing` with the reason.
+    A source that fails, or a GPU that hangs, raises nothing: `snapshot.source("nvml")` has its state, and
+    each field is a value or a `Missing` with the reason.
 
     Raises:
         UsageError: the deadline is no positive number of seconds.
@@ -91,9 +93,10 @@ def preflight(
 ) -> Report:
     """The report on this machine, as `gpudiag preflight --json` has it: may it train?
 
-    A faulty machine raises nothing: `report.verdict` is FAIL, and `report.findings()` have the reasons; ERROR: gpudiag
-    reached no verdict. Level `instant` only reads, the others start work on GPUs that nobody uses. The parameters are the
-    flags of the command; `timeout_seconds` ends it, by default after what the level takes at most.
+    A faulty machine raises nothing: `report.verdict` is FAIL, and `report.findings()` have the reasons;
+    ERROR: gpudiag reached no verdict. Level `instant` only reads, the others start work on GPUs that nobody
+    uses. The parameters are the flags of the command; `timeout_seconds` ends it, by default after what the
+    level takes at most.
 
     Raises:
         UsageError: there is no such level or check, or two parameters contradict each other.

@@ -1,7 +1,7 @@
 """What this process has loaded of CUDA and NCCL, and whether its forks may use CUDA.
 
-Nothing here starts CUDA. The file runs under any interpreter from Python 3.9 on and imports nothing of gpudiag:
-`probe/torch/program.py` loads it by its path.
+Nothing here starts CUDA. The file runs under any interpreter from Python 3.9 on and imports nothing of
+gpudiag: `probe/torch/program.py` loads it by its path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 # The driver API's answer where cuInit has not been called in this process (CUresult, cuda.h).
 _NOT_INITIALIZED = 3
-# The error of torch in a fork of a process that it has marked, and of CUDA in a fork of one that has started it.
+# The error of torch in a fork of a process that it has marked, and of CUDA in a fork of one that has started
+# it.
 _WORDS_OF_A_FORK = ("in forked subprocess", "CUDA error: initialization error")
 
 
@@ -42,9 +43,10 @@ def speaks_of_a_fork(words: str) -> bool:
 def loaded_nccl(torch: Any) -> tuple[str, str | None]:
     """The version of the NCCL that torch calls, and its file; that of the build where it is a part of torch.
 
-    `torch.cuda.nccl.version()` is a constant of the build. The library is another one where LD_PRELOAD names it or the
-    wheel of NCCL was upgraded. A name that torch calls is looked up as the linker does: in all of the process, then in
-    torch's own library and what it was linked with; last in the library of that name, whoever loaded it.
+    `torch.cuda.nccl.version()` is a constant of the build. The library is another one where LD_PRELOAD names
+    it or the wheel of NCCL was upgraded. A name that torch calls is looked up as the linker does: in all of
+    the process, then in torch's own library and what it was linked with; last in the library of that name,
+    whoever loaded it.
 
     Raises:
         Exception: whatever torch raises where it was built without NCCL.

@@ -45,7 +45,9 @@ def main() -> int:
     if "--here" in sys.argv[1:]:
         asyncio.run(draw_all())
         return 0
-    return run_on_machine(load_scenario(SCENARIO), (sys.executable, "-m", "tools.write_watch_pictures", "--here"))
+    return run_on_machine(
+        load_scenario(SCENARIO), (sys.executable, "-m", "tools.write_watch_pictures", "--here")
+    )
 
 
 if __name__ == "__main__":

@@ -24,15 +24,17 @@ function lessOfUplot(): Plugin {
 
 // `base: "./"` makes every address relative, so that the page works under any path prefix.
 // The licences of what is bundled go beside it, as their terms ask.
-export default defineConfig({
+// A hub has a page of its own (`--mode hub`), built after the machine's: in one build both would share a third file.
+export default defineConfig(({ mode }) => ({
   base: "./",
   plugins: [lessOfUplot()],
   build: {
     outDir: process.env.GPUDIAG_STATIC ?? "../gpudiag_api/static",
-    emptyOutDir: true,
+    emptyOutDir: mode !== "hub",
+    rollupOptions: { input: mode === "hub" ? "hub.html" : "index.html" },
     target: "es2023",
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
-    license: { fileName: "licenses.md" },
+    license: mode === "hub" ? false : { fileName: "licenses.md" },
   },
-});
+}));

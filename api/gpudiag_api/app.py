@@ -7,7 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,14 +16,16 @@ from starlette.routing import Match
 
 from gpudiag import __version__
 from gpudiag.errors import GpudiagError
+from gpudiag_api.access import Access
 from gpudiag_api.gate import Gate
+from gpudiag_api.hub_routes import HubService, hub_routes
 from gpudiag_api.machine_routes import machine_routes
 from gpudiag_api.openapi import describe
 from gpudiag_api.page import Page
 from gpudiag_api.replies import Problem, answer_problem
 from gpudiag_api.run_routes import run_routes
 from gpudiag_api.service import Service
-from gpudiag_api.service_routes import service_routes
+from gpudiag_api.service_routes import metrics_routes, service_routes
 from gpudiag_api.settings import Settings
 
 _CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that take one of several names
@@ -33,7 +35,7 @@ _HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json li
 
 def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
     """The ASGI application of one service; it starts and stops with its lifespan."""
-    service = Service(settings)
+    service, routers = _make_service(settings)
 
     @contextlib.asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
@@ -49,7 +51,6 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
         redirect_slashes=False,
     )  # fmt: skip
     inner.state.service = service
-    routers = (machine_routes(service), run_routes(service), service_routes(service))
     for router in routers:
         inner.include_router(router)
     inner.state.routes = [route for router in routers for route in router.routes]
@@ -65,6 +66,20 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
     _answer_errors(inner)
     direct = {route.path: route.endpoint for route in inner.state.routes if route.path in _DIRECT}
     return Gate(inner, service, direct)
+
+
+def _make_service(settings: Settings) -> tuple[Access, tuple[APIRouter, ...]]:
+    """The machine's service or the hub, and its routes."""
+    if settings.hub is not None:
+        hub = HubService(settings, settings.hub)
+        return hub, (hub_routes(hub), service_routes(hub))
+    service = Service(settings)
+    return service, (
+        machine_routes(service),
+        run_routes(service),
+        service_routes(service),
+        metrics_routes(service),
+    )
 
 
 def _answer_errors(inner: FastAPI) -> None:

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
+from gpudiag_api.access import Access
 from gpudiag_api.replies import Problem, render_problem
-from gpudiag_api.service import Service
 from gpudiag_api.settings import is_address
 from gpudiag_api.tokens import ACT, READ
 
@@ -34,7 +34,8 @@ MAX_TARGET_BYTES = 4096
 BODY_SECONDS = 10.0
 _SHOWN_CHARACTERS = 80
 ROLE = "gpudiag.role"  # where the scope holds the caller's role
-AS_HEAD = "gpudiag.as_head"  # in the scope of a HEAD, whose `receive` reports a disconnect, though the client is there
+# in the scope of a HEAD, whose `receive` reports a disconnect, though the client is there
+AS_HEAD = "gpudiag.as_head"
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _SESSION_PATH = "/api/v1/session"
@@ -54,7 +55,7 @@ class Gate:
     """The one way into the service."""
 
     def __init__(
-        self, application: Application, service: Service, direct: Mapping[str, Endpoint] | None = None
+        self, application: Application, service: Access, direct: Mapping[str, Endpoint] | None = None
     ) -> None:
         """Guard `application`, which answers for `service`.
 

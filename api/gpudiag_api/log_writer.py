@@ -1,7 +1,8 @@
 """The log, written by a thread of its own: a reader that stops reading must not stop the service.
 
-A pipe holds 64 kB, some hundred lines; then a write waits for its reader: a terminal after Ctrl-S, a log collector that
-hangs. Lines that nobody takes are dropped, and their number is written once somebody reads again.
+A pipe holds 64 kB, some hundred lines; then a write waits for its reader: a terminal after Ctrl-S, a log
+collector that hangs. Lines that nobody takes are dropped, and their number is written once somebody reads
+again.
 """
 
 import logging
@@ -20,7 +21,8 @@ class LogWriter(logging.Handler):
     def __init__(self, descriptor: int) -> None:
         """Start the thread.
 
-        It writes to the descriptor itself: a lock that it held while it waits would keep the process from its end.
+        It writes to the descriptor itself: a lock that it held while it waits would keep the process from its
+        end.
         """
         super().__init__()
         self._descriptor = descriptor

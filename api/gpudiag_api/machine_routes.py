@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gpudiag.checks.gpu.state import findings_about
 from gpudiag.checks.links.topology import build_topology
+from gpudiag.checks.on_topology import add_verdict
 from gpudiag.compat import parse_iso_time
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
@@ -77,7 +78,7 @@ def machine_routes(service: Service) -> APIRouter:
 
     @router.get("/devices", responses=answers(Live, 503), summary="Every GPU now")
     async def read_devices(request: Request) -> Response:
-        service.watch.note_look()
+        service.note_request(request)
         service.need_live()
         assert service.live is not None  # noqa: S101 - there is a tick
         return reply(request, service.live)
@@ -103,11 +104,14 @@ def machine_routes(service: Service) -> APIRouter:
         document = list_processes(_snapshot(service), service.idle.idle_since)
         return reply(request, encode_document(document))
 
-    @router.get("/topology", responses=answers(Topology, 503), summary="How the GPUs are wired")
+    @router.get(
+        "/topology", responses=answers(Topology, 503), summary="How GPUs and network cards are joined"
+    )
     async def read_topology(request: Request) -> Response:
         snapshot = _snapshot(service)
         history = await read_stored_history(service.settings.store, machine_key(snapshot))
-        return reply(request, encode_document(build_topology(snapshot, history.baselines)))
+        topology, report = build_topology(snapshot, history.baselines), service.watch.report
+        return reply(request, encode_document(add_verdict(topology, report.results) if report else topology))
 
     @router.get("/sources", responses=answers(Sources, 503), summary="The sources side by side")
     async def read_sources(request: Request) -> Response:

@@ -45,6 +45,7 @@ _PROBLEM = {
 _DESCRIPTION = (
     "The GPUs of one machine: what they are, do and did, what is wrong with them, and runs of tests."
 )
+_HUB_DESCRIPTION = "Several machines, each as its own gpudiag service reports it."
 
 
 def answers(
@@ -80,8 +81,9 @@ def component_name(schema: str) -> str:
 def describe(application: FastAPI) -> dict[str, Any]:
     """The OpenAPI document; made once."""
     if application.openapi_schema is None:
+        words = _HUB_DESCRIPTION if application.state.service.is_hub else _DESCRIPTION
         document = get_openapi(
-            title="gpudiag", version=__version__, description=_DESCRIPTION, routes=application.routes
+            title="gpudiag", version=__version__, description=words, routes=application.routes
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= _document_schemas() | {"Problem": _PROBLEM}

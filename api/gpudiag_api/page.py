@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudiag.model.codec import dumps
+from gpudiag_api.access import Access
 from gpudiag_api.gate import role_of
 from gpudiag_api.replies import Encoded, Problem, encode_body, reply
-from gpudiag_api.service import Service
 from gpudiag_api.service_routes import session_of
 
 _POLICY = (
@@ -19,7 +19,7 @@ _POLICY = (
 )
 _LIVE = '<script type="application/json" id="gpudiag-live">null</script>'
 _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
-_INDEX = "index.html"
+_INDEX, _HUB_INDEX = "index.html", "hub.html"
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
 <p>This installation has no page: it was built without one. The numbers are at
@@ -30,9 +30,10 @@ _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag
 class Page:
     """The files of `gpudiag_api/static`, read once."""
 
-    def __init__(self, service: Service, folder: Path | None = None) -> None:
+    def __init__(self, service: Access, folder: Path | None = None) -> None:
         """Read the package's own files, or those of `folder`."""
         self._service = service
+        self._index = _HUB_INDEX if service.is_hub else _INDEX
         place = folder or Path(str(files("gpudiag_api"))) / "static"
         self._files = _read_files(place)
 
@@ -42,11 +43,11 @@ class Page:
         Raises:
             Problem: there is no such file.
         """
-        name = request.scope["path"].strip("/") or _INDEX
-        if name == _INDEX:
+        name = request.scope["path"].strip("/") or self._index
+        if name == self._index:
             await self._service.wait_for_live(_FIRST_SECONDS)
             return self._answer_index(request)
-        if name not in self._files:
+        if name not in self._files or name in (_INDEX, _HUB_INDEX):
             raise Problem(
                 404, "not_found", "there is nothing here", "the page is at the root, the API at api/v1"
             )
@@ -55,14 +56,16 @@ class Page:
         return reply(request, self._files[name], cache=cache)
 
     def _answer_index(self, request: Request) -> Response:
-        given = self._files.get(_INDEX)
+        given = self._files.get(self._index)
         text = _ABSENT if given is None else given.body.decode()
+        if given is None and self._service.is_hub:
+            text = text.replace("api/v1/devices", "api/v1/machines")
         session = dumps(session_of(self._service, request))
         text = text.replace(_SESSION, _SESSION.replace("null", _escaped(session)))
         live = self._service.live
         if live is not None and role_of(request) is not None:
             text = text.replace(_LIVE, _LIVE.replace("null", _escaped(live.body.decode())))
-        self._service.watch.note_look()
+        self._service.note_look()
         answer = reply(request, encode_body(text.encode(), "text/html; charset=utf-8"), cache="no-store")
         answer.headers["Content-Security-Policy"] = _POLICY
         answer.headers["X-Frame-Options"] = "DENY"

@@ -35,7 +35,8 @@ _OWN_DESCRIPTORS = 100  # children, runs, files, the store
 _STOP_SECONDS = 3
 _KEEP_ALIVE_SECONDS = 20
 _MOST_ADDRESSES = 4  # a host of containers has dozens; the first are its own
-# Not this machine's, without the interface that a link-local address needs, or of a family that is switched off.
+# Not this machine's, without the interface that a link-local address needs, or of a family that is switched
+# off.
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EINVAL, errno.EAFNOSUPPORT)
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -149,7 +150,7 @@ def describe_addresses(settings: Settings) -> list[str]:
         lines += [f"  from elsewhere: {settings.url_of(address)}" for address in _outer_addresses(settings)]
     if settings.tokens and not settings.tokens.made:
         lines.append("  log in with a token of the token file")
-    if not settings.allow_actions:
+    if not settings.allow_actions and settings.hub is None:
         lines.append("  read only; --allow-actions allows callers to start runs")
     if settings.state_problem:
         lines.append(f"  {settings.state_problem}")
@@ -235,5 +236,5 @@ class _Server(uvicorn.Server):
             self.stopped_early_by = sig
         # The streams first: they are what uvicorn would wait for.
         if isinstance(self.config.app, Gate):
-            self.config.app.service.hub.close()
+            self.config.app.service.events.close()
         super().handle_exit(sig, frame)

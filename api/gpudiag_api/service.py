@@ -1,15 +1,9 @@
 """Everything that one service is made of, and how it starts and stops."""
 
 import asyncio
-import contextlib
 import logging
-import math
-import os
-import signal
-from datetime import datetime
 
 from gpudiag import __version__
-from gpudiag.compat import UTC
 from gpudiag.model.codec import dump_document, dumps, encode
 from gpudiag.model.reading import NOT_ASKED, Missing
 from gpudiag.model.run import Run, RunUpdate
@@ -22,27 +16,22 @@ from gpudiag.store.baselines import GoodState
 from gpudiag.store.seen_gpus import SeenFile
 from gpudiag.store.service_runs import RunRecords
 from gpudiag.store.state_folder import own_machine_key
+from gpudiag_api.access import Access
 from gpudiag_api.history import HistoryBodies
-from gpudiag_api.hub import LIVE, Hub
-from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
+from gpudiag_api.live_events import LIVE
+from gpudiag_api.replies import Problem
 from gpudiag_api.settings import Settings
-from gpudiag_api.tokens import Guesses, Sessions
 
 _log = logging.getLogger("gpudiag.service")
 _FRESH = (SamplerState.OK, SamplerState.SLOW, SamplerState.PAUSED, SamplerState.NO_GPU, SamplerState.OFF)
 
 
-class Service:
+class Service(Access):
     """The machine's watch, the runs, and the listeners."""
 
     def __init__(self, settings: Settings) -> None:
         """Make all of it; nothing runs before `start`."""
-        self.settings = settings
-        self.started_at = datetime.now(UTC)
-        self.hub = Hub()
-        self.sessions = Sessions()
-        self.guesses = Guesses()
-        self.cache = Cache()
+        super().__init__(settings)
         self.idle = IdleClock()
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
@@ -66,36 +55,32 @@ class Service:
             settings.kinds,
             settings.interpreters,
         )
-        self.live: Encoded | None = None
         self._state_problem = settings.state_problem
         self._state_fails = False  # whether a part of the memory has met that problem, too
         self._warned = {settings.state_problem}  # printed at the start
-        self.bug: BaseException | None = None  # the exception that ended the service, if one did
-        self._first_live = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Start to watch the machine, and continue with queued runs."""
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self.runs.run())]
         for task in self._tasks:
-            task.add_done_callback(self._end_by_bug)
+            task.add_done_callback(self.end_by_bug)
 
     async def stop(self) -> None:
         """End runs, children and streams; save the readings."""
-        self.hub.close()
+        self.events.close()
         await self.runs.close()
         for task in self._tasks:
-            task.remove_done_callback(self._end_by_bug)
+            task.remove_done_callback(self.end_by_bug)
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.history.close()
         self.readings.close()
         self.seen_file.close()
 
-    async def wait_for_live(self, seconds: float) -> None:
-        """Wait for the first tick, for at most `seconds`."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._first_live.wait(), seconds)
+    def note_look(self) -> None:
+        """Somebody looks: the GPUs are read more often for a while."""
+        self.watch.note_look()
 
     def need_live(self) -> Live:
         """The newest tick.
@@ -109,23 +94,6 @@ class Service:
                 {"Retry-After": "1"},
             )  # fmt: skip
         return self.watch.live
-
-    def role_of_token(self, address: str, token: str) -> str | None:
-        """The role that a token from that address gives, or None.
-
-        Raises:
-            Problem: too many wrong ones came from there.
-        """
-        wait_seconds = self.guesses.wait_seconds(address, token)
-        if wait_seconds > 0:
-            again = str(math.ceil(wait_seconds))
-            raise Problem(
-                429, "access.guesses", "too many wrong tokens came from this address", f"try again in {again} s",
-                {"Retry-After": again},
-            )  # fmt: skip
-        role = self.settings.tokens.role_of(token)
-        self.guesses.note(address, token, right=role is not None)
-        return role
 
     def health(self) -> ServiceHealth:
         """The service's health: whether there is fresh data, and what is wedged."""
@@ -141,14 +109,15 @@ class Service:
             last_good_at=NOT_ASKED if sampler is None else sampler.last_good_at,
             stuck_children=self.watch.stuck,
             restarts=self.watch.restarts,
-            stream_clients=len(self.hub.listeners),
+            stream_clients=len(self.events.listeners),
             warnings=self._warnings(),
         )
 
     def last_success_at(self, live: Live) -> float | None:
         """Unix time at which NVML answered last, in this service or the one before it, else of the start.
 
-        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know of.
+        None where there is nothing to collect: no NVML is asked, or nothing shows a GPU that it should know
+        of.
         """
         last, findings = (
             live.sampler.last_good_at,
@@ -177,14 +146,6 @@ class Service:
             _log.warning(words)
         self._warned = warnings
 
-    def _end_by_bug(self, task: asyncio.Task[None]) -> None:
-        """End the service if a task has failed: without its watch, the page would show old numbers as new."""
-        if task.cancelled() or task.exception() is None:
-            return
-        self.bug = task.exception()
-        _log.critical("a bug of gpudiag: the service ends", exc_info=self.bug)
-        os.kill(os.getpid(), signal.SIGTERM)
-
     def _is_fresh(self, live: Live | None) -> bool:
         if live is None or live.sampler.state not in (SamplerState.OK, SamplerState.SLOW):
             return live is not None
@@ -192,24 +153,22 @@ class Service:
         return age_seconds is not None and age_seconds <= live.sampler.stale_after_seconds
 
     def _publish(self, update: Update) -> None:
-        self.watch.viewers = len(self.hub.listeners)
+        self.watch.viewers = len(self.events.listeners)
         if isinstance(update, Live):
             text = dumps(update)
-            self.live = encode_body(text.encode())
-            self._first_live.set()
-            self.hub.publish(LIVE, text)
+            self.publish_live(LIVE, text)
             self._log_warnings()
             if self.watch.snapshot is not None:
                 for device in self.watch.snapshot.devices:
                     self.idle.note(device, update.at)
         elif isinstance(update, Findings):
-            self.hub.publish("findings", dumps(update))
+            self.events.publish("findings", dumps(update))
         else:
-            self.hub.publish("event", dump_document(encode(update)))
+            self.events.publish("event", dump_document(encode(update)))
 
     def _publish_run(self, update: RunUpdate) -> None:
         if isinstance(update, Run):
-            self.hub.publish("run", dumps(update))
+            self.events.publish("run", dumps(update))
             self.watch.active_runs = self.runs.active()
         else:
-            self.hub.publish(update.name, update.text)
+            self.events.publish(update.name, update.text)

@@ -15,8 +15,9 @@ from gpudiag.model.service import ExplanationDocument, Live, ServiceHealth, Sess
 from gpudiag.render.exposition import OPENMETRICS_TYPE, TEXT_TYPE
 from gpudiag.render.metrics_dcgm import HostLabel, render_dcgm
 from gpudiag.render.metrics_native import ServiceNumbers, render_metrics
+from gpudiag_api.access import Access
 from gpudiag_api.gate import client_of, role_of
-from gpudiag_api.hub import stream_events
+from gpudiag_api.live_events import stream_events
 from gpudiag_api.negotiation import wants_openmetrics
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
@@ -24,18 +25,24 @@ from gpudiag_api.service import Service
 from gpudiag_api.tokens import SESSION_SECONDS
 
 
-def service_routes(service: Service) -> APIRouter:
-    """The routes of the service itself."""
+def service_routes(service: Access) -> APIRouter:
+    """The routes that a machine's service and a hub have alike."""
     router = APIRouter(tags=["service"])
     _add_health(router, service)
     _add_events(router, service)
-    _add_metrics(router, service)
     _add_reference(router)
     _add_session(router, service)
     return router
 
 
-def _add_health(router: APIRouter, service: Service) -> None:
+def metrics_routes(service: Service) -> APIRouter:
+    """The metrics of a machine."""
+    router = APIRouter(tags=["service"])
+    _add_metrics(router, service)
+    return router
+
+
+def _add_health(router: APIRouter, service: Access) -> None:
     @router.get("/healthz", responses=answers(ServiceHealth), summary="Whether the service answers")
     async def read_health(request: Request) -> Response:
         return reply(request, encode_document(service.health()), cache="no-store")
@@ -48,24 +55,24 @@ def _add_health(router: APIRouter, service: Service) -> None:
         )
 
 
-def _add_events(router: APIRouter, service: Service) -> None:
+def _add_events(router: APIRouter, service: Access) -> None:
     @router.get(
         "/api/v1/stream",
         responses=answers(None, 503, media_type="text/event-stream"),
         summary="Live updates as server-sent events",
     )
     async def read_stream(request: Request) -> Response:
-        if len(service.hub.listeners) >= service.settings.max_streams:
+        if len(service.events.listeners) >= service.settings.max_streams:
             raise Problem(
                 503, "service.streams", f"{service.settings.max_streams} listen already", "poll instead"
             )
-        service.watch.note_look()
-        return stream_events(service.hub, request.headers.get("last-event-id"))
+        service.note_look()
+        return stream_events(service.events, request.headers.get("last-event-id"))
 
     @router.get("/api/v1/poll", responses=answers(None), summary="The same events without a stream")
     async def poll(request: Request, since: Annotated[str | None, Query(max_length=64)] = None) -> Response:
-        service.watch.note_look()
-        return reply(request, encode_body(json.dumps(service.hub.poll(since)).encode()), cache="no-store")
+        service.note_request(request)
+        return reply(request, encode_body(json.dumps(service.events.poll(since)).encode()), cache="no-store")
 
 
 def _add_metrics(router: APIRouter, service: Service) -> None:
@@ -112,7 +119,7 @@ def _native(service: Service, live: Live, *, processes: bool, full: bool, openme
         tick_seconds=None if isinstance(sampler.tick_seconds, Missing) else sampler.tick_seconds,
         restarts=sampler.restarts,
         stuck_children=service.watch.stuck,
-        stream_clients=len(service.hub.listeners),
+        stream_clients=len(service.events.listeners),
         nvml_state=snapshot.source("nvml").state.value,
         health={str(value_or(row.id.uuid, "")): row.health for row in live.devices},
         results=results,
@@ -175,7 +182,7 @@ def _add_reference(router: APIRouter) -> None:
         return reply(request, encode_body(json.dumps(schema).encode(), "application/schema+json"))
 
 
-def _add_session(router: APIRouter, service: Service) -> None:
+def _add_session(router: APIRouter, service: Access) -> None:
     settings, sessions = service.settings, service.sessions
 
     @router.get("/api/v1/session", responses=answers(Session), summary="What this caller may do")
@@ -214,7 +221,7 @@ def _add_session(router: APIRouter, service: Service) -> None:
         return answer
 
 
-def session_of(service: Service, request: Request) -> Session:
+def session_of(service: Access, request: Request) -> Session:
     """What the caller of this request may do."""
     settings = service.settings
     return Session(role_of(request), settings.allow_actions, settings.reading_needs_token)

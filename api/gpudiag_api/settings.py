@@ -6,13 +6,16 @@ import ipaddress
 import os
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpudiag.errors import UsageError
+from gpudiag.fleet.discovery import Sources
 from gpudiag.probe.start import SIMULATED
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag_api.tokens import Tokens
 
 # --- settings
@@ -26,7 +29,7 @@ class Settings:
     """One service's settings; with `state_folder` None, nothing is kept beyond the process."""
 
     host: str = "127.0.0.1"
-    port: int = 8765
+    port: int = SERVICE_PORT
     root_path: str = ""  # without a trailing slash
     allowed_hosts: tuple[str, ...] = ()  # names of a reverse proxy
     tokens: Tokens = field(default_factory=Tokens)
@@ -47,6 +50,8 @@ class Settings:
         "hang",
     )  # of runs, as far as the command line has them
     interpreters: Mapping[str, str] = field(default_factory=dict)  # that runs may name, and their paths
+    hub: Sources | None = None  # the machines of a hub, which has no GPUs of its own
+    hub_tls: ssl.SSLContext | None = None  # by which their certificates are verified
 
     @property
     def on_loopback(self) -> bool:

@@ -65,7 +65,8 @@ class LockStep:
 # --- what a test is given
 
 WARMUP_ITERATIONS = 3
-# Calls between two of CUDA's events last about as long as this: an event costs some microseconds of the GPU's time.
+# Calls between two of CUDA's events last about as long as this: an event costs some microseconds of the GPU's
+# time.
 _BURST_SECONDS = 0.02
 _MOST_IN_BURST = 256  # the queue of a stream holds some 1,000 kernels, and so two bursts
 _BURSTS_QUEUED = 2
@@ -88,8 +89,8 @@ class Timing:
 class Bench:
     """One rank's device, group and clock for the active tests.
 
-    Every rank goes through the same steps in the same order, so that a rank that hangs can be distinguished from
-    those that wait for it; `step` announces each to the side channel before it starts.
+    Every rank goes through the same steps in the same order, so that a rank that hangs can be distinguished
+    from those that wait for it; `step` announces each to the side channel before it starts.
     """
 
     def __init__(
@@ -152,8 +153,8 @@ class Bench:
     ) -> Timing:
         """The timing of `call`, repeated for at least that long and that often, after a warm-up.
 
-        A GPU is under load for `settle_seconds` more before that time begins: one whose power is limited takes some
-        tenths of a second to slow down to what it sustains.
+        A GPU is under load for `settle_seconds` more before that time begins: one whose power is limited
+        takes some tenths of a second to slow down to what it sustains.
         """
         for _ in range(WARMUP_ITERATIONS):
             call()

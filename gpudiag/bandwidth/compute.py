@@ -33,8 +33,9 @@ from gpudiag.model.active import (
 
 _MATMUL_GPU_SIZE = 8192
 _MATMUL_CPU_SIZE = 1024
-# An H100 and an H200 at 700 W start at 1,980 MHz and come down to some 1,450 in the first seven tenths of a second of
-# float16 products (NVML's clocks in bandwidth runs of 2026-11-26): what is measured begins behind that.
+# An H100 and an H200 at 700 W start at 1,980 MHz and come down to some 1,450 in the first seven tenths of a
+# second of float16 products (NVML's clocks in bandwidth runs of 2026-11-26): what is measured begins behind
+# that.
 _SETTLE_SECONDS_ON_GPU = 0.75
 _SECONDS_ON_GPU = 1.5
 _SECONDS_ON_CPU = 0.3
@@ -140,7 +141,8 @@ def _operands(bench: Bench, dtype: str) -> tuple[int, torch.Tensor, torch.Tensor
     """Normally distributed random matrices: zeros would need less power, and so run faster.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for them.
+        TooLittleMemoryError: a GPU has no room for them; smaller ones would be slower, and no limit holds for
+            them.
     """
     size = _MATMUL_GPU_SIZE if bench.is_cuda else _MATMUL_CPU_SIZE
     needed = _MATRICES * size**2 * _MATRIX_ELEMENT_BYTES + WORKSPACE_BYTES
@@ -209,7 +211,8 @@ def _scaled_chain(data: torch.Tensor) -> torch.Tensor:
     scale = torch.ones((), device=data.device)
     weight = (data.roll(1, 0) / data.shape[0] ** 0.5).to(torch.float8_e4m3fn)
     for _ in range(_DEPTH):
-        # torch has no public function for it; the one behind is that of every library for FP8 (float8 of torchao).
+        # torch has no public function for it; the one behind is that of every library for FP8 (float8 of
+        # torchao).
         product = torch._scaled_mm(
             data.to(torch.float8_e4m3fn), weight.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16
         )
@@ -230,7 +233,8 @@ def _repeat(bench: Bench, name: str, chain: Callable[[torch.Tensor], torch.Tenso
     """Emit the digests of that chain.
 
     Raises:
-        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other bits.
+        TooLittleMemoryError: a GPU has no room for it; with less, libraries choose other kernels, of other
+            bits.
     """
     size = _CHAIN_GPU_SIZE if bench.is_cuda else _CHAIN_CPU_SIZE
     element_bytes = max(_MATRIX_ELEMENT_BYTES, getattr(torch, dtype).itemsize)
@@ -269,7 +273,8 @@ def _require_products(
     """Return if this torch multiplies that type on this device.
 
     Raises:
-        NotOfferedError: it does not, with torch's words. A device that failed, or has no memory left, raises its own error.
+        NotOfferedError: it does not, with torch's words. A device that failed, or has no memory left, raises
+            its own error.
     """
     try:
         chain(data)

@@ -20,8 +20,9 @@ _SECONDS_ON_CPU = 0.3
 # Long enough for several readings of the link's generation and width while it works.
 _HOST_COPY_SECONDS = 1.5
 _PEER_COPY_SECONDS = 0.1
-# Of a GPU's free memory the buffers take at most about half, as others may need some during the test: two of them are copied,
-# and comparing them takes as much again. On the host's side of a copy there is one, and one to compare with.
+# Of a GPU's free memory the buffers take at most about half, as others may need some during the test: two of
+# them are copied, and comparing them takes as much again. On the host's side of a copy there is one, and one
+# to compare with.
 _COPY_BUFFERS, _HOST_COPY_BUFFERS, _PEER_COPY_BUFFERS = 5, 4, 4
 
 

@@ -1,8 +1,8 @@
 """How much free memory each active test needs, and what a rank reports instead of a result where there is less.
 
-A test that gets too little memory shows nothing of the GPU: another process has the rest. It is not tested then, and
-that is no fault. Below a least size a speed proves nothing either: the data stay in a cache, or the start of a
-kernel, which takes the same time at any size, is a large part of what is measured.
+A test that gets too little memory shows nothing of the GPU: another process has the rest. It is not tested
+then, and that is no fault. Below a least size a speed proves nothing either: the data stay in a cache, or the
+start of a kernel, which takes the same time at any size, is a large part of what is measured.
 """
 
 import re
@@ -15,8 +15,8 @@ from gpudiag.model.active import NotTested
 from gpudiag.reference.speeds import least_size
 from gpudiag.units import GIB, MIB, format_size
 
-# cuBLAS takes 32 MiB on Hopper (PyTorch's notes on CUDA semantics, CUBLAS_WORKSPACE_CONFIG), and torch's allocator
-# takes memory in blocks of up to 20 MiB (its kLargeBuffer).
+# cuBLAS takes 32 MiB on Hopper (PyTorch's notes on CUDA semantics, CUBLAS_WORKSPACE_CONFIG), and torch's
+# allocator takes memory in blocks of up to 20 MiB (its kLargeBuffer).
 WORKSPACE_BYTES = 64 * MIB
 
 # Of CUDA, of cuBLAS, and of torch's allocator.
@@ -100,8 +100,8 @@ def require_long_enough(bench: Bench, call_seconds: float, size_bytes: int, want
 def attempt(bench: Bench, test: str, call: Callable[[], None], device: torch.device | None = None) -> None:
     """Run `call`; where memory runs out in it, emit that the test was left out, and why.
 
-    Whatever else `call` raises is raised: also that memory ran out though the rank's GPU, or `device`, has more
-    than 4 GiB free.
+    Whatever else `call` raises is raised: also that memory ran out though the rank's GPU, or `device`, has
+    more than 4 GiB free.
     """
     try:
         return call()

@@ -47,7 +47,7 @@ DIFFERS = FindingKind(
     remedy="Bring it into line with the good machine; if the difference is wanted, record a new file.",
     basis=_BASIS,
 )
-_MEMORY_SHARE = 0.98  # our choice: firmware and kernel versions keep a little more or less for themselves
+MEMORY_SHARE = 0.98  # our choice: firmware and kernel versions keep a little more or less for themselves
 
 
 @check(
@@ -66,7 +66,7 @@ def machine_expected(context: Context) -> Judgement:
     good = context.expected_machine
     assert not isinstance(good, Missing)  # noqa: S101 - the runner answers for the need
     here = context.snapshot
-    pairs = tuple(_pairs(good, here))
+    pairs = tuple(pair_gpus(good, here))
     compared = (*_compare_host(good, here), *(one for pair in pairs for one in _compare_gpus(*pair)))
     if not compared:
         return could_not_look("nothing that the file holds could be read here")
@@ -84,7 +84,7 @@ class _Compared:
     device: Device | None = None
 
 
-def _pairs(good: Snapshot, here: Snapshot) -> Iterator[tuple[Device, Device]]:
+def pair_gpus(good: Snapshot, here: Snapshot) -> Iterator[tuple[Device, Device]]:
     """Each GPU with its counterpart in the good machine: by board, else by slot, else by number."""
     left = list(good.devices)
     ways: tuple[Callable[[Device], object], ...] = (
@@ -103,7 +103,7 @@ def _pairs(good: Snapshot, here: Snapshot) -> Iterator[tuple[Device, Device]]:
                 yield match, device
 
 
-_GPU_FACTS: tuple[tuple[str, Callable[[Device], Reading[Any]]], ...] = (
+GPU_FACTS: tuple[tuple[str, Callable[[Device], Reading[Any]]], ...] = (
     ("model", lambda device: device.name),
     ("memory", lambda device: _size(device.memory_total_bytes)),
     ("VBIOS", lambda device: device.vbios_version),
@@ -120,7 +120,7 @@ _GPU_FACTS: tuple[tuple[str, Callable[[Device], Reading[Any]]], ...] = (
 
 
 def _compare_gpus(good: Device, here: Device) -> Iterator[_Compared]:
-    for name, read in _GPU_FACTS:
+    for name, read in GPU_FACTS:
         yield from _both(name, read(good), read(here), here)
 
 
@@ -136,7 +136,7 @@ def _compare_host(good: Snapshot, here: Snapshot) -> Iterator[_Compared]:
     ):
         yield from _both(name.replace("_", " "), getattr(before, name), getattr(now, name))
     yield from _compare_memory(before.memory_total_bytes, now.memory_total_bytes)
-    yield from _both("RDMA ports", _ports(good), _ports(here))
+    yield from _both("RDMA ports", name_ports(good), name_ports(here))
     if not isinstance(good.torch, Missing) and not isinstance(here.torch, Missing):
         yield from _both("torch", good.torch.version, here.torch.version)
         yield from _both("NCCL", good.torch.nccl_version, here.torch.nccl_version)
@@ -145,7 +145,7 @@ def _compare_host(good: Snapshot, here: Snapshot) -> Iterator[_Compared]:
 def _compare_memory(before: Reading[int], now: Reading[int]) -> Iterator[_Compared]:
     if isinstance(before, Missing) or isinstance(now, Missing):
         return
-    alike = min(before, now) >= _MEMORY_SHARE * max(before, now)
+    alike = min(before, now) >= MEMORY_SHARE * max(before, now)
     yield _Compared("memory", format_size(before), format_size(before if alike else now))
 
 
@@ -221,7 +221,8 @@ def _active_links(device: Device) -> Reading[int]:
     return links if isinstance(links, Missing) else sum(link.active is True for link in links)
 
 
-def _ports(snapshot: Snapshot) -> Reading[str]:
+def name_ports(snapshot: Snapshot) -> Reading[str]:
+    """The RDMA ports of the machine, as one text."""
     state = snapshot.machine.state
     if not isinstance(state, HostState) or isinstance(state.infiniband_ports, Missing):
         return NOT_ASKED

@@ -1,9 +1,9 @@
 """Every threshold that a check holds a reading against, each with its source.
 
 A limit is derived where it can be: from what the device itself reports (bus width, clocks, links,
-generation and width), then from its peers in the machine, then from this machine's history, then from a table.
-`ranks/measured_speeds.py` judges measured speeds; here are the other limits.
-Sources named DCGM are its DcgmHealthWatch.cpp and nvvs; "our choice" marks what nobody prescribes.
+generation and width), then from its peers in the machine, then from this machine's history, then from a
+table. `ranks/measured_speeds.py` judges measured speeds; here are the other limits. Sources named DCGM are
+its DcgmHealthWatch.cpp and nvvs; "our choice" marks what nobody prescribes.
 """
 
 from gpudiag.units import GIB, MIB
@@ -17,17 +17,18 @@ CORRECTED_RATE_FACTOR = 10.0  # our choice: an outlier is ten times the next GPU
 CORRECTED_MIN_PER_HOUR = 100.0  # ... and not a handful; absolute limits elsewhere differ 5,000-fold
 
 # Memory size: NVML's total is the data sheet's less what ECC and the driver take. ECC of GDDR takes 1/16
-# (L40S 46068, A10 23028 MiB); the T4 capture has 94 % of 16 GiB, older drivers 92 %. A dead HBM stack is 1/8 or more.
+# (L40S 46068, A10 23028 MiB); the T4 capture has 94 % of 16 GiB, older drivers 92 %. A dead HBM stack is 1/8
+# or more.
 MEMORY_OF_MODEL_SHARE = 0.9
 MEMORY_OF_PEERS_SHARE = 0.98  # our choice: equal boards under one driver show the same number
 
 # Leftovers
 LEFTOVER_BYTES = 500 * MIB  # our choice: above what a driver keeps for itself (captures: 0 MiB used)
-# Where the driver counts what it keeps as used (nvmlMemory_t of version 1): 480 to 728 MiB in the captures, about
-# 1 GB on newer GPUs (scitix/sichek pull request 113, 2026-06).
+# Where the driver counts what it keeps as used (nvmlMemory_t of version 1): 480 to 728 MiB in the captures,
+# about 1 GB on newer GPUs (scitix/sichek pull request 113, 2026-06).
 LEFTOVER_OLD_DRIVER_BYTES = 1536 * MIB
-# Of a GPU that a job is to use. Our choice: idle GPUs in the captures have all of it free, and what a context takes of a
-# GPU of 16 GB and more (0.3 to 0.6 GiB) is less than a twentieth.
+# Of a GPU that a job is to use. Our choice: idle GPUs in the captures have all of it free, and what a context
+# takes of a GPU of 16 GB and more (0.3 to 0.6 GiB) is less than a twentieth.
 LEAST_FREE_MEMORY_SHARE = 0.90
 CONTEXT_BYTES = (
     640 * MIB
@@ -68,8 +69,9 @@ LINK_RECOVERIES_PER_HOUR = 300.0  # 5 a minute, Azure's node health checks
 SHARED_MEMORY_PER_RANK_BYTES = 64 * MIB  # NCCL's own needs per GPU; Docker's default is this for all
 SHARED_MEMORY_BYTES = GIB  # DataLoader workers pass batches through it; NCCL's guide asks for 1 GiB
 OPEN_FILES = 4096  # our choice: a socket or file per peer, worker and shared tensor; 1024 is a common default
-# Our choice: ranks come near such a limit by themselves, with CUDA and NCCL loaded. That the host has less memory than a GPU
-# is a rule of thumb and no fault: checkpoints are read in pieces, and cloud machines are sold so (decision 37).
+# Our choice: ranks come near such a limit by themselves, with CUDA and NCCL loaded. That the host has less
+# memory than a GPU is a rule of thumb and no fault: checkpoints are read in pieces, and cloud machines are
+# sold so (decision 37).
 HOST_MEMORY_PER_RANK_BYTES = 4 * GIB
 PROCESSES = 16384  # our choice: threads of ranks, NCCL proxies and DataLoader workers
 DISK_FULL_SHARE = 0.05

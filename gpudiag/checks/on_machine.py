@@ -1,8 +1,8 @@
 """The checks of the bare `gpudiag` and of `gpudiag list`: those of an instant preflight that one look can answer.
 
-They need the GPUs, the kernel log and the host's state, and neither torch nor an earlier look: where the gate would
-WARN or FAIL about this machine, the listing does too. Only `memory.free` is the gate's alone, as in the service: it is
-for a job that is about to start, and a machine that trains has little of it.
+They need the GPUs, the kernel log and the host's state, and neither torch nor an earlier look: where the gate
+would WARN or FAIL about this machine, the listing does too. Only `memory.free` is the gate's alone, as in the
+service: it is for a job that is about to start, and a machine that trains has little of it.
 """
 
 from gpudiag.checks.gpu.board import gpu_board

@@ -16,7 +16,7 @@ from gpudiag.checks.ranks.collective import (
     PLANNED_FINDINGS,
     judge_collective_speed,
 )
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.checks.registry import Judgement, check, does_not_apply, judged
 from gpudiag.checks.training.run import TRAINING_RUN_FINDINGS, judge_training, train_ddp
 from gpudiag.model.active import NOT_TESTED

@@ -1,7 +1,8 @@
 """The words of a remedy on the platform that it is read on: who can cut the power of a GPU, and from where.
 
-The catalogue's remedies are for bare metal. In a virtual machine, a container or WSL nobody can reseat a card or
-cut its power, and a Jetson board has no GPU to reset: there the same act has another name and another place.
+The catalogue's remedies are for bare metal. In a virtual machine, a container or WSL nobody can reseat a card
+or cut its power, and a Jetson board has no GPU to reset: there the same act has another name and another
+place.
 """
 
 import re

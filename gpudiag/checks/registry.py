@@ -30,8 +30,8 @@ class Level(IntEnum):
 class Basis:
     """What findings are judged by, for `gpudiag explain`: alike for the codes that one look at a thing may report.
 
-    `reads` is what is read, and from where; `limit` what it is held against, and where that comes from; `look_also`
-    are commands, and other topics of `gpudiag explain`.
+    `reads` is what is read, and from where; `limit` what it is held against, and where that comes from;
+    `look_also` are commands, and other topics of `gpudiag explain`.
     """
 
     reads: str
@@ -46,8 +46,8 @@ class FindingKind:
     Everything that holds for a code in general is here, once. The catalogue is the union of `reports` over
     BUILTIN (`checks/catalogue.py`); docs/findings.md lists it.
 
-    A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` has the reason, and
-    where a setting of the job itself is the fault (owner JOB, severity CONFIG).
+    A FAIL keeps jobs off the machine, whoever must act. It does not where `jobs_may_start` has the reason,
+    and where a setting of the job itself is the fault (owner JOB, severity CONFIG).
     """
 
     code: str
@@ -103,7 +103,8 @@ class Restated:
 
     `stated_by` are the codes that state it, best first, on the same GPU. `citation` goes behind the other
     finding's message, `advice` before its remedy,
-    and `request`, what the driver asks for (`gpu reset`), before a remedy that does not restart the machine anyway.
+    and `request`, what the driver asks for (`gpu reset`), before a remedy that does not restart the machine
+    anyway.
     """
 
     finding: Finding
@@ -117,8 +118,9 @@ class Restated:
 class Judgement:
     """What a check concluded. Build it with `judged`, `does_not_apply`, `could_not_look` or `not_readable`.
 
-    `missing_reason` is why a reading was not there, where that is why the check was skipped or could not look.
-    `restated` are those of the findings that another check may state better. `speeds` are all that it judged, good ones too.
+    `missing_reason` is why a reading was not there, where that is why the check was skipped or could not
+    look. `restated` are those of the findings that another check may state better. `speeds` are all that it
+    judged, good ones too.
     """
 
     outcome: Outcome
@@ -172,9 +174,10 @@ class Check:
     """One check: its name, what it needs, what it may report, and the function that judges.
 
     `needs` are keys of `gpudiag.checks.needs.NEEDS`; the runner answers for a need that is not
-    there, so the function may rely on all of them. `readings` are the names of those it judges, and `confirmed` is
-    what has shown them to be as we take them (a capture, a real GPU, a kernel); nothing there means unconfirmed, and
-    then only a kind that is `stated` may FAIL. What is read for a code, and its limit, are the code's own `basis`.
+    there, so the function may rely on all of them. `readings` are the names of those it judges, and
+    `confirmed` is what has shown them to be as we take them (a capture, a real GPU, a kernel); nothing there
+    means unconfirmed, and then only a kind that is `stated` may FAIL. What is read for a code, and its limit,
+    are the code's own `basis`.
     """
 
     name: str

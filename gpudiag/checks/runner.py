@@ -1,11 +1,11 @@
 """Run checks over one Context: every check gives a result, and every fault one finding.
 
 NVML states that a GPU is lost, the kernel log that it fell off the bus, the driver what it wants done about
-it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and nothing is
-reported twice. The check whose finding was joined to another keeps its outcome, and names the code that reports it.
+it. The worst outcome, severity and owner of them count; jobs stay off where one of them blocks jobs; and
+nothing is reported twice. The check whose finding was joined to another keeps its outcome, and names the code
+that reports it.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import perf_counter
@@ -33,8 +33,6 @@ _GRAVEST_FIRST = (
     Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
     Severity.NONE,
 )  # fmt: skip
-# The first words of a check's reason where its finding was joined to another.
-REPORTED_BY = "reported by"
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.
@@ -118,15 +116,12 @@ def _without(result: CheckResult, restated: Finding, code: str) -> CheckResult:
     if not any(finding is restated for finding in result.findings):
         return result
     findings = tuple(finding for finding in result.findings if finding is not restated)
-    before = (result.reason or "").split("; ") if result.reason else []
+    codes = tuple(dict.fromkeys((*result.reported_by, code)))
+    reason = f"reported by {', '.join(codes)}"
     if findings:  # a fault of its own GPUs is not reported by that of another
-        clause = f"{_name(restated.subject)}: {REPORTED_BY} {code}"
-        return replace(result, findings=findings, reason="; ".join(dict.fromkeys((*before, clause))))
-    codes = dict.fromkeys((*_CODE.findall(result.reason or ""), code))
-    return replace(result, findings=findings, reason=f"{REPORTED_BY} {', '.join(codes)}")
-
-
-_CODE = re.compile(r"\b[a-z]\w*\.[a-z]\w+")
+        before = (result.reason or "").split("; ") if result.reason else []
+        reason = "; ".join(dict.fromkeys((*before, f"{_name(restated.subject)}: reported by {code}")))
+    return replace(result, findings=findings, reason=reason, reported_by=codes)
 
 
 def _name(subject: Subject) -> str:

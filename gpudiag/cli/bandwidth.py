@@ -61,28 +61,26 @@ def _test(
     from gpudiag.render.report_formats import render_json
     from gpudiag.runs.bandwidth import BandwidthRun
     from gpudiag.runs.gate import exit_status
+    from gpudiag.runs.machine_run import Surroundings
     from gpudiag.store.state_folder import default_store
 
-    store = options["store"] or default_store()
     progress = ProgressLine(sys.stderr)
-    with (
-        EventFile(options["events"]) as events,
-        BandwidthRun(
-            plan,
-            store,
-            progress.announce,
-            progress.warn,
-            join_listeners(events.write, progress.show),
-            python=options["python"],
-        ) as run,
-    ):
-        with progress:
-            report = run.run()
+    with EventFile(options["events"]) as events:
+        surroundings = Surroundings(
+            options["store"] or default_store(),
+            options["python"],
+            announce=progress.announce,
+            warn=progress.warn,
+            listener=join_listeners(events.write, progress.show),
+        )
+        with BandwidthRun(plan, surroundings) as run:
+            with progress:
+                report = run.run()
 
-        def shown() -> str:
-            return render_json(report) if wanted.as_json else render_bandwidth(report, wanted.style())
+            def shown() -> str:
+                return render_json(report) if wanted.as_json else render_bandwidth(report, wanted.style())
 
-        status = share_report(launch, report, exit_status(report, PreflightPlan()), shown, wanted)
-        warning = run.remember()  # the verdict is printed, whatever happens to the history
+            status = share_report(launch, report, exit_status(report, PreflightPlan()), shown, wanted)
+            warning = run.remember()  # the verdict is printed, whatever happens to the history
     warn_unremembered(warning)
     return status

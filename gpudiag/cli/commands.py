@@ -57,6 +57,12 @@ COMMANDS = {
     "run": LazyCommand(
         "gpudiag.cli.run", "run", "Run your job unchanged and watch it: why it hung, slowed or died."
     ),
+    "receipt": LazyCommand(
+        "gpudiag.cli.receipt", "receipt", "Verify a receipt of a preflight: unchanged, and signed by whom."
+    ),
+    "compare": LazyCommand(
+        "gpudiag.cli.compare", "compare", "Show what differs between two receipts, and which part it is."
+    ),
     "merge": LazyCommand("gpudiag.cli.merge", "merge", "Join the reports of many machines."),
     "history": LazyCommand("gpudiag.cli.history", "history", "Show stored runs, baselines and drift."),
     "explain": LazyCommand(

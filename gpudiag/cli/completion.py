@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -79,6 +81,19 @@ def offer_machines(
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
     return _beginning(sorted(base_machines()), incomplete)
+
+
+def offer_machine_lists(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """How `--hub` finds machines; after `@` a file."""
+    if incomplete.startswith("@"):
+        folder, slash, _ = incomplete[1:].rpartition("/")
+        with contextlib.suppress(OSError):
+            found = sorted(path.name for path in Path(folder or "/" if slash else ".").expanduser().iterdir())
+            return _beginning([f"@{folder}{slash}{name}" for name in found], incomplete)
+        return []
+    return _beginning(("@", "dns:", "slurm"), incomplete)
 
 
 def offer_fields(

@@ -41,8 +41,8 @@ def _complete_names(context: click.Context, parameter: click.Parameter, start: s
 def deploy(name: str | None, output: str | None, nhc: str | None) -> ExitStatus:
     """The files for a service, alerts, a dashboard, and gates before jobs.
 
-    Without NAME: which there are. NAME is one of them, NAME/FILE one file of it; they are printed, or written into a
-    folder.
+    Without NAME: which there are. NAME is one of them, NAME/FILE one file of it; they are printed, or written
+    into a folder.
     """
     from gpudiag.runs.deploy import FILE_SETS, read_files, write_files
 

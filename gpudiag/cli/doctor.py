@@ -30,8 +30,8 @@ that this machine does not have, are no error."""
 def doctor(deep: bool, python: str | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     """What of gpudiag works on this machine, what is missing, and the command for each.
 
-    Looks at the driver, torch, permissions, folders, extras and launchers; it judges gpudiag's surroundings and
-    never a GPU: that is `gpudiag preflight`. It takes a second or two, and nothing is changed.
+    Looks at the driver, torch, permissions, folders, extras and launchers; it judges gpudiag's surroundings
+    and never a GPU: that is `gpudiag preflight`. It takes a second or two, and nothing is changed.
     """
     from gpudiag.render.doctor_text import render_doctor
 

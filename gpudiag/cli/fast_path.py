@@ -1,10 +1,10 @@
 """The fast path of `gpudiag list`, of the bare command and of an instant preflight: every trick for speed.
 
-A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and the host
-while this process still imports, a listing whose flags have no values is not parsed by click, garbage is not collected
-while modules load, and a listing ends without tearing the interpreter down. For that, this file and `cli/main.py` import
-each thing when it is needed. No other file of the command line is written for speed:
-tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
+A listing runs in prologs and prompts, and its time is imports (docs/decisions/0005). So children ask NVML and
+the host while this process still imports, a listing whose flags have no values is not parsed by click,
+garbage is not collected while modules load, and a listing ends without tearing the interpreter down. For
+that, this file and `cli/main.py` import each thing when it is needed. No other file of the command line is
+written for speed: tests/meta/test_import_weight.py holds them to it, and to what a listing may load.
 """
 
 from __future__ import annotations

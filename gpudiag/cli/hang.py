@@ -40,9 +40,10 @@ Examples:
 def hang(pid: int | None, native: bool, wanted: Wanted, **options: Any) -> ExitStatus:
     """Why a running job stands still: which rank, which line, what it waits for.
 
-    Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of gpudiag, and
-    nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where only its C functions
-    show it. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
+    Looks at the job's ranks from outside, twice or more within five seconds: the job needs nothing of
+    gpudiag, and nothing in it is changed. A rank that may wait for its GPU is stopped for a moment, where
+    only its C functions show it. Exit status 1: it hangs; 0: it does not, or not yet; 3: unknown, with the
+    reason. Under srun or mpirun, with one process on each machine, it is one look at the whole job.
     """
     from gpudiag.checks.job.hang_limits import HangLimits
     from gpudiag.runs.hang import read_hang_launch, run_hang

@@ -81,10 +81,10 @@ def judge(
 ) -> ExitStatus:
     """Whether speeds are right that nccl-tests and other programs measured, and if not, why.
 
-    Reads the output of nccl-tests, nvbandwidth, CUDA's samples, perftest, OSU, DeepSpeed's and other benches of
-    torch, `dcgmi diag`, NCCL's Inspector and gpudiag, as text or JSON, alone or within a job's log. Each table is
-    compared with published figures for just such machines; NCCL's log or nvidia-smi's text beside it shows what
-    that is. It runs nothing, and needs no GPU.
+    Reads the output of nccl-tests, nvbandwidth, CUDA's samples, perftest, OSU, DeepSpeed's and other benches
+    of torch, `dcgmi diag`, NCCL's Inspector and gpudiag, as text or JSON, alone or within a job's log. Each
+    table is compared with published figures for just such machines; NCCL's log or nvidia-smi's text beside it
+    shows what that is. It runs nothing, and needs no GPU.
     """
     from gpudiag.measured.recipe import judge_files
     from gpudiag.model.benchmark import Setup

@@ -192,7 +192,8 @@ def _shared_refusal(options: Mapping[str, Any]) -> Iterator[None]:
     """Let the leader of the other ranks report it, if this process cannot take part; then it ends as they do.
 
     Raises:
-        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it is looked for.
+        SystemExit: the leader reports it, or has not been found; why this process ends is printed before it
+            is looked for.
     """
     try:
         yield

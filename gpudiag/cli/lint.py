@@ -36,8 +36,8 @@ statement for the whole file."""
 def lint(files: tuple[str, ...], diff: bool, fix: bool, wanted: Wanted) -> ExitStatus:
     """The mistakes of distributed training in scripts, notebooks and pages, with the corrected line.
 
-    The files are read and never run. A mistake is reported only if the script shows it for certain; a note may be
-    intended, and does not change the exit status.
+    The files are read and never run. A mistake is reported only if the script shows it for certain; a note
+    may be intended, and does not change the exit status.
     """
     from gpudiag.lint.linter import lint_files
 

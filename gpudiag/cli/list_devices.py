@@ -95,8 +95,8 @@ def list_devices(
 
     A GPU counts as free when it answers, no check found a fault on it, no compute process is on it, its load
     and its used memory are both below 10 %, its compute mode allows work, and CUDA_VISIBLE_DEVICES, where
-    it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on. The document of --json has `free`
-    for each GPU where --free asks for it: it takes the checks and the kernel log, and is null without.
+    it is set, leaves it to this job. --ids prints UUIDs, MIG ones where MIG is on. The document of --json has
+    `free` for each GPU where --free asks for it: it takes the checks and the kernel log, and is null without.
     """
     csv = _csv(
         query, wanted, {"--wide": wide, "--free": free, "--sources": sources, "--output": wanted.output}

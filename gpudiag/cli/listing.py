@@ -144,7 +144,8 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 def _redraw(interval_seconds: float, draw: Callable[[], str], *, is_stream: bool) -> NoReturn:
     """Write what `draw` returns every `interval_seconds`, until Ctrl-C ends it (exit status 130).
 
-    On a terminal in place; in a pipe, and where it is a stream of lines, one after the other. After a view that takes longer than the interval the next comes at once.
+    On a terminal in place; in a pipe, and where it is a stream of lines, one after the other. After a view
+    that takes longer than the interval the next comes at once.
     """
     in_place = sys.stdout.isatty() and not is_stream
     if in_place:

@@ -26,9 +26,9 @@ A report that is given twice counts once."""
 def merge(reports: tuple[str, ...], wanted: Wanted) -> ExitStatus:
     """Many machines' reports as one: the worst verdict, and each finding once with its machines.
 
-    The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those that a run
-    over several machines leaves on each of them. Documents of `gpudiag hang --json` from the machines of one job
-    become one look at the whole job.
+    The reports are the documents of `gpudiag preflight`, `nccl-test` and `train` with `--json`, and those
+    that a run over several machines leaves on each of them. Documents of `gpudiag hang --json` from the
+    machines of one job become one look at the whole job.
     """
     from gpudiag.render.merged_text import render_merged
     from gpudiag.runs.hang_merge import join_hang_sources, read_hang_sources

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 @click.command("nccl-test", context_settings=HELP_SETTINGS)
 @plan_options(NcclTestPlan)
 @click.option("--python", type=click.Path(), metavar="PATH", help="Run the torch of your job's interpreter.")
+@click.option(
+    "--labels",
+    type=click.Path(),
+    metavar="FILE",
+    help="Racks, leaves and rails, for --localise: topology.conf, `kubectl get nodes -o json`, or lines `HOST leaf=NAME`.",
+)
 @emit_options()
 @launch_options()
 @store_option
@@ -43,6 +49,8 @@ def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
     plan = plan_from(NcclTestPlan, options)
     if options["all_sizes"] and wanted.form != "text":
         raise UsageError("--all-sizes changes text, and the document has every size", hint="leave one out")
+    if options["labels"] is not None and not plan.localise:
+        raise UsageError("--labels is for --localise", hint="add --localise, or leave out --labels")
     if emit_job(options, per_machine=False):
         return ExitStatus.PASS
     place = read_place(options)
@@ -51,7 +59,13 @@ def nccl_test(wanted: Wanted, **options: Any) -> ExitStatus:
         listener = join_listeners(events.write, progress.show, so_far.append)
         try:
             outcome = run_nccl_test(
-                plan, place, listener, python=options["python"], store=options["store"], notice=progress.warn
+                plan,
+                place,
+                listener,
+                python=options["python"],
+                store=options["store"],
+                notice=progress.warn,
+                labels=options["labels"],
             )
         except (
             KeyboardInterrupt,

@@ -25,7 +25,7 @@ from gpudiag.render.report_formats import REPORT_FORMATS
 
 if TYPE_CHECKING:
     from gpudiag.probe.start import StartedProbes
-    from gpudiag.runs.preflight import Surroundings
+    from gpudiag.runs.machine_run import Surroundings
 
 _EXAMPLES = """\b
 Examples:
@@ -35,6 +35,7 @@ Examples:
   gpudiag preflight --only pcie,gpu.lost
   gpudiag preflight --expect good.json            a good machine's report
   gpudiag preflight --level long --duration 1800  half an hour of full load
+  gpudiag preflight --level acceptance --receipt node17 --sign site_key
 Exit status: 0 PASS or WARN, 1 FAIL, 2 usage, 3 no verdict."""
 
 
@@ -80,6 +81,18 @@ def _reports(
     metavar="FORMAT=FILE",
     help=f"Write a report to FILE too: {', '.join(REPORT_FORMATS)}.",
 )
+@click.option(
+    "--receipt",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a receipt: FILE.json, and FILE.html, the same as a page.",
+)
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign the receipt with this SSH key, as ssh-keygen -Y does.",
+)
 @click.option("--reason", is_flag=True, help="Print one line instead, for Slurm or Kubernetes.")
 @click.option(
     "--list", "listing", is_flag=True, help="List every check: what it reads, its limit, its level."
@@ -113,6 +126,7 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
             hint="--only and --skip choose what is listed",
         )
         return _print_checks(plan)
+    _require_receipt(options["receipt"], options["sign"])
     surroundings = _surroundings(options, started)
     environment = read_machine_place(options)
     quorum, on_one_machine = options["quorum"], environment is None or environment.on_one_machine
@@ -122,7 +136,17 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
         )
     from gpudiag.cli.preflight_output import Preflights
 
-    preflights = Preflights(plan, surroundings, started, wanted, reports, options["events"], quorum)
+    preflights = Preflights(
+        plan,
+        surroundings,
+        started,
+        wanted,
+        reports,
+        options["events"],
+        quorum,
+        options["receipt"],
+        options["sign"],
+    )
     if environment is None:
         return preflights.look(None)
     if not on_one_machine and wanted.form not in ("text", "json"):
@@ -133,6 +157,17 @@ def preflight(started: StartedProbes | None, /, wanted: Wanted, **options: Any) 
     from gpudiag.runs.machines import PREFLIGHT_LOOKS
 
     return on_each_machine(environment, PREFLIGHT_LOOKS[plan.level], preflights.look)
+
+
+def _require_receipt(path: Path | None, key: Path | None) -> None:
+    """Raise UsageError unless a receipt can be written there, and signed with that key."""
+    if path is None:
+        if key is not None:
+            raise UsageError("--sign signs a receipt, and none is asked for", hint="add --receipt FILE")
+        return
+    from gpudiag.runs.receipt import require_receipt
+
+    require_receipt(path, key)
 
 
 def _destinations(
@@ -159,7 +194,8 @@ def _destinations(
 
 
 def _surroundings(options: dict[str, Any], started: StartedProbes | None) -> Surroundings:
-    from gpudiag.runs.preflight import Surroundings, read_expected_machine
+    from gpudiag.runs.machine_run import Surroundings
+    from gpudiag.runs.preflight_plan import read_expected_machine
     from gpudiag.store.history_child import StartedHistory
     from gpudiag.store.state_folder import default_store
 
@@ -183,7 +219,7 @@ def _print_checks(plan: PreflightPlan) -> ExitStatus:
     from gpudiag.checks import BUILTIN
     from gpudiag.render.checks_text import render_checks
     from gpudiag.render.style import Style, wants_colour
-    from gpudiag.runs.preflight import choose_checks
+    from gpudiag.runs.preflight_plan import choose_checks
 
     checks = choose_checks(plan) if plan.only or plan.skip else BUILTIN
     style = Style(wants_colour(sys.stdout.isatty(), dict(os.environ)))

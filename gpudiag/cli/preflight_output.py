@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpudiag.cli.launch_status import share_report
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gpudiag.model.plan import PreflightPlan
     from gpudiag.model.report import Report
     from gpudiag.probe.start import StartedProbes
+    from gpudiag.runs.machine_run import Surroundings
     from gpudiag.runs.machines import MachinesLaunch
-    from gpudiag.runs.preflight import Surroundings
 
 
 def _render(wanted: Wanted, report: Report, plan: PreflightPlan) -> str:
@@ -65,21 +65,26 @@ class Preflights:
     reports: tuple[tuple[str, Path], ...]
     events: Path | None
     quorum: int | None
+    receipt: Path | None = None
+    key: Path | None = None  # that signs the receipt
 
     def look(self, launch: MachinesLaunch | None) -> ExitStatus:
         """The exit status, after the look and the report: printed, or handed in to rank 0 of the launch."""
         plan, wanted = self.plan, self.wanted
-        say = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
+        announce = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
         with (
             EventFile(self.events) as events,
-            Preflight(plan, self.surroundings, say, warn, events.write) as run,
+            Preflight(
+                plan, replace(self.surroundings, announce=announce, warn=warn, listener=events.write)
+            ) as run,
         ):
             report = run.run(self.started)
             own = exit_status(report, plan)
             strict = describe_strict(report, plan, own)
             if strict:
                 warn(strict)
-            own = status_with_file(own, kept=_write_reports(report, self.reports))
+            kept = _write_reports(report, self.reports)
+            own = status_with_file(own, kept=self._keep_receipt(report) and kept)
             # The verdict is printed, whatever happens to the history.
             status = share_report(
                 launch, report, own, lambda: _render(wanted, report, plan), wanted, quorum=self.quorum
@@ -87,6 +92,19 @@ class Preflights:
             warning = run.remember()
         warn_unremembered(warning)
         return status
+
+    def _keep_receipt(self, report: Report) -> bool:
+        """Whether the receipt that is asked for could be written; a failure is reported."""
+        if self.receipt is None:
+            return True
+        from gpudiag.runs.receipt import make_receipt, write_receipt
+
+        try:
+            write_receipt(self.receipt, make_receipt(report, self.plan), self.key)
+        except GpudiagError as error:
+            warn(f"no receipt: {error.message}")
+            return False
+        return True
 
 
 def _announcer(plan: PreflightPlan, *, is_reporter: bool) -> Callable[[str], None]:

@@ -73,10 +73,11 @@ def run(
 ) -> int:
     """Run a job as it is, and report why it hung, crawled or died.
 
-    COMMAND is whatever starts the job: torchrun, srun, mpirun, accelerate launch, deepspeed, python. It keeps its
-    output, its input, its terminal and its signals, and its exit status is the one of this command; torch's flight
-    recorder and its ranks' exceptions are switched on for it. An agent beside it sees its steps from outside, reports a
-    stall with rank and line, and leaves a verdict in one file. If gpudiag is killed, the job continues.
+    COMMAND is whatever starts the job: torchrun, srun, mpirun, accelerate launch, deepspeed, python. It keeps
+    its output, its input, its terminal and its signals, and its exit status is the one of this command;
+    torch's flight recorder and its ranks' exceptions are switched on for it. An agent beside it sees its
+    steps from outside, reports a stall with rank and line, and leaves a verdict in one file. If gpudiag is
+    killed, the job continues.
     """
     from gpudiag.checks.job.stall_rule import parse_stall_rule
     from gpudiag.runs.job_run.process import exit_as

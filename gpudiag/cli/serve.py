@@ -7,26 +7,34 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpudiag.cli.commands import COMMANDS, HELP_SETTINGS
+from gpudiag.cli.completion import offer_machine_lists
 from gpudiag.cli.options import store_option
 from gpudiag.cli.signals import TerminatedError, end_quietly
 from gpudiag.errors import ExitStatus, UsageError
 from gpudiag.installed import install_command
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.store.state_folder import VARIABLE, default_store, state_directory
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gpudiag.fleet.discovery import Sources
 
 _NEEDED = ("fastapi", "uvicorn", "httptools")
 _MAX_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES = """\b
 Examples:
-  gpudiag serve                                    http://127.0.0.1:8765
+  gpudiag serve                                    http://127.0.0.1:4783
   gpudiag serve --allow-actions                    and tests can be started
   gpudiag serve --watch-jobs                       and jobs that hang are found
   gpudiag serve --host 0.0.0.0 --token-file FILE   for others
+  gpudiag serve --hub gpu1,gpu2,gpu3               several machines in one view
   gpudiag simulate h100x8+busy:0 -- gpudiag serve  try it without a GPU
 FILE holds lines `read:TOKEN` and `act:TOKEN`. Asked to stop (SIGTERM,
 Ctrl-C) it ends its runs and exits 0."""
@@ -36,7 +44,7 @@ Ctrl-C) it ends its runs and exits 0."""
 @click.option(
     "--host", default="127.0.0.1", metavar="ADDRESS", help="Listen on this address.  [default: 127.0.0.1]"
 )
-@click.option("--port", type=int, default=8765, metavar="N", help="[default: 8765; 0: a free one]")
+@click.option("--port", type=int, default=SERVICE_PORT, metavar="N", help="[default: 4783; 0: a free one]")
 @store_option
 @click.option(
     "--token-file",
@@ -50,6 +58,25 @@ Ctrl-C) it ends its runs and exits 0."""
     "--watch-jobs",
     is_flag=True,
     help="Watch this machine's jobs of several processes: one that stands still is a finding.",
+)
+@click.option(
+    "--hub",
+    multiple=True,
+    metavar="HOST,...",
+    shell_complete=offer_machine_lists,
+    help="Show these machines by their own services: hosts, URLs, @FILE, dns:NAME, slurm.",
+)
+@click.option(
+    "--hub-tokens",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of `HOST TOKEN` lines, by which --hub reads.",
+)
+@click.option(
+    "--hub-ca",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificates that sign those of the machines of --hub.",
 )
 @click.option(
     "--tls-cert",
@@ -79,6 +106,7 @@ def serve(**options: Any) -> ExitStatus:
     """Show this machine's GPUs live in a browser, answer scripts and Prometheus, start tests.
 
     From this machine reading needs no token. Listening on another address needs --token-file.
+    With --hub it shows other machines, each by the `gpudiag serve` that runs there.
     """
     end_quietly()  # it only loads until it serves, and takes the signals itself from then on
     absent = [name for name in _NEEDED if find_spec(name) is None]
@@ -101,7 +129,7 @@ def serve(**options: Any) -> ExitStatus:
     tls = _tls(options)
     listening = open_socket(settings)
     settings = replace(settings, port=listening.getsockname()[1])
-    if settings.state_folder is not None:
+    if settings.state_folder is not None and settings.hub is None:
         named = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
         problem = hold_folder(settings.state_folder, settings.url(), named)
         settings = replace(settings, state_problem=problem)
@@ -123,6 +151,7 @@ def _settings(options: dict[str, Any]) -> Any:
         raise UsageError(f"--port {options['port']} is out of range", hint=f"0 to {_MAX_PORT}")
     if not options["host"].strip():
         raise UsageError("--host is empty", hint="such as 127.0.0.1, or 0.0.0.0 for every address")
+    sources, hub_tls = _hub(options)
     tokens = Tokens() if options["token_file"] is None else read_token_file(options["token_file"])
     if options["allow_actions"] and not tokens:
         tokens = make_act_token()
@@ -141,6 +170,8 @@ def _settings(options: dict[str, Any]) -> Any:
         tls=options["tls_cert"] is not None,
         kinds=tuple(COMMANDS),
         interpreters=_interpreters(options["python"]),
+        hub=sources,
+        hub_tls=hub_tls,
     )
     if settings.reading_needs_token and options["token_file"] is None:
         raise UsageError(
@@ -148,6 +179,44 @@ def _settings(options: dict[str, Any]) -> Any:
             hint="add --token-file FILE, or listen on 127.0.0.1 and use ssh -L",
         )
     return settings
+
+
+def _hub(options: dict[str, Any]) -> tuple["Sources | None", "ssl.SSLContext | None"]:
+    """Where the machines of a hub are listed, and by which certificates they are known; neither without --hub.
+
+    Raises:
+        UsageError: one is wrong, or a flag would do nothing beside --hub.
+    """
+    if not options["hub"]:
+        for flag in ("hub_tokens", "hub_ca"):
+            if options[flag] is not None:
+                raise UsageError(
+                    f"--{flag.replace('_', '-')} is for a hub", hint="gpudiag serve --hub gpu1,gpu2"
+                )
+        return None, None
+    for flag in ("allow_actions", "no_poll", "watch_jobs", "python", "kubelet_socket", "store"):
+        if options[flag]:
+            raise UsageError(
+                f"--{flag.replace('_', '-')} does nothing beside --hub, which reads other machines only",
+                hint="start the service of this machine apart from the hub, on another --port",
+            )
+    from gpudiag.fleet.addresses import MachineTokens, read_machine_tokens
+    from gpudiag.fleet.discovery import parse_sources
+
+    tokens = MachineTokens() if options["hub_tokens"] is None else read_machine_tokens(options["hub_tokens"])
+    return parse_sources(options["hub"], tokens), _hub_tls(options["hub_ca"])
+
+
+def _hub_tls(authorities: Path | None) -> "ssl.SSLContext | None":
+    """What verifies the machines' certificates, where the system's authorities do not."""
+    if authorities is None:
+        return None
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=str(authorities))
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"--hub-ca {authorities} cannot be read: {error.strerror or error}") from error
 
 
 def _interpreters(texts: tuple[str, ...]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM over the life of a command.
 
-While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word, with 143 and
-one line. From `raise_again` on they are exceptions, so that what was begun is ended. An exception in the middle of an
-import may leave half a module behind, so it waits for the import's end. Python drops an exception that a callback raises
-(around a fork, in `__del__`): then the signal is sent again.
+While it only loads, or looks, there is nothing to clean up, and it ends at once: with 130 without a word,
+with 143 and one line. From `raise_again` on they are exceptions, so that what was begun is ended. An
+exception in the middle of an import may leave half a module behind, so it waits for the import's end. Python
+drops an exception that a callback raises (around a fork, in `__del__`): then the signal is sent again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _SIGNALS: dict[type[BaseException], int] = {KeyboardInterrupt: signal.SIGINT, Te
 def end_quietly() -> None:
     """Let both signals end this process at once, unless they are ignored; children that it forked die with it.
 
-    A signal that was to be sent again is not: at the end of a command, the alarm for it would end the process.
+    A signal that was to be sent again is not: at the end of a command, the alarm for it would end the
+    process.
     """
     if _since:
         signal.setitimer(signal.ITIMER_REAL, 0)

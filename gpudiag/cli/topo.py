@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from gpudiag.cli.commands import HELP_SETTINGS
 from gpudiag.cli.options import deadline_option, store_option
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file, warn
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun, warn
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 from gpudiag.runs.devices import DEADLINE_SECONDS
@@ -37,12 +37,12 @@ no GPU is here, or the driver does not answer."""
 def topo(started: StartedProbes | None, store: str | None, deadline: float, wanted: Wanted) -> ExitStatus:
     """Show how GPUs, network cards and processors are joined, and what NCCL would choose.
 
-    The matrix has the letters of `nvidia-smi topo -m`. Beside it: the rate of the links, NUMA nodes, PCI bridges, the
-    network cards that NCCL takes for each GPU, P2P and GPUDirect RDMA under the NCCL settings of this shell, and the
-    bandwidth last measured here (`gpudiag bandwidth`, `gpudiag preflight --level standard`). What stands out is judged by
-    the checks of `gpudiag preflight`: a link that is down, a GPU on another root, a card without its GPU, unequal slots.
+    The matrix has the letters of `nvidia-smi topo -m`. Beside it: the rate of the links, NUMA nodes, PCI
+    bridges, the network cards that NCCL takes for each GPU, P2P and GPUDirect RDMA under the NCCL settings of
+    this shell, and the bandwidth last measured here (`gpudiag bandwidth`, `gpudiag preflight --level
+    standard`). What stands out is judged by the checks of `gpudiag preflight`: a link that is down, a GPU on
+    another root, a card without its GPU, unequal slots.
     """
-    from gpudiag.model.codec import dumps
     from gpudiag.render.topology_text import render_topology
     from gpudiag.runs.topology import see_topology
 
@@ -51,14 +51,5 @@ def topo(started: StartedProbes | None, store: str | None, deadline: float, want
     topology, warning = see_topology(deadline, store, patient=patient, started=started)
     if warning:
         warn(f"{warning}; bandwidths measured before are not shown")
-
-    def document() -> str:
-        return dumps(topology) + "\n"
-
-    def text() -> str:
-        return render_topology(topology, wanted.style())
-
-    kept = print_result(document if wanted.as_json else text, document, wanted.output)
-    verdict = topology.verdict
-    assert verdict is not None  # noqa: S101 - the recipe has judged
-    return status_with_file(EXIT_STATUSES[verdict], kept=kept)
+    assert topology.verdict is not None  # noqa: S101 - the recipe has judged
+    return print_noun(topology, wanted, render_topology, EXIT_STATUSES[topology.verdict])

@@ -82,8 +82,9 @@ def watch(
 ) -> ExitStatus:
     """Watch the GPUs, who uses them, and what is wrong, on a terminal.
 
-    It shows and never judges: the exit status is 0. Findings are those of the instant checks, each with its remedy;
-    keys explain one, look why a job stands still, start a test, and send a signal. A GPU that hangs is shown as hung.
+    It shows and never judges: the exit status is 0. Findings are those of the instant checks, each with its
+    remedy; keys explain one, look why a job stands still, start a test, and send a signal. A GPU that hangs
+    is shown as hung.
     """
     end_quietly()  # it only loads until it draws, and takes the signals itself from then on
     _refuse_conflicts(hosts, hosts_file, token_file, record, replay)

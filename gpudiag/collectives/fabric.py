@@ -1,8 +1,7 @@
 """The fabric that labels describe, and pairs of nodes that use every part of it in a few rounds.
 
 A pair inside a leaf uses no uplink, a pair of two leaves uses uplinks of both, a pair of one NVLink domain uses no network.
-So in each round about half of a leaf's nodes exchange data inside it, and the others with as many different leaves as there
-are. Pairs that leave a leaf take turns: two that share an uplink by chance are slow, and nothing is bad.
+So in some rounds half of a leaf's nodes exchange data inside it; all others reach as many different leaves as there are. Pairs that leave a leaf take turns: two that share an uplink by chance are slow, and nothing is bad.
 """
 
 import random
@@ -19,7 +18,8 @@ _T = TypeVar("_T")
 Pair = tuple[int, int]
 Group = Callable[[int], str | None]
 
-MOST_CROSSING = 8  # nodes of a leaf in a round: so many turns
+MOST_CROSSING = 16  # nodes of a leaf in a round: so many turns
+_MIXED_EVERY = 4  # rounds: so each node stays in its leaf once in eight of them
 NVLINK, INSIDE, UNKNOWN = "nvlink", "inside", "unknown"
 
 
@@ -39,7 +39,7 @@ class Way:
 
 
 class Fabric:
-    """What the labels of the nodes say."""
+    """What the labels of the nodes show."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Describe the fabric of these nodes, some of which may have no labels."""
@@ -97,7 +97,7 @@ class Fabric:
 
 
 class MixedRounds:
-    """Rounds of disjoint pairs, in which half of the nodes of each leaf reach other leaves."""
+    """Rounds of disjoint pairs, in which nodes of each leaf reach other leaves: half of them, or as many as take turns."""
 
     def __init__(self, fabric: Fabric, seed: int) -> None:
         """Begin with no pair that has met."""
@@ -108,8 +108,9 @@ class MixedRounds:
         self._crossed: Counter[int] = Counter()
         self._number = 0
 
-    def next_round(self, forced: Iterable[Pair] = ()) -> tuple[Pair, ...]:
+    def next_round(self, forced: Iterable[Pair] = (), *, confirms: bool = False) -> tuple[Pair, ...]:
         """The pairs of the next round; the forced ones first, as far as they are disjoint."""
+        half = confirms or self._number % _MIXED_EVERY == 0
         self._number += 1
         pairs: list[Pair] = []
         free = set(range(len(self._fabric.nodes)))
@@ -117,7 +118,7 @@ class MixedRounds:
             if free >= set(pair):
                 self._add(pairs, free, pair)
         left = Counter(home for pair in pairs for home in map(self._fabric.home, pair) if self._crosses(pair))
-        self._cross(pairs, free, left)
+        self._cross(pairs, free, left, half=half)
         for group in (self._fabric.domain, self._fabric.leaf)[:: 1 if self._number % 2 else -1]:
             self._stay(pairs, free, group)
         # What is left over is alone in its group, or has no label.
@@ -126,8 +127,8 @@ class MixedRounds:
             self._add(pairs, free, (min(one, other), max(one, other)))
         return tuple(pairs)
 
-    def _cross(self, pairs: list[Pair], free: set[int], crossing: Counter[str | None]) -> None:
-        """Pairs of nodes of different leaves, which have met least; each leaf has as many of them as any other."""
+    def _cross(self, pairs: list[Pair], free: set[int], crossing: Counter[str | None], *, half: bool) -> None:
+        """Pairs of nodes of different leaves, which have met least."""
         ready: dict[str, list[int]] = defaultdict(list)
         for node in self._shuffled(free):
             home = self._fabric.home(node)
@@ -135,9 +136,12 @@ class MixedRounds:
                 ready[home].append(node)
         for home, nodes in ready.items():
             nodes.sort(key=lambda node: self._crossed[node])  # the order is random among equals
-            del nodes[max(0, min(MOST_CROSSING, -(-len(nodes) // 2)) - crossing[home]) :]
+            most = -(-len(nodes) // 2) if half else len(nodes)
+            del nodes[max(0, min(MOST_CROSSING, most) - crossing[home]) :]
         while len(open_homes := [home for home, nodes in ready.items() if nodes]) > 1:
-            one = max(open_homes, key=lambda home: len(ready[home]))
+            one = min(
+                open_homes, key=lambda home: len(ready[home])
+            )  # small ones choose: others would miss them
             other = min(
                 (home for home in open_homes if home != one),
                 key=lambda home: (self._homes_met[_sorted(one, home)], -len(ready[home])),

@@ -43,6 +43,9 @@ class Sort(StrEnum):
     PATH = "path"
 
 
+_OF_NODE = (Sort.NODE, Sort.NETWORK, Sort.NVLINK, Sort.REACH, Sort.PORT)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
     """A part of the fabric: nodes, a rail's name, or switches, by its sort."""
@@ -90,9 +93,8 @@ def explain(fabric: Fabric, passed: Sequence[Passed]) -> list[Blame]:
         if not taken:
             return _joined(fabric, found)
         for blame in taken:
-            whole = blame.share >= _WHOLE_SHARE
-            for number in parts.through[blame.part] if whole else blame.bad:
-                left.pop(number, None)
+            for number in blame.bad:
+                del left[number]  # the good ones stay: they clear other parts
         found += taken
 
 
@@ -154,6 +156,8 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
         gain = _ratio(here, kinds, of_kind, bad_of_kind) - parts.prices[part.sort]
         if gain < ENOUGH or (part.sort is Sort.OUT and not _is_shared(bad)):
             continue
+        if part.sort in _OF_NODE and len({one.pair for one in bad}) < 2:
+            continue  # one partner: it is the pair, or the partner
         again = [one for one in here if one.confirms]
         if confirming and _ratio(again, kinds, of_kind, bad_of_kind) < _ENOUGH_AGAIN:
             continue
@@ -205,26 +209,40 @@ def _ratio(
 
 
 def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
-    """Several nodes of a leaf that only reach other leaves badly are that leaf's uplinks."""
-    out = {switch for blame in found if blame.part.sort is Sort.OUT for switch in blame.part.switches}
-    of_leaf: dict[str, list[Blame]] = defaultdict(list)
-    rest: list[Blame] = []
-    for blame in found:
-        leaf = fabric.leaf(blame.part.nodes[0]) if blame.part.sort is Sort.REACH else None
-        if leaf is None:
-            rest.append(blame)
-        elif leaf not in out:
-            of_leaf[leaf].append(blame)
-    for leaf, blames in of_leaf.items():
-        if len(blames) == 1:
-            rest += blames
-            continue
-        bad = tuple(number for blame in blames for number in blame.bad)
-        passed = sum(blame.passed for blame in blames)
-        rest.append(
-            Blame(Part(Sort.OUT, switches=(leaf,)), bad, passed, sum(one.likelihood for one in blames))
-        )
-    return sorted(rest, key=lambda blame: (-blame.likelihood, blame.part))
+    """Several pairs, or several nodes, that are bad across the same switches are what these have in common.
+
+    A pair that was measured again and again has the weight of many: by that alone it would hide an uplink which few pairs
+    take.
+    """
+    joined = list(found)
+    for sort, wanted in ((Sort.PATH, (Sort.LINK,)), (Sort.OUT, (Sort.LINK, Sort.REACH))):
+        groups: dict[Part, list[Blame]] = defaultdict(list)
+        for blame in joined:
+            if blame.part.sort in wanted:
+                for part in _across(fabric, blame.part, sort):
+                    groups[part].append(blame)
+        known = {blame.part for blame in joined}
+        for part, blames in sorted(groups.items(), key=lambda one: (-len(one[1]), one[0])):
+            here = [blame for blame in blames if blame in joined]
+            if part not in known and (len(here) < 2 or set.intersection(*(set(b.part.nodes) for b in here))):
+                continue
+            joined = [blame for blame in joined if blame not in here]
+            if part not in known:
+                bad = tuple(number for blame in here for number in blame.bad)
+                passed = sum(blame.passed for blame in here)
+                joined.append(Blame(part, bad, passed, sum(blame.likelihood for blame in here)))
+    return sorted(joined, key=lambda blame: (-blame.likelihood, blame.part))
+
+
+def _across(fabric: Fabric, part: Part, sort: Sort) -> list[Part]:
+    """The paths, or the uplinks, that all exchanges of a link or of a node's reach pass."""
+    if part.sort is Sort.REACH:
+        leaf = fabric.leaf(part.nodes[0])
+        return [] if leaf is None else [Part(Sort.OUT, switches=(leaf,))]
+    way = fabric.way((part.nodes[0], part.nodes[1]))
+    if sort is Sort.PATH:
+        return [] if way.ends is None else [Part(Sort.PATH, switches=way.ends)]
+    return [Part(Sort.OUT, switches=(switch,)) for switch in way.left]
 
 
 def unexplained(passed: Iterable[Passed], blames: Sequence[Blame]) -> list[Passed]:

@@ -1,7 +1,7 @@
 """Which part of a labelled fabric is bad: a node, a rail, a link, the uplinks of a switch, the path between two, NVLink.
 
-1. Screen: eight rounds in which half of each leaf's nodes exchange data inside it and the others with other leaves
-   (`MixedRounds`); of up to 16 nodes all pairs.
+1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and each node once inside its
+   own (`MixedRounds`); of up to 16 nodes all pairs.
 2. Load: all nodes exchange with two others at once, in rings.
 3. Confirm: four more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
    pair of the same two leaves.
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, MixedRounds, Pair
+from gpudiag.collectives.fabric import NVLINK, UNKNOWN, Fabric, MixedRounds, Pair
 from gpudiag.collectives.fabric_blame import Blame, Passed, Sort, explain, unexplained
 from gpudiag.collectives.localise import (
     ALL_LINKS_UP_TO,
@@ -25,8 +25,8 @@ from gpudiag.collectives.localise import (
     Usual,
     few_of_each,
     find_usual,
-    ring,
     load_strides,
+    ring,
     screen_rounds,
     suspect_of,
 )
@@ -84,12 +84,15 @@ class FabricLocaliser(Localiser):
             return super().conclude()  # nothing is left that could clear a part
         usual_of = self._usual_of_kinds()
         suspects = [self._suspect(blame, usual_of) for blame in explain(self._fabric, passed)]
-        nodes = {
-            one.nodes[0] for one in suspects if len(one.nodes) == 1 and one.part in (None, FabricPart.NETWORK)
-        }
+        nodes = {one.nodes[0] for one in suspects if len(one.nodes) == 1}
         links = {(one.nodes[0], one.nodes[1]) for one in suspects if len(one.nodes) > 1}
-        under_load = self._conclude_load(nodes, links)
-        return (*suspects, *(one for one in under_load if len(one.nodes) == 1 or self._stays(one.nodes)))
+        switches = {switch for one in suspects for switch in one.switches}
+        under_load = (
+            one
+            for one in self._conclude_load(nodes, links)
+            if len(one.nodes) == 1 or self._inside(one.nodes) not in {None, *switches}
+        )
+        return (*suspects, *under_load)
 
     # --- the rounds
 
@@ -107,7 +110,11 @@ class FabricLocaliser(Localiser):
             yield ExchangePhase.LOAD, pairs
         yield from self._confirm()
         blamed = {node for one in self.conclude() if not one.under_load for node in one.nodes}
-        again = {pair for pair, _ in self._slow_under_load() if not blamed & set(pair) and self._stays(pair)}
+        again = {
+            pair
+            for pair, _ in self._slow_under_load()
+            if not blamed & set(pair) and self._inside(pair) is not None
+        }
         for pairs in rings:
             if again & set(pairs):
                 yield ExchangePhase.LOAD, pairs
@@ -133,16 +140,26 @@ class FabricLocaliser(Localiser):
         odd = [one.pair for one in unexplained(passed, blames)]
         worst = few_of_each(dict.fromkeys([*odd, *self._slow_in_rings()]))
         for number in range(CONFIRM_ROUNDS):
-            forced = worst if number % 2 == 0 else [self._like(pair, chance) for pair in worst]
+            forced = list(worst)
+            if number % 2:
+                forced = [like for pair in worst for like in self._likes(pair, chance)]
             forced += self._of_paths(blames, chance)
-            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced)
+            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced, confirms=True)
+
+    def _likes(self, pair: Pair, chance: random.Random) -> list[Pair]:
+        """Another pair of the same two leaves; inside one, each of the two with another node."""
+        if self._inside(pair) is None:
+            return [self._like(pair, chance)]
+        others = [near for near in self._near(pair[0]) if near not in pair]
+        witnesses = chance.sample(others, min(2, len(others)))
+        return [(min(one, other), max(one, other)) for one, other in zip(pair, witnesses, strict=False)]
 
     def _like(self, pair: Pair, chance: random.Random) -> Pair:
         """Another pair of the same two leaves."""
         one, other = (
             chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
         )
-        return (min(one, other), max(one, other)) if one != other else pair
+        return (min(one, other), max(one, other))
 
     def _near(self, node: int) -> list[int]:
         home = self._fabric.home(node)
@@ -159,11 +176,11 @@ class FabricLocaliser(Localiser):
     def _slow_in_rings(self) -> list[Pair]:
         usual = self._usual_in_rings(self._slow_share)
         slow = [one for one in self._loaded if (limit := usual(one)) is not None and limit.symptom(one)]
-        return [one.nodes for one in slow if self._stays(one.nodes)]
+        return [one.nodes for one in slow if self._inside(one.nodes) is not None]
 
-    def _stays(self, nodes: Sequence[int]) -> bool:
-        """Whether a pair shares no uplinks with others: those that do are slow in a ring by chance."""
-        return self._fabric.way((nodes[0], nodes[1])).kind in (NVLINK, INSIDE)
+    def _inside(self, nodes: Sequence[int]) -> str | None:
+        """The leaf or the domain that a pair stays in; pairs that share uplinks are slow in a ring by chance."""
+        return self._fabric.way((nodes[0], nodes[1])).inside
 
     # --- what they show
 

@@ -112,7 +112,8 @@ def _diagnose_moved(pattern: Pattern, source: int, sample: _Sample) -> Diagnosis
 def _is_sum(pattern: Pattern, start: int, found: torch.Tensor) -> bool:
     """Whether the ranks' data was added up, where something else was asked for.
 
-    Right elements count as well: of two ranks, a bit that is stuck in the exponent doubles an average here and there.
+    Right elements count as well: of two ranks, a bit that is stuck in the exponent doubles an average here
+    and there.
     """
     sources = _sources(pattern, None)
     head = found[:_HEAD_ELEMENTS]

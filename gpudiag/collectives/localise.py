@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpudiag.model.measure import Exchange, ExchangePhase, Node, Suspect, Symptom
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.ranks.diagnosis.loss import LOST_SHARE
 
 # --- who exchanges data with whom
@@ -123,11 +123,15 @@ Port = tuple[int, int]  # node and rail
 
 @dataclass(frozen=True, slots=True)
 class LocaliseRequest:
-    """What every rank of a localisation is given. With one host each rank acts as a node."""
+    """What every rank of a localisation is given. With one host each rank acts as a node.
+
+    `labels`: where the labels of the nodes came from, or why they have none.
+    """
 
     backend: str
     seed: int
     nodes: tuple[Node, ...]
+    labels: Reading[str] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +536,7 @@ def _by_link(exchanges: Iterable[Exchange]) -> Mapping[tuple[Pair, int], list[Ex
 
 
 def best_speed(seen: Iterable[Exchange]) -> float | None:
+    """The fastest of these, in bytes per second; None where none succeeded."""
     speeds = [one.bytes_per_second for one in seen if not isinstance(one.bytes_per_second, Missing)]
     return max(speeds, default=None)
 

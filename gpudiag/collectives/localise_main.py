@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation  # type: ignore[attr-defined]  # public in torch's documentation
 
+from gpudiag.collectives.fabric import Fabric
+from gpudiag.collectives.fabric_localiser import FabricLocaliser
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, LocaliseRequest, Pair, Round
 from gpudiag.collectives.process_group import meet
 from gpudiag.linux.namespaces import read_machine
@@ -27,6 +29,7 @@ from gpudiag.model.measure import Exchange, ExchangePhase, Localisation, Node
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
 from gpudiag.ranks.diagnosis.loss import LOST_AT_LEAST, SEGMENTS_AT_LEAST
+from gpudiag.ranks.node_labels import NodeLabels, label_node, labels_of_slurm
 from gpudiag.ranks.rank.context import Progress, RankContext
 from gpudiag.ranks.stages import MEASURE
 from gpudiag.units import MIB
@@ -287,6 +290,9 @@ class _Exchanger:
 # Of so many exchanges all are in the result; of more, those of the suspects.
 _MAX_EXCHANGES = 1000
 _LOOPBACK = "127.0.0.1"
+_SLURM_LABELS = ("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN")
+# For the pairs that take turns in one round of a labelled fabric.
+_ROUND_SECONDS = 2.0
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's own file and line
 _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
 
@@ -305,6 +311,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
         )
     board = _Board(_open_store(store, request.nodes, context.rank))
     board.put("boot", context.rank, read_machine().clock.partition(" ")[0])
+    board.put("labels", context.rank, [os.environ.get(name, "") for name in _SLURM_LABELS])
     member = _Member(context, request, board, device)
     if context.rank == 0:
         found = _Leader(member, request, board, context.world_size).run()
@@ -377,8 +384,10 @@ class _Member:
         ]
         if not own:
             return
-        if in_turn and own[0][0]:
-            self._board.get(_topic(current, current.pairs[own[0][0] - 1]), 0)
+        place = own[0][0]
+        before = current.waits[place] if current.waits else ()
+        for earlier in (place - 1,) if in_turn and place else () if in_turn else before:
+            self._board.get(_topic(current, current.pairs[earlier]), 0)
         results = self._measure(current, [pair for _, pair in own], seconds)
         for (_, pair), result in zip(own, results, strict=True):
             if self._node == pair[0]:
@@ -416,7 +425,7 @@ class _Leader:
 
     def __init__(self, member: _Member, request: LocaliseRequest, board: _Board, world_size: int) -> None:
         self._member = member
-        self._nodes = request.nodes
+        self._nodes, self._labels = _labelled(request, board)
         self._board = board
         self._world_size = world_size
         boots = [board.get("boot", node.ranks[0]) for node in self._nodes]
@@ -426,12 +435,17 @@ class _Leader:
         hosts = {node.host for node in self._nodes}
         pairs = len(self._nodes) * (len(self._nodes) - 1) // 2
         self._line_seconds = min(_LINE_SECONDS, _TURNS_SECONDS / pairs) if self._in_turn else _LINE_SECONDS
-        self._localiser = Localiser(
-            len(self._nodes),
-            seed=request.seed,
-            slow_share=SLOW_SHARE[request.backend],
-            under_load=not self._in_turn and (on_gpus or len(hosts) > 1),
-            fill=not self._in_turn,
+        fabric = Fabric(self._nodes)
+        options: dict[str, Any] = {
+            "seed": request.seed,
+            "slow_share": SLOW_SHARE[request.backend],
+            "under_load": not self._in_turn and (on_gpus or len(hosts) > 1),
+            "fill": not self._in_turn,
+        }
+        self._localiser = (
+            FabricLocaliser(fabric, **options)
+            if fabric.is_divided
+            else Localiser(len(self._nodes), **options)
         )
 
     def run(self) -> Localisation:
@@ -440,9 +454,10 @@ class _Leader:
         rounds = 0
         while (current := self._localiser.next_round()) is not None:
             rounds = current.number
-            message = {"round": encode(current), "in_turn": self._in_turn, "seconds": self._line_seconds}
+            seconds = min(self._line_seconds, _ROUND_SECONDS / (1 + max(current.turns, default=0)))
+            message = {"round": encode(current), "in_turn": self._in_turn, "seconds": seconds}
             self._board.put("round", rounds, message)
-            self._member.take_part(current, self._in_turn, self._line_seconds)
+            self._member.take_part(current, self._in_turn, seconds)
             self._localiser.add(self._collect(current))
             self._member.report_round(rounds)
         self._board.put("round", rounds + 1, None)
@@ -481,7 +496,20 @@ class _Leader:
             usual_tail_seconds=_NOT_USUAL if usual is None else usual.tail_seconds,
             suspects=suspects,
             exchanges=kept,
+            labels=self._labels,
         )
+
+
+def _labelled(request: LocaliseRequest, board: _Board) -> tuple[tuple[Node, ...], Reading[str]]:
+    """The nodes with the labels of the file; without one, with those that Slurm gave to their ranks."""
+    if request.labels != NOT_ASKED:
+        return request.nodes, request.labels
+    found = [labels_of_slurm(*board.get("labels", node.ranks[0])) for node in request.nodes]
+    known = sum(one != NodeLabels() for one in found)
+    if not known or len({node.host for node in request.nodes}) == 1:
+        return request.nodes, NOT_ASKED
+    nodes = tuple(label_node(node, one) for node, one in zip(request.nodes, found, strict=True))
+    return nodes, f"{_SLURM_LABELS[0]}: {known} of {len(nodes)} nodes"
 
 
 def rails_of(pair: Pair, nodes: Sequence[Node]) -> int:

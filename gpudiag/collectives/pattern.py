@@ -64,8 +64,8 @@ BIT_LIMITS: Mapping[str, int] = MappingProxyType(
     }
 )
 
-# nccl-tests' regression of the largest error of a sum of n floats: 1 + factor x n ^ power. It has none for 8-bit
-# floats: of our small integers their sums are off by two at most, for up to 63 ranks.
+# nccl-tests' regression of the largest error of a sum of n floats: 1 + factor x n ^ power. It has none for
+# 8-bit floats: of our small integers their sums are off by two at most, for up to 63 ranks.
 _NARROW_TOLERANCE = 2
 _SUM_TOLERANCE = {
     "float64": (1.25, 0.51),

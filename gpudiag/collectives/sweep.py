@@ -157,8 +157,8 @@ def _fit(budget_seconds: float, operation_seconds: float, low: int, high: int) -
     return max(low, min(high, int(budget_seconds / operation_seconds)))
 
 
-# Where ranks of several hosts share a slow network, the sizes of one operation may take so long together; then fewer
-# sizes are measured, and each less often. Explicit iterations are run as they are asked for.
+# Where ranks of several hosts share a slow network, the sizes of one operation may take so long together;
+# then fewer sizes are measured, and each less often. Explicit iterations are run as they are asked for.
 SERIES_SECONDS = 8.0
 _SLOW_SECONDS = 0.05  # an operation that takes longer is run twice instead of five times
 _SLOW_ITERATIONS = 2

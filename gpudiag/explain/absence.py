@@ -1,4 +1,4 @@
-"""Whom the ranks of a job waited for: from what launchers and watchdogs say, and from who stays silent."""
+"""Whom the ranks of a job waited for: from the lines of launchers and watchdogs, and from who stays silent."""
 
 import re
 from collections import Counter, defaultdict
@@ -17,14 +17,14 @@ from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.model.untrusted_text import shorten_text
 
-_FEW = 0.34  # of all ranks: more than that are not told as the odd ones
+_FEW = 0.34  # of all ranks: more than that are not named as the odd ones
 # Collectives of NCCL to which all ranks give tensors of one size, as torch's watchdog names them.
 _SAME_SIZE = frozenset(
     ("ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 )
 _BETWEEN_TWO = frozenset(
     ("SEND", "RECV", "COALESCED", "UNKNOWN")
-)  # whose numbers count by pair, or tell nothing
+)  # whose numbers count by pair, or mean nothing
 _COLLECTIVE = re.compile(r"OpType=(\w+)")
 
 
@@ -71,7 +71,7 @@ class Waited:
 
 
 def find_waited(job: Identities, events: list[Event]) -> Waited | None:
-    """The ranks that others waited for in vain; None where nothing tells."""
+    """The ranks that others waited for; None if the logs do not show it."""
     for find in _FINDERS:
         waited = find(job, events)
         if waited is not None:
@@ -97,19 +97,21 @@ def all_ranks(job: Identities, events: Iterable[Event] = ()) -> set[int]:
 
 
 def _by_fingerprints(job: Identities, events: list[Event]) -> Waited | None:
-    """Of ranks that say what they run, the one that runs something else."""
-    said: dict[int, tuple[str, str, int]] = {}
+    """Of ranks that log what they run, the one that runs something else."""
+    logged: dict[int, tuple[str, str, int]] = {}
     for log in job.logs:
         for line, rank, what in log.facts.of_ranks.fingerprints:
-            said.setdefault(rank, (what, log.name, line))
-    if len(said) < 2:
+            logged.setdefault(rank, (what, log.name, line))
+    if len(logged) < 2:
         return None
-    kinds = Counter(what for what, _, _ in said.values())
+    kinds = Counter(what for what, _, _ in logged.values())
     if len(kinds) < 2:
         return None
-    odd, is_tied = _odd_ones({rank: what for rank, (what, _, _) in said.items()})
-    words = "; ".join(f"rank {rank} runs {_short_fingerprint(said[rank][0])}" for rank in sorted(said)[:4])
-    _, log_name, line = said[odd[-1]]
+    odd, is_tied = _odd_ones({rank: what for rank, (what, _, _) in logged.items()})
+    words = "; ".join(
+        f"rank {rank} runs {_short_fingerprint(logged[rank][0])}" for rank in sorted(logged)[:4]
+    )
+    _, log_name, line = logged[odd[-1]]
     return Waited(odd, words, log_name, line, kind=_kind_of_call(is_tied=is_tied))
 
 
@@ -117,11 +119,11 @@ def _kind_of_call(*, is_tied: bool) -> WaitedKind:
     return WaitedKind.UNDECIDED_CALL if is_tied else WaitedKind.OTHER_CALL
 
 
-def _odd_ones(said: Mapping[int, str | int]) -> tuple[tuple[int, ...], bool]:
-    """The ranks that say something else than most; all of them, and True, where as many say one thing as another."""
-    counted = Counter(said.values()).most_common(2)
+def _odd_ones(logged: Mapping[int, str | int]) -> tuple[tuple[int, ...], bool]:
+    """The ranks that differ from most; all of them, and True, where two answers are equally frequent."""
+    counted = Counter(logged.values()).most_common(2)
     is_tied = len(counted) > 1 and counted[0][1] == counted[1][1]
-    return tuple(sorted(rank for rank, what in said.items() if is_tied or what != counted[0][0])), is_tied
+    return tuple(sorted(rank for rank, what in logged.items() if is_tied or what != counted[0][0])), is_tied
 
 
 def _short_fingerprint(text: str) -> str:
@@ -201,7 +203,7 @@ def _comparable(
 def _joined(
     named: tuple[Watchdog, str], unnamed: tuple[Watchdog, str], is_one_group: bool
 ) -> tuple[Watchdog, str]:
-    """What a rank says of its group, with the operation in which it timed out, where that was of the same group."""
+    """What a rank logged of its group, with the operation in which it timed out, where that was of the same group."""
     (dog, name), (other, _) = named, unnamed
     if dog.work != other.work and not (is_one_group and dog.work < 0):
         return named
@@ -351,7 +353,7 @@ def _by_steps(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def last_steps(job: Identities) -> dict[int, tuple[int | None, str, int, datetime | None]]:
-    """The last step that each rank told: its number, where it stands, and when."""
+    """The last step that each rank logged: its number, its line, and when."""
     last: dict[int, tuple[int | None, str, int, datetime | None]] = {}
     for log in job.logs:
         for line in log.facts.last_lines:
@@ -367,7 +369,7 @@ def last_steps(job: Identities) -> dict[int, tuple[int | None, str, int, datetim
 
 
 def _by_silence(job: Identities, events: list[Event]) -> Waited | None:
-    """The ranks that say nothing while all others tell that they waited or lost a connection."""
+    """The ranks that log nothing while all others log that they waited or lost a connection."""
     everyone, complaining = all_ranks(job, events), _complaining(events)
     silent = everyone - complaining
     if not complaining or not silent or len(silent) > max(1, _FEW * len(everyone)):
@@ -379,34 +381,34 @@ def _by_silence(job: Identities, events: list[Event]) -> Waited | None:
     )
     return Waited(
         tuple(sorted(silent)),
-        f"{_ranks(complaining)} waited for others or lost them, it says nothing",
+        f"{_ranks(complaining)} waited for others or lost them, it logs nothing",
         first.log,
         first.line,
     )
 
 
 def _complaining(events: list[Event]) -> set[int]:
-    """Ranks that tell that they waited for others or lost them."""
-    told = (Standing.ABSENT, Standing.ECHO)
+    """Ranks whose lines show that they waited for others or lost them."""
+    of_others = (Standing.ABSENT, Standing.ECHO)
     return {
         event.rank for event in events
-        if event.standing in told and event.rank is not None and not event.is_driver and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
+        if event.standing in of_others and event.rank is not None and not event.is_driver and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
     }  # fmt: skip
 
 
 def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
-    """The host whose logs end without a word while those of the others tell that they lost it."""
+    """The host whose logs end without an error while other hosts log that they lost it."""
     bad = [
         event
         for event in events
         if event.standing in (Standing.ABSENT, Standing.ECHO, Standing.ENDED) and event.host
     ]
-    telling, everywhere = (
+    complaining, everywhere = (
         {event.host for event in bad},
         {log.host for log in job.logs if log.host and log.facts.record is None},
     )
-    silent = tuple(sorted(everywhere - telling))
-    if not telling or not silent or len(silent) > max(1, _FEW * len(everywhere)):
+    silent = tuple(sorted(everywhere - complaining))
+    if not complaining or not silent or len(silent) > max(1, _FEW * len(everywhere)):
         return None
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host in silent))
     log = next(log for log in job.logs if log.host in silent)
@@ -415,8 +417,8 @@ def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
-    """The host to which ranks of several others lost their connection, while it says nothing itself."""
-    told: dict[str, set[str]] = defaultdict(set)
+    """The host to which ranks of several others lost their connection, while it logs nothing itself."""
+    lost_by: dict[str, set[str]] = defaultdict(set)
     places: dict[str, tuple[str, int]] = {}
     speaking = {event.host for event in events if event.host and event.standing <= Standing.ECHO}
     for log in job.logs:
@@ -424,19 +426,19 @@ def _by_lost_connections(job: Identities, events: list[Event]) -> Waited | None:
             peer = job.addresses.get(address, short_host(address))
             by = job.host_of(log, speaker, job.rank_of(log, speaker))
             if peer and by and peer != by:
-                told[peer].add(by)
+                lost_by[peer].add(by)
                 places.setdefault(peer, (log.name, line))
-    silent = [peer for peer, hosts in told.items() if len(hosts) > 1 and peer not in speaking]
+    silent = [peer for peer, hosts in lost_by.items() if len(hosts) > 1 and peer not in speaking]
     if len(silent) != 1:
         return None
     peer = silent[0]
     ranks = tuple(sorted(rank for rank, host in job.hosts.items() if host == peer))
-    how = f"{len(told[peer])} hosts lost their connection to it, and it says nothing"
+    how = f"{len(lost_by[peer])} hosts lost their connection to it, and it logs nothing"
     return Waited(ranks, how, *places[peer], hosts=(peer,))
 
 
 def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
-    """Somebody did not come to the rendezvous, and no line says who."""
+    """Somebody did not come to the rendezvous, and no line names them."""
     for event in events:
         if event.topic in _OF_RENDEZVOUS:
             kind, how = _OF_RENDEZVOUS[event.topic]
@@ -445,7 +447,7 @@ def _by_rendezvous(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
-    """Something was waited for in vain, and no line says which rank or host it is."""
+    """Something was waited for in vain, and no line names the rank or host."""
     for event in events:
         if event.topic in _OF_NOBODY and event.standing is Standing.ABSENT:
             kind = _OF_NOBODY[event.topic]

@@ -31,7 +31,8 @@ from gpudiag.probe.job.flight_recorder import DumpRefused, looks_like_dump, pars
 from gpudiag.reference.failures import ANY_CAUSE, failures
 
 MAX_UNKNOWN = 3
-# What keeps ranks from finding one another, or lets them wait for one another without end; the other findings cost time alone.
+# What keeps ranks from finding one another, or lets them wait for one another without end; the other findings
+# cost time alone.
 _KEEPS_APART = {
     "nccl.interface_leads_nowhere": VerdictKind.LINK_FAILED,
     "nccl.nics_differ": VerdictKind.MACHINE_FAILED,

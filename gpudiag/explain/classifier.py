@@ -1,7 +1,7 @@
 """What lines of one shape may show: the lines of a log that differ only in their numbers are looked at once.
 
-A log may be of millions of lines, each like no other. So a line is taken apart into words, of which most are known, and only words
-that hold four letters of a pattern have the pattern tried on the line.
+A log may be of millions of lines, each like no other. So a line is taken apart into words, of which most are
+known, and only words that hold four letters of a pattern have the pattern tried on the line.
 """
 
 import re

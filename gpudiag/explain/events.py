@@ -41,7 +41,8 @@ _ECHO = re.compile(
 )
 
 
-# Exceptions of these kinds are a rank's own failure where its own code raised them, as when it reads a file or calls a program.
+# Exceptions of these kinds are a rank's own failure where its own code raised them, as when it reads a file
+# or calls a program.
 _ANYWHERE = re.compile(
     r"^(?:\w+\.)*(?:EOFError|Connection\w*Error|BrokenPipeError|TimeoutError|CalledProcessError|\w*[Tt]imeout)\b"
 )
@@ -55,9 +56,9 @@ _UNKNOWN_TOPICS = ("nccl.warning", "nccl.unhandled")
 _WAITED_TOPICS = ("collective.timed_out", "engine.worker_silent")
 
 
-# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write them in: Go's klog, Java
-# and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other programs in Go; git, aws, TensorBoard. Alone in a
-# text they are no rank's.
+# Last words of services, and of tools that a job's script calls beside its ranks, by the form that they write
+# them in: Go's klog, Java and Node.js stacks, PostgreSQL, gunicorn, Slurm's daemons, containerd and other
+# programs in Go; git, aws, TensorBoard. Alone in a text they are no rank's.
 _FOREIGN = re.compile(
     r"^[IWEF]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\]|^Exception in thread \"|^\s+at [\w.$/]+\(|\bE(?:ADDRINUSE|CONNREFUSED|ACCES|NOENT): |"
     r"\[\d+\](?: \S+@\S+)? (?:LOG|ERROR|FATAL|PANIC):  |[+-]\d{4}\] \[\d+\] \[(?:ERROR|CRITICAL)\]|"
@@ -448,8 +449,9 @@ def _after_waiting(found: list[Event]) -> list[Event]:
 def set_clocks(job: Identities, found: list[Event]) -> list[Event]:
     """The events, with the times of a kernel log in another time zone than the job's logs put right.
 
-    Containers write UTC and hosts the local time, or the other way round. A log is moved, by half hours, only where
-    no fault of the machine in it is of the job's time, and one would stand within two minutes of the job's first failure.
+    Containers write UTC and hosts the local time, or the other way round. A log is moved, by half hours, only
+    where no fault of the machine in it is of the job's time, and one would stand within two minutes of the
+    job's first failure.
     """
     kernel = {event.log_number for event in found if event.is_driver}
     failed_at = min(

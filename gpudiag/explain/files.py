@@ -75,8 +75,8 @@ _NO_LOGS = frozenset(
         ".zip",
     ]
 )
-# What the beginning of a file shows to be a log, whatever its name ends in: a flight recorder's dump, torchrun's
-# error file of a rank, records of a runtime or a logger.
+# What the beginning of a file shows to be a log, whatever its name ends in: a flight recorder's dump,
+# torchrun's error file of a rank, records of a runtime or a logger.
 _MAY_BE_LOGS = frozenset({".json", ".pickle", ".pkl", ".bin", ".csv", ".yaml", ".yml", ".md", ".html"})
 _NAMED_LOGS = re.compile(
     r"(?:^|[^a-z])(?:log|logs|slurm|sacct|dmesg|events?|describe|error|stderr|stdout|nccl_trace|fr_trace|flight)",

@@ -123,7 +123,8 @@ def _learn(job: Identities, shown: RankFacts) -> None:
 def _name_hosts(job: Identities) -> None:
     """Each log's host: by a known name in its path, by its own lines, else by what looks like a name in its path."""
     spoken = {
-        log.name: {short_host(who.host) for who in _speakers(log) if _is_name(who.host)} for log in job.logs
+        log.name: {short_host(who.host) for who in _speakers(log) if who.host and not who.host[0].isdigit()}
+        for log in job.logs
     }
     job.known_hosts |= {host for hosts in spoken.values() for host in hosts}
     ordered = sorted(job.known_hosts, key=len, reverse=True)
@@ -149,10 +150,6 @@ def _host_of_log(job: Identities, log: LogOfJob, known: list[str], spoken: set[s
     rows = {gone.host for gone in log.facts.of_ranks.exits if gone.host and gone.rank is not None}
     alone = (next(iter(hosts)) for hosts in (rows, spoken) if len(hosts) == 1)
     return named or job.pod_hosts.get(log.place.pod, "") or log.facts.of_ranks.own_host or next(alone, "")
-
-
-def _is_name(host: str) -> bool:
-    return bool(host) and not host[0].isdigit()
 
 
 def _is_in(host: str, part: str) -> bool:

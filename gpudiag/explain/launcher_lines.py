@@ -1,6 +1,7 @@
 """The lines of launchers, watchdogs, schedulers and kernels that show something of ranks, each with the one that reads it.
 
-A new line is one entry here: a function under `@_reads`, with the words of which such a line holds one, and the pattern.
+A new line is one entry here: a function under `@_reads`, with the words of which such a line holds one, and
+the pattern.
 """
 
 import re

@@ -73,7 +73,8 @@ _TIMES = (
 _TIME_WITHIN = 120  # characters from the beginning
 _NCCL_SPEAKER = re.compile(r"(?:^|[\s\]:])(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[\d+\] ")
 _TORCH_SPEAKER = re.compile(r"\[(?:PG [^\]]{0,40})?[Rr]ank[ :=]?(\d+)\]|\b[Rr]ank[=: ](\d+)[\])]")
-# SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and its NaN test.
+# SGLang, whose tensor-parallel rank is the rank where it names no other; Megatron's rerun state machine and
+# its NaN test.
 _NAMED_SPEAKER = re.compile(
     rf"^\[{_TIME} TP(\d+)(?: EP\d+)?\] |\w+Error: Rank (\d+)(?:: found |, node \S+, device )"
 )

@@ -547,8 +547,8 @@ class _Reader:
 def _prefer_own(known: str, later: str) -> str:
     """The place of a failure: the first one, but a line of the user's own before a library's.
 
-    An exception that was raised within a library's `try` shows the library's frames alone; the one that follows from it shows
-    the line that called the library.
+    An exception that was raised within a library's `try` shows the library's frames alone; the one that
+    follows from it shows the line that called the library.
     """
     return later if not known or (later and LIBRARY.search(known) and not LIBRARY.search(later)) else known
 

@@ -1,7 +1,7 @@
 """What `gpudiag run` reported on a job: its lines among the job's own in a log, or its verdict, a JSON document.
 
-It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that they name is
-reported beside it.
+It watched the job while it ran, so its report is the answer where the logs alone name no cause; a cause that
+they name is reported beside it.
 """
 
 import json

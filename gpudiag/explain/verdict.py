@@ -74,9 +74,13 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
         )
         root = root if waited is None or not beats(waited, root, events) else None
     if root is not None and root.first.is_cut and any(event.standing is Standing.UNKNOWN for event in events):
-        root = None  # NCCL's own error says more than a traceback without its end
+        root = None  # NCCL's own error shows more than a traceback without its end
     if root is not None and root.first.topic == "collective.mismatched":
-        waited = find_waited(job, events) if _says_which(job) else find_other_line(events, "")
+        waited = (
+            find_waited(job, events)
+            if any(log.facts.of_ranks.fingerprints for log in job.logs)
+            else find_other_line(events, "")
+        )
         if waited is not None and waited.kind in _DIFFER:
             return _of_waited(job, events, waited)
         return _of_mismatch(job, events, root)
@@ -106,17 +110,13 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
 
 
 def _is_farewell(job: Identities, event: Event) -> bool:
-    """Whether a rank warns that it lost another one that had ended well: the job said that it is complete."""
+    """Whether a rank warns that it lost another one that had ended well: the job logged that it is complete."""
     if event.topic not in _LOST or read_level(event.text) is not Level.WARNING:
         return False
     if any(gone.code for log in job.logs for gone in log.facts.of_ranks.exits):
         return False
     own = job.logs[event.log_number].facts.done_at
     return own < event.line if own else any(log.facts.done_at for log in job.logs)
-
-
-def _says_which(job: Identities) -> bool:
-    return any(log.facts.of_ranks.fingerprints for log in job.logs)
 
 
 def _of_root(job: Identities, events: list[Event], root: Group) -> Verdict:
@@ -169,7 +169,7 @@ def _notes(event: Event) -> tuple[str, ...]:
 
 
 def _details(event: Event) -> list[str]:
-    """What the line itself says in numbers and names; an Xid that a device plugin reports is its line, not the kernel's."""
+    """What the line itself has in numbers and names; an Xid that a device plugin reports is its line, not the kernel's."""
     failure = failures().get(_WITHDRAWN if _is_of_plugin(event) else event.topic)
     detail = failure.detail_of(event.text) if failure is not None else ""
     return [detail] if detail else []
@@ -190,13 +190,13 @@ def _later_words(group: Group) -> str:
 
 def _clock(at: datetime) -> str:
     """A time as its log gives it: without a year or a day that no line names."""
-    told = at.isoformat(sep=" ")
+    text = at.isoformat(sep=" ")
     return (
-        told
+        text
         if at.year > ANY_YEAR
-        else told[len("1904-") :]
+        else text[len("1904-") :]
         if at.year == ANY_YEAR
-        else told[len("1903-01-01 ") :]
+        else text[len("1903-01-01 ") :]
     )
 
 
@@ -241,7 +241,7 @@ def _kind(
 
 
 def _is_of_application(topic: str) -> bool:
-    """Whether an Xid tells of the program and not of the machine."""
+    """Whether an Xid is a fault of the program and not of the machine."""
     number = topic.removeprefix("Xid ")
     xid = xids().get(int(number)) if number.isdecimal() else None
     return xid is not None and xid.kind in (XidKind.APPLICATION, XidKind.SYMPATHETIC)
@@ -257,16 +257,20 @@ def _first_ranks(root: Group) -> tuple[int, ...]:
 
 
 def _link(job: Identities, root: Group) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
-    """Between whom the network failed: the peer that several hosts name, else the host that tells it."""
+    """Between whom the network failed: the peer that several hosts name, else the host that logs it."""
     named: dict[str, set[str]] = defaultdict(set)
     for log in job.logs:
         for _, speaker, address, status in log.facts.of_ranks.peers:
             if status != 5:  # flushed: what was under way when the first one failed
                 named[job.addresses.get(address, address)].add(speaker.host or log.host or log.name)
     ranked = sorted(named.items(), key=lambda item: (-len(item[1]), item[0]))
-    told_by = {host for hosts in named.values() for host in hosts}
+    reporters = {host for hosts in named.values() for host in hosts}
     event = root.first
-    if ranked and len(ranked[0][1]) > 1 and len(ranked[0][1]) >= _PEER_SHARE * len(told_by - {ranked[0][0]}):
+    if (
+        ranked
+        and len(ranked[0][1]) > 1
+        and len(ranked[0][1]) >= _PEER_SHARE * len(reporters - {ranked[0][0]})
+    ):
         return (), (ranked[0][0],), [f"{len(ranked[0][1])} hosts lost their connection to it"]
     peers = tuple(peer for peer, hosts in ranked if event.host in hosts)[:1] or tuple(
         peer for peer, _ in ranked[:1]
@@ -378,9 +382,9 @@ def _whom(ranks: tuple[int, ...], hosts: tuple[str, ...], event: Event) -> str:
 
 
 def _why_all(topic: str, hosts: tuple[str, ...]) -> str:
-    """What it tells that all ranks failed in the same way."""
+    """What it means that all ranks failed in the same way."""
     if topic in _CARRIED:
-        return "Collectives carry it from one rank to all: these lines do not tell where it began"
+        return "Collectives carry it from one rank to all: these lines do not show where it began"
     if topic in failures() and failures()[topic].owner in (Owner.HARDWARE, Owner.HOST):
         return "It is their machine, or what all their machines have alike, not one rank"
     odd = "machine" if len(hosts) > 1 else "rank"  # of one host alone, nothing clears that host
@@ -394,7 +398,7 @@ def _remedy(event: Event, explanation: Explanation | None, kind: VerdictKind, ho
         failure = failures().get(event.topic)
         return explanation.remedy if failure is None else failure.remedy_for(event.text)
     if event.code is not None:
-        return "Read the last lines of that rank; `dmesg -T` of its host says whether the kernel ended it."
+        return "Read the last lines of that rank; `dmesg -T` of its host shows whether the kernel ended it."
     if kind is VerdictKind.ALL_FAILED:
         return "Fix the script, its data or its settings first: no rank stands out."
     if not event.where:
@@ -484,7 +488,7 @@ def _of_waited(job: Identities, events: list[Event], waited: Waited) -> Verdict:
 
 
 def _of_mismatch(job: Identities, events: list[Event], root: Group) -> Verdict:
-    """A verdict on collectives that do not fit together, where nothing tells which of them is wrong.
+    """A verdict on collectives that do not fit together, where nothing shows which of them is wrong.
 
     gloo ends the rank to which more was sent than it has room for: that one, or the sender, is the odd one.
     """
@@ -555,7 +559,7 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
             }
         )
     )
-    told = (
+    consequences = (
         f" {name_ranks(ranks)[0].upper()}{name_ranks(ranks)[1:]} only lost other ranks, or waited for them."
         if ranks
         else ""
@@ -563,7 +567,7 @@ def _of_echoes(job: Identities, events: list[Event], bad: list[Event]) -> Verdic
     explanation = _explanation(first)
     return Verdict(
         kind=VerdictKind.ONLY_ECHOES,
-        sentence=f"What failed first is not in these logs.{told}",
+        sentence=f"What failed first is not in these logs.{consequences}",
         log=first.log,
         line=first.line,
         topic=first.topic,

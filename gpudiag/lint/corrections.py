@@ -136,7 +136,7 @@ def _in_one_block(
     """The statement that moves, the one of its block that has the node, and the block; None where impossible."""
     moved = program.names.statement_of(moves)
     block = _block_of(program, moved)
-    target = next((s for s in block if s is node or _holds(s, node)), None)
+    target = next((s for s in block if s is node or any(inner is node for inner in ast.walk(s))), None)
     return (moved if isinstance(moved, _MOVABLE) else None), target, block
 
 
@@ -147,10 +147,6 @@ def _block_of(program: Program, statement: ast.stmt | None) -> list[ast.stmt]:
         if isinstance(block, list) and statement in block:
             return block
     return []
-
-
-def _holds(statement: ast.stmt, node: ast.AST) -> bool:
-    return any(inner is node for inner in ast.walk(statement))
 
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:

@@ -1,6 +1,7 @@
 """A process's control groups: their paths, their folders, what a quota has cost (cgroup-v1/*.rst and cgroup-v2.rst of the kernel).
 
-A machine may have both versions at once. Version 2 has one group for all controllers, whose name here is empty.
+A machine may have both versions at once. Version 2 has one group for all controllers, whose name here is
+empty.
 """
 
 import re

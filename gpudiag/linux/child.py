@@ -1,11 +1,11 @@
 """The processes that we start: tied to our life, signalled, killed, and reaped without waiting for one that cannot end.
 
-A process in uninterruptible sleep, as in a wedged driver, ends when the kernel lets it, and no signal changes that. So nobody
-waits for a child without a limit: who gives one up kills it, adds it to its `KilledChildren` and goes on, and a later count
-reaps it. Once we are gone, init does.
+A process in uninterruptible sleep, as in a wedged driver, ends when the kernel lets it, and no signal changes
+that. So nobody waits for a child without a limit: who gives one up kills it, adds it to its `KilledChildren`
+and goes on, and a later count reaps it. Once we are gone, init does.
 
-A child is made in one of two ways: by `os.fork`, where a millisecond counts and there is one thread (probe/guard.py), else as a
-`Program`.
+A child is made in one of two ways: by `os.fork`, where a millisecond counts and there is one thread
+(probe/guard.py), else as a `Program`.
 """
 
 from __future__ import annotations

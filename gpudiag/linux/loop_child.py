@@ -74,7 +74,7 @@ class ChildProcess:
         """
         self._hand_on = receive
         self._buffer = bytearray()
-        self.started_at = self.heard_at = monotonic()
+        self.started_at = self.last_message_at = monotonic()
         self.ended = False
         argv = [sys.executable, "-m", module, str(os.getpid()), *arguments]
         given = with_import_path(os.environ if environment is None else environment)
@@ -94,7 +94,7 @@ class ChildProcess:
                 os.write(self._program.input, json.dumps(command).encode() + b"\n")
 
     def abandon(self) -> None:
-        """Kill it and stop reading from it; `is_reaped` says whether it has ended."""
+        """Kill it and stop reading from it; `is_reaped` shows whether it has ended."""
         self._end()
         self._program.kill()
 
@@ -120,7 +120,7 @@ class ChildProcess:
         if not data or len(self._buffer) > _MAX_LINE_BYTES:
             self._end()
             return
-        self.heard_at = monotonic()
+        self.last_message_at = monotonic()
         self._buffer += data
         if b"\n" not in data:
             return

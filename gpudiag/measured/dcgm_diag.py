@@ -9,7 +9,7 @@ from gpudiag.model.benchmark import MeasuredTable, Metric, TestResult
 from gpudiag.model.reading import NOT_ASKED, Reading
 
 _HEAD = re.compile(r"\|?\s*Diagnostic\s*\|\s*Result\s*\|?")
-_ROW = re.compile(r"^\|?\s?(?P<name>[^|]*?)\s*\|\s?(?P<said>[^|]*?)\s*\|?\s*$")
+_ROW = re.compile(r"^\|?\s?(?P<name>[^|]*?)\s*\|\s?(?P<answer>[^|]*?)\s*\|?\s*$")
 _RULE = re.compile(r"^[+|][-+=\s]*(?:[-=]+\s*(?P<section>[A-Za-z]\w*)?\s*[-=]*)?[+|-]")
 _STATUS = re.compile(r"^(Pass|Fail|Warn|Skip|Not Run|FAIL|PASS|WARN|SKIP)\b(?:\s*-\s*(.*))?$")
 _OF_GPUS = re.compile(r"^GPUs?\s*:?\s*([\d, -]+)")
@@ -57,15 +57,15 @@ class DcgmDiag:
         row = _ROW.match(line)
         if row is None:
             return
-        name, said = row["name"].strip(), row["said"].strip()
-        status = _STATUS.match(said)
+        name, answer = row["name"].strip(), row["answer"].strip()
+        status = _STATUS.match(answer)
         if status is not None and name and name not in _REASONS:
             self._ended, self._last_was_reason = False, False
             self._tests.append(_Test(name, _STATUSES[status[1].lower()], _gpus(status[2] or "")))
-        elif (one := _ONE_GPU.match(said)) is not None:
+        elif (one := _ONE_GPU.match(answer)) is not None:
             self._read_gpu(name, int(one[1]), _STATUSES[one[2].lower()])
-        elif name in _REASONS and self._tests and said:
-            self._read_reason(name, said)
+        elif name in _REASONS and self._tests and answer:
+            self._read_reason(name, answer)
 
     def _read_gpu(self, name: str, gpu: int, status: str) -> None:
         """A row for one GPU: of the test that it names, or of the one above."""
@@ -82,13 +82,13 @@ class DcgmDiag:
             elif gpu not in last.gpus:
                 last.gpus.append(gpu)
 
-    def _read_reason(self, name: str, said: str) -> None:
+    def _read_reason(self, name: str, answer: str) -> None:
         """A line of a reason; a long one goes on in the rows below."""
         last = self._tests[-1]
         if name in ("Warning", "Error") or not self._last_was_reason:
-            last.reasons.append(said)
+            last.reasons.append(answer)
         else:
-            last.reasons[-1] += f" {said}"
+            last.reasons[-1] += f" {answer}"
         self._last_was_reason = True
 
     def end(self) -> list[MeasuredTable]:

@@ -116,8 +116,8 @@ def _setup_of_nccl_tests(document: dict[str, Any], facts: Facts) -> Setup:
     for place, device in enumerate(devices):
         name = device.get("device_name") or device.get("name") or device.get("devname")
         host = str(device.get("hostname") or device.get("host") or "")
-        told = device.get("rank")
-        rank = told if isinstance(told, int) else place
+        number = device.get("rank")
+        rank = number if isinstance(number, int) else place
         facts.ranks[rank] = (host, int(device.get("device") or 0), str(name or ""))
     version = document.get("nccl_version")
     if isinstance(version, str):
@@ -226,20 +226,20 @@ def _of_dcgm_test(test: dict[str, Any]) -> Iterator[TestResult]:
 def _dcgm_gpus(result: dict[str, Any]) -> list[int]:
     if str(result.get("entity_group", "GPU")) != "GPU":
         return []
-    told = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id")))
-    words = told if isinstance(told, list) else str(told if told is not None else "").split(",")
+    given = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id")))
+    words = given if isinstance(given, list) else str(given if given is not None else "").split(",")
     return [int(word) for word in map(str, words) if word.strip().isdecimal()]
 
 
 def _dcgm_message(result: dict[str, Any]) -> str:
     """The warnings of a result, as one text: strings in DCGM 3, objects with a category in DCGM 4."""
-    told = result.get("warnings") or result.get("errors") or result.get("warning") or ()
-    told = told if isinstance(told, (list, tuple)) else [told]
+    warnings = result.get("warnings") or result.get("errors") or result.get("warning") or ()
+    warnings = warnings if isinstance(warnings, (list, tuple)) else [warnings]
     return " ".join(
         str(one.get("warning") or one.get("error") or one.get("message") or "")
         if isinstance(one, dict)
         else str(one)
-        for one in told
+        for one in warnings
     )
 
 

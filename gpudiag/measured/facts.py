@@ -1,4 +1,4 @@
-"""What the lines around a table tell of the machine: GPUs, ranks, hosts, network cards, NCCL's version and settings."""
+"""What the lines around a table show of the machine: GPUs, ranks, hosts, network cards, NCCL's version and settings."""
 
 import re
 from collections import Counter
@@ -12,7 +12,8 @@ _RANK = re.compile(
     r"\[[0-9a-fx:]+\]\s+(?P<gpu>\S.*?)\s*$",
     re.IGNORECASE,
 )
-# Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples, perftest.
+# Whole lines that name one GPU with its index: nvidia-smi, nvidia-smi -L, nvbandwidth, CUDA's samples,
+# perftest.
 _GPUS = (
     re.compile(
         r"^\|?\s*(?P<index>\d+)\s+(?P<gpu>(?:NVIDIA|Tesla|GeForce|Quadro|HGX|A\d|GB\d)[^|]*?)\s+(?:On|Off|N/A)\s*\|"
@@ -36,12 +37,12 @@ _IB_USING = re.compile(r"NET/IB\s?: Using (.+?)(?:;|$)")
 _IB_CARD = re.compile(r"\[\d+\](\w+):\d+/")
 _RANKS = re.compile(r"\b[nN][rR]anks (\d+)\b(?:.*?\bnNodes (\d+))?")
 _TORCH_RANKS = re.compile(r"all_reduce over (\d+) ranks|on (\d+) devices")
-_LEAST_SAID = 3  # lines of an algorithm: small messages use others
+_LEAST_LINES = 3  # lines of an algorithm: small messages use others
 
 
 @dataclass(slots=True)
 class Facts:
-    """What lines have said so far."""
+    """What the lines read so far have shown."""
 
     ranks: dict[int, tuple[str, int, str]] = field(default_factory=dict)  # host, device, GPU
     first_ranks: int = 0  # how often rank 0 introduced itself
@@ -55,7 +56,7 @@ class Facts:
     node_count: int = 0
 
     def read(self, line: str) -> None:
-        """Take what one line says."""
+        """Take the facts of one line."""
         line = line.strip()
         if "ank" in line or "evice" in line or "GPU" in line or "NVIDIA" in line or "Tesla" in line:
             self._read_gpus(line)
@@ -98,7 +99,7 @@ class Facts:
             self.node_count = max(self.node_count, int(ranks[2] or 0))
 
     def setup(self) -> Setup:
-        """What the lines say of what a benchmark ran on."""
+        """What the lines show of the hardware that a benchmark ran on."""
         names = {gpu for _, _, gpu in self.ranks.values()} or set(self.gpus.values())
         gpus, nodes = self._counts()
         return Setup(
@@ -137,8 +138,8 @@ class Facts:
             return asked
         if asked.startswith("nvls"):
             return "NVLS"
-        said = self.algorithms.most_common(1)
-        return said[0][0] if said and said[0][1] >= _LEAST_SAID else NOT_ASKED
+        named = self.algorithms.most_common(1)
+        return named[0][0] if named and named[0][1] >= _LEAST_LINES else NOT_ASKED
 
 
 def _one_name(names: set[str]) -> Reading[str]:
@@ -159,7 +160,7 @@ def _version(match: "re.Match[str]") -> str:
 
 
 def filled(setup: Setup, others: Setup) -> Setup:
-    """The setup, with what it does not say taken from the others."""
+    """The setup, with what it does not have taken from the others."""
     missing = {
         one.name: getattr(others, one.name)
         for one in fields(Setup)

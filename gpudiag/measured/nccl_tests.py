@@ -1,7 +1,8 @@
 """Tables of nccl-tests, of every binary and version: rows of sizes, out of place and in place.
 
-Columns differ: up to 2.9 `error` instead of `#wrong` and no root; all_gather had no `redop`; from 2.18 `-I` adds four columns
-of iterations behind each placement. Other lines may stand between the parts of a row, which is printed in pieces.
+Columns differ: up to 2.9 `error` instead of `#wrong` and no root; all_gather had no `redop`; from 2.18 `-I`
+adds four columns of iterations behind each placement. Other lines may stand between the parts of a row, which
+is printed in pieces.
 """
 
 import re
@@ -166,7 +167,7 @@ class NcclTests:
             row is None
             or not tokens
             or len(tokens) > 4 * _GROUP
-            or not all(_is_number(one) for one in tokens)
+            or not all(one in ("N/A", "nan", "-nan", "inf") or _number(one) is not None for one in tokens)
         ):
             return
         row.numbers += tokens
@@ -237,10 +238,6 @@ class NcclTests:
         return found
 
 
-def _is_number(word: str) -> bool:
-    return word in ("N/A", "nan", "-nan", "inf") or _number(word) is not None
-
-
 def _number(word: str) -> float | None:
     try:
         value = float(word)
@@ -274,7 +271,7 @@ def _operation_by_rows(rows: list[_Row]) -> str:
 
 
 def _ranks_by_rows(operation: str, rows: list[_Row]) -> int:
-    """The number of ranks by the factor between algbw and busbw; 0 where it does not tell."""
+    """The number of ranks by the factor between algbw and busbw; 0 where that does not show it."""
     ratio = _ratio(rows)
     if ratio is None or ratio <= 0:
         return 0
@@ -293,8 +290,8 @@ def _is_mixed(rows: list[_Row], starts: int, first_ranks: int) -> bool:
     for before, after in pairwise(rows):
         if after.key == before.key and smallest < after.size < before.size:
             return True
-    # One row of each size from each process: sizes repeat. Of a run with one size, cycles repeat it, unless its ranks send
-    # nothing.
+    # One row of each size from each process: sizes repeat. Of a run with one size, cycles repeat it, unless
+    # its ranks send nothing.
     repeated = any(
         after.size == before.size > 0 and after.key == before.key for before, after in pairwise(rows)
     )

@@ -23,7 +23,7 @@ _HELD_UP = ("CUDA_ERROR_NOT_SUPPORTED",)
 
 
 def remarks_of(operation: str) -> tuple[str, ...]:
-    """What the name of a test says of its copies."""
+    """What the name of a test means for its copies."""
     found = []
     if operation.endswith("_sm"):
         found.append(BY_KERNEL)

@@ -42,7 +42,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class _FileRead:
-    """One file: its tables, and what its lines say of the machine."""
+    """One file: its tables, and what its lines show of the machine."""
 
     name: str
     tables: list[MeasuredTable] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _FileRead:
 def judge_files(words: tuple[str, ...], given: Setup) -> Judgement:
     """The tables in files, in the logs of folders or in standard input (`-`), each judged.
 
-    `given` is what the user says of the machines; it goes before all that files say.
+    `given` is what the user gives of the machines; it goes before all that files show.
 
     Raises:
         UsageError: there is no such file, or the only one cannot be opened.
@@ -69,7 +69,7 @@ def judge_files(words: tuple[str, ...], given: Setup) -> Judgement:
     outcome = overall(tables) if tables else Outcome.ERROR
     if unread and outcome is Outcome.PASS:
         outcome = Outcome.ERROR  # a file that was not read has passed nothing
-    return Judgement(outcome, tuple(_told(file) for file in files), tuple(tables))
+    return Judgement(outcome, tuple(_describe_file(file) for file in files), tuple(tables))
 
 
 def _placed(table: MeasuredTable, file: _FileRead, beside: Setup, given: Setup) -> MeasuredTable:
@@ -89,7 +89,7 @@ def _placed(table: MeasuredTable, file: _FileRead, beside: Setup, given: Setup) 
     return replace(table, setup=setup)
 
 
-def _told(file: _FileRead) -> OutputRead:
+def _describe_file(file: _FileRead) -> OutputRead:
     """What the judgement reports of a file."""
     setup, facts = file.facts.setup(), []
     if not isinstance(setup.gpu, Missing):

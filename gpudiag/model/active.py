@@ -27,7 +27,8 @@ ACTIVE_TESTS = (
     MEMORY_PATTERNS,
     SUSTAINED,
 )
-# How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no pass either.
+# How a reason begins where a test left out a GPU, or all of them, because others use it: no fault, and no
+# pass either.
 NOT_TESTED = "not tested"
 COPIES = (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST, PEER_COPY)
 
@@ -185,9 +186,10 @@ class NotTested:
 class DiskResult:
     """One file written to a file system that jobs write to, forced to the disk, and read back: speeds, and what differed.
 
-    `direct`: it was read past the page cache; where the file system refuses that, the read may be one of memory.
-    `failure` is why the file could not be written or read whole; the speeds are missing then. `is_fault`: the system reports an
-    error of the device, and not that the place is full, read-only or of another user.
+    `direct`: it was read past the page cache; where the file system refuses that, the read may be one of
+    memory. `failure` is why the file could not be written or read whole; the speeds are missing then.
+    `is_fault`: the system reports an error of the device, and not that the place is full, read-only or of
+    another user.
     """
 
     path: str

@@ -36,8 +36,9 @@ class Nics:
 class Setup:
     """What a benchmark ran on, as far as its output, the files beside it or the user show.
 
-    `gpu` is NVML's name of the GPUs, `gpus` their number in all, `ranks` that of the ranks. `settings` are NCCL's
-    variables that were set. `assumed` has a sentence for each thing that nobody gave and that was taken to be so.
+    `gpu` is NVML's name of the GPUs, `gpus` their number in all, `ranks` that of the ranks. `settings` are
+    NCCL's variables that were set. `assumed` has a sentence for each thing that nobody gave and that was
+    taken to be so.
     """
 
     gpu: Reading[str] = NOT_ASKED
@@ -82,7 +83,8 @@ class MeasuredTable:
     """One table that a benchmark printed, from `line` of the file on.
 
     `operation` is the program's own word for what was measured. `complete` is False where more was to come.
-    `remarks` are facts of the text that bear on the judgement: `one_rank`, `mixed`, `real_job`, `gpu_memory` and so on.
+    `remarks` are facts of the text that bear on the judgement: `one_rank`, `mixed`, `real_job`, `gpu_memory`
+    and so on.
     """
 
     file: str

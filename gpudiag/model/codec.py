@@ -8,10 +8,11 @@ its reason under `missing` and the source's words, where there are any, under `m
 
 Fields that a reader does not know are ignored and fields that it misses take their defaults, so that
 documents of the same major version stay readable when fields are added. A sheet (`probe.sheet`) is a noun's
-document that a child of ours gathered: `read_sheet` reads it, and one value that does not fit costs only itself.
+document that a child of ours gathered: `read_sheet` reads it, and one value that does not fit costs only
+itself.
 
-Everything here is the standard library's: ranks run in the user's interpreter, and the quickest command pays for
-every import (docs/decisions/0021).
+Everything here is the standard library's: ranks run in the user's interpreter, and the quickest command pays
+for every import (docs/decisions/0021).
 """
 
 import json
@@ -46,9 +47,9 @@ _Reader = Callable[[Any, "Missing | None"], Any]  # of data, and why it may be m
 def noun(cls: type[_T]) -> type[_T]:
     """The class as a frozen dataclass with slots, whose methods are shared instead of generated.
 
-    The nouns of a snapshot and of a report are made on every `gpudiag list`, and the methods that `dataclass` generates for
-    their many fields took a fifth of its time to compile (docs/decisions/0005). Everything else is a dataclass's: `fields`,
-    `replace`, keyword arguments, defaults, slots.
+    The nouns of a snapshot and of a report are made on every `gpudiag list`, and the methods that `dataclass`
+    generates for their many fields took a fifth of its time to compile (docs/decisions/0005). Everything else
+    is a dataclass's: `fields`, `replace`, keyword arguments, defaults, slots.
     """
     made: Any = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     made.__init__ = _init
@@ -250,8 +251,8 @@ def read_sheet(noun_type: type[_T], document: dict[str, Any], otherwise: Missing
 def readings_of(noun_type: Any, document: dict[str, Any]) -> dict[str, Any]:
     """The fields that a child's sheet has, as a value or a reason, by name."""
     absent = document.get("missing", _NO_WORDS)
-    told = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
-    return {plan.name: _field(plan, document, NOT_ASKED) for plan in told}
+    given = [plan for plan in _field_plan(noun_type) if plan.name in document or plan.name in absent]
+    return {plan.name: _field(plan, document, NOT_ASKED) for plan in given}
 
 
 def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def join_sheets(*sheets: dict[str, Any]) -> dict[str, Any]:
 
 
 def missing_of(document: dict[str, Any], name: str) -> Missing | None:
-    """The reason and words for a field that a document says is missing; None where it does not."""
+    """The reason and words for a field that is missing in a document; None where it has one."""
     reason = document.get("missing", _NO_WORDS).get(name)
     if reason is None:
         return None

@@ -20,9 +20,9 @@ class Context:
     stored history: counters are judged by how they moved since. `baseline` is this machine in its last
     good run, and `known_gpus` the GPUs that it had then. `expected_machine` is the good machine that the user
     named (`--expect`), which may be another of the same kind. `samples` are this run's measurements
-    as the history keeps them; `history` is what it keeps of earlier runs. `xid_events` are the Xids that NVML's
-    events reported to a service; a kernel log that cannot be read, or has lost the line, does not have them.
-    `environment` are the variables under which ranks were started, where a speed is judged by them.
+    as the history keeps them; `history` is what it keeps of earlier runs. `xid_events` are the Xids that
+    NVML's events reported to a service; a kernel log that cannot be read, or has lost the line, does not have
+    them. `environment` are the variables under which ranks were started, where a speed is judged by them.
     """
 
     snapshot: Snapshot

@@ -174,7 +174,8 @@ class Device:
     """One physical GPU: its identity and every reading, each a value or the reason for none.
 
     `responding` is True, or the reason why the whole GPU gave no readings (DEVICE_LOST,
-    RESET_REQUIRED, TIMED_OUT, NOT_ASKED for one that is asleep); such a GPU stays a row with its other fields missing for the same reason.
+    RESET_REQUIRED, TIMED_OUT, NOT_ASKED for one that is asleep); such a GPU stays a row with its other fields
+    missing for the same reason.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -278,7 +279,8 @@ class Device:
     nvlink_received_bytes: Reading[int] = NOT_ASKED
     nvlink_throughput_bytes_per_second: Reading[float] = NOT_ASKED  # both ways, between the last two looks
     vgpu_license: Reading[str] = NOT_ASKED  # not_needed, unlicensed or licensed
-    # What happened between the last two looks, as NVML's GPM counts it (Hopper and later); a single look has none.
+    # What happened between the last two looks, as NVML's GPM counts it (Hopper and later); a single look has
+    # none.
     graphics_activity_percent: Reading[float] = NOT_ASKED
     sm_activity_percent: Reading[float] = NOT_ASKED
     sm_occupancy_percent: Reading[float] = NOT_ASKED
@@ -291,7 +293,8 @@ class Device:
     pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
     nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
-    # Whether work may start on it, or on an instance of it: judged by the checks, and only where `list --free` asks.
+    # Whether work may start on it, or on an instance of it: judged by the checks, and only where `list
+    # --free` asks.
     free: Reading[bool] = NOT_ASKED
 
     @property

@@ -89,8 +89,8 @@ class CommandState:
 class DoctorReport:
     """`gpudiag.doctor/2`: what of gpudiag works on one machine.
 
-    The outcome is ERROR where a part that should work here does not, else WARN where one is limited, else PASS. What
-    is optional and absent, and what this machine does not have, are neither.
+    The outcome is ERROR where a part that should work here does not, else WARN where one is limited, else
+    PASS. What is optional and absent, and what this machine does not have, are neither.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.doctor/2"

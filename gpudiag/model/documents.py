@@ -10,10 +10,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from gpudiag.errors import UsageError
 from gpudiag.model.benchmark import Judgement
 from gpudiag.model.codec import decode, type_hints, written_fields
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.device import Snapshot
 from gpudiag.model.doctor import DoctorReport
 from gpudiag.model.explanation import LogExplanation
 from gpudiag.model.history import History
+from gpudiag.model.hub import HubDocument, HubEvents
 from gpudiag.model.job import HangReport, Job
 from gpudiag.model.job_run import JobRun
 from gpudiag.model.lint import LintReport
@@ -41,7 +43,7 @@ from gpudiag.model.training import TrainingReport
 
 _OF_SERVICE: tuple[Any, ...] = (
     Live, DeviceDocument, Processes, Sources, Findings, ExplanationDocument, ServiceHealth, Session,
-    Run, RunEvents, Series, Timeline,
+    Run, RunEvents, Series, Timeline, HubDocument, HubEvents,
 )  # fmt: skip
 DOCUMENTS: dict[str, type] = {
     noun.SCHEMA: noun
@@ -63,6 +65,7 @@ DOCUMENTS: dict[str, type] = {
         Topology,
         Receipt,
         ReceiptCheck,
+        Comparison,
         *_OF_SERVICE,
     )
 }

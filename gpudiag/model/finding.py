@@ -66,8 +66,8 @@ class Owner(StrEnum):
 class Finding:
     """One fault, or one fact worth knowing: what, where, how it is known, and what to do.
 
-    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another question. Only a
-    FAIL blocks; a document from before the field existed counts as one that blocks.
+    `owner`: who must act. `blocks_jobs`: whether a job may start on this machine until then, which is another
+    question. Only a FAIL blocks; a document from before the field existed counts as one that blocks.
     """
 
     code: str
@@ -139,6 +139,7 @@ class CheckResult:
     seconds: float = 0.0
     missing_reason: MissingReason | None = None
     speeds: tuple[MeasuredSpeed, ...] = field(default=(), compare=False, metadata=UNWRITTEN)  # for a receipt
+    reported_by: tuple[str, ...] = ()  # the codes of the findings that state a fault of its own, too
 
     @property
     def is_gap(self) -> bool:

@@ -41,8 +41,8 @@ class PciDevice:
 def own_gpus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """The functions that are GPUs for this machine's own use: what its driver is to list.
 
-    Where NVIDIA's driver has GPUs, one that no driver has is none of them: the driver ignores old cards, and an
-    administrator may have unbound it.
+    Where NVIDIA's driver has GPUs, one that no driver has is none of them: the driver ignores old cards, and
+    an administrator may have unbound it.
     """
     whole = gpus_on_bus(functions)
     has_driver = any(one.driver == _DRIVER for one in whole)
@@ -52,8 +52,8 @@ def own_gpus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
 def gpus_on_bus(functions: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
     """The functions that are GPUs of this machine, bound to a driver or not.
 
-    Not: audio, USB and NVSwitch functions; what a virtual machine has (vfio-pci) or may get (virtual functions of
-    SR-IOV, and other functions on the bus of a GPU, for a PCI Express link has one device).
+    Not: audio, USB and NVSwitch functions; what a virtual machine has (vfio-pci) or may get (virtual
+    functions of SR-IOV, and other functions on the bus of a GPU, for a PCI Express link has one device).
     """
     displays = [
         one

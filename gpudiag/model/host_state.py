@@ -93,8 +93,8 @@ class InfinibandPort:
 class PciPlace:
     """Where a GPU, an NVSwitch or a network card is on the PCI bus, and what is near it.
 
-    `bridges` are the bus ids of the bridges above it, from the root port down; the last one is its slot. Two functions are
-    below one switch if they share a bridge.
+    `bridges` are the bus ids of the bridges above it, from the root port down; the last one is its slot. Two
+    functions are below one switch if they share a bridge.
     """
 
     bus_id: str  # dddddddd:bb:dd.f

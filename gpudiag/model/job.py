@@ -7,8 +7,8 @@ Who uses what:
 - `gpudiag.checks.job.verdict.judge_job` turns a `Job` of at least two looks into findings, and is pure.
 - `gpudiag.runs.hang.watch_job` is both in one, for whoever has a job's pid: `gpudiag hang`, `gpudiag run`.
 
-A job with its looks is plain data: `codec.to_document(job)` and `documents.from_document` write and read it, which
-is how recorded looks become tests.
+A job with its looks is plain data: `codec.to_document(job)` and `documents.from_document` write and read it,
+which is how recorded looks become tests.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,8 @@ from gpudiag.model.job_state import JobState
 from gpudiag.model.published import HostAddresses
 from gpudiag.model.reading import NOT_ASKED, Reading
 
-REMOVABLE = "its owner is gone"  # in the detail of a lock file that nobody holds, and that keeps others out by being there
+# in the detail of a lock file that nobody holds, and that keeps others out by being there
+REMOVABLE = "its owner is gone"
 
 
 class KnownBy(StrEnum):
@@ -47,7 +48,8 @@ class GroupSeen:
 
     size: int
     rank: int  # of this process in the group
-    name: str = ""  # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
+    # torch's own, the same on all of its ranks; `0` is the default group; empty where it could not be read
+    name: str = ""
     ranks: tuple[int, ...] = ()  # of the job, that belong to it; empty where they could not be read
     calls: int | None = None  # that this process has begun in it, of gloo; None where it is unknown
 
@@ -105,7 +107,9 @@ class ThreadLook:
     native: tuple[str, ...] = ()  # C functions, innermost first, where they were asked for
     switches: int = 0  # how often it was given a processor
     holds_gil: bool | None = None  # None where that was not read
-    mark: str = ""  # of all variables' addresses: another one where the frames ran between two looks; empty where it was not read
+    # of all variables' addresses: another one where the frames ran between two looks; empty where it was not
+    # read
+    mark: str = ""
     started_by: str = ""  # of one without a line of the user's: `async_save at job.py:14 in Keeper.save`
 
 
@@ -145,8 +149,8 @@ class ChildSeen:
 class GpuLook:
     """What NVML shows of the GPU that a rank uses, at one moment, `at_seconds` since the first look began.
 
-    Utilization is the share of time in which a kernel ran, and a kernel that only waits runs. Activities (GPM) are shares of
-    what the parts could do; traffic counts both ways.
+    Utilization is the share of time in which a kernel ran, and a kernel that only waits runs. Activities
+    (GPM) are shares of what the parts could do; traffic counts both ways.
     """
 
     at_seconds: float
@@ -212,7 +216,8 @@ class RankSeen:
 class Job:
     """The ranks of one job that are on this machine.
 
-    `expected`: the ranks that should be here, from the launcher's variables of those that are; None where unknown.
+    `expected`: the ranks that should be here, from the launcher's variables of those that are; None where
+    unknown.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.job/1"

@@ -1,7 +1,7 @@
 """The nouns of what a job reports about itself: torch's flight recorder, NCCL's RAS subsystem, torch's debug server.
 
-They are what the readers of `gpudiag.probe.job` return and what `gpudiag.checks.job` judges; nothing in them was
-decided. A sequence number counts the collectives that one rank has launched in one process group.
+They are what the readers of `gpudiag.probe.job` return and what `gpudiag.checks.job` judges; nothing in them
+was decided. A sequence number counts the collectives that one rank has launched in one process group.
 """
 
 from dataclasses import dataclass

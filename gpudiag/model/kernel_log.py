@@ -37,19 +37,21 @@ class KernelEvent:
     """One line of the kernel log. A field is None where lines of that kind, or this line, do not have it.
 
     `severity` is the line's own word: `fatal` or `nonfatal` (NVLink and NVSwitch), `fatal`,
-    `nonfatal` or `corrected` (PCIe, machine checks). `fault` is the id of the known failure that the words report; of a
-    crash of the kernel `unit` is the module it was in (`nvidia_uvm`). `recovery_action` is what Xid 154 asks for, in the words of
-    `Device.recovery_action`. `unit`, `subcode` and `error` take NVLink 5 errors (Xid 144 to 150) further apart, `place` (`GPC 2, TPC 3`) those of a
-    kernel (Xid 13). `boot_id` is the kernel's own
-    name for the boot that logged it, and `boot_seconds` how long after its start: a clock that is set
-    changes `at` of an old line, and never these. `more` is how many lines like this one, but for their numbers, followed
-    it until `until` and are not kept. `restarted_by` is the first later line of the same log which reports that the GPU or
-    the NVSwitch of this one was restarted (the driver was loaded, the device was reset), and `restarted_at` its time.
+    `nonfatal` or `corrected` (PCIe, machine checks). `fault` is the id of the known failure that the words
+    report; of a crash of the kernel `unit` is the module it was in (`nvidia_uvm`). `recovery_action` is what
+    Xid 154 asks for, in the words of `Device.recovery_action`. `unit`, `subcode` and `error` take NVLink 5
+    errors (Xid 144 to 150) further apart, `place` (`GPC 2, TPC 3`) those of a kernel (Xid 13). `boot_id` is
+    the kernel's own name for the boot that logged it, and `boot_seconds` how long after its start: a clock
+    that is set changes `at` of an old line, and never these. `more` is how many lines like this one, but for
+    their numbers, followed it until `until` and are not kept. `restarted_by` is the first later line of the
+    same log which reports that the GPU or the NVSwitch of this one was restarted (the driver was loaded, the
+    device was reset), and `restarted_at` its time.
     """
 
     kind: KernelEventKind
     at: Reading[datetime]
-    text: str  # without the log's own prefix, cut to 1,000 characters; empty: no line, it came from NVML's events
+    # without the log's own prefix, cut to 1,000 characters; empty: no line, it came from NVML's events
+    text: str
     bus_id: str | None = None  # dddddddd:bb:dd.f
     gpu_uuid: str | None = None
     xid_code: int | None = None

@@ -32,8 +32,8 @@ class Edit:
 class Place:
     """Where a corrected statement goes, if it does not replace the one that was found.
 
-    It goes in front of `line`, a number from 1 of the file, which may be one more than the file has, behind `column` blanks.
-    With `moves` the statement that was found goes away; else it stays.
+    It goes in front of `line`, a number from 1 of the file, which may be one more than the file has, behind
+    `column` blanks. With `moves` the statement that was found goes away; else it stays.
     """
 
     line: int

@@ -1,5 +1,7 @@
 """What was measured on ranks, with the method; and what happened to a rank or a link. No verdicts."""
 
+from typing import Any
+
 from gpudiag.compat import StrEnum
 from gpudiag.model.codec import noun
 from gpudiag.model.evidence import Evidence, Scalar, Subject
@@ -28,7 +30,7 @@ class Symptom(StrEnum):
 class Node:
     """What is held to be good or bad as a whole: a host with its ranks, or one rank that acts as a node.
 
-    What labels say of it: `switches` from the outermost to the leaf, each with its kind (`leaf s12`, `rack r3`); the
+    By its labels: `switches` from the outermost to the leaf, each with its kind (`leaf s12`, `rack r3`); the
     NVLink domain that it shares with other nodes; and the names of its rails, one for each rank.
     """
 
@@ -43,8 +45,9 @@ class Node:
 class Exchange:
     """What two ranks of different nodes exchanged in one round, each sending as much as it received.
 
-    `nodes` are places in `Localisation.nodes`; `rail` is the place of both ranks in their nodes. The speed is that of the
-    fastest large exchange, in each direction; typical and tail are the median and the slowest of small ones.
+    `nodes` are places in `Localisation.nodes`; `rail` is the place of both ranks in their nodes. The speed is
+    that of the fastest large exchange, in each direction; typical and tail are the median and the slowest of
+    small ones.
     """
 
     round_number: int
@@ -76,9 +79,10 @@ class FabricPart(StrEnum):
 class Suspect:
     """What stands out, and was confirmed: a node, a rail of one, or the link between two.
 
-    `nodes` has one place in `Localisation.nodes`, or two for a link. `rail` is None for a node as a whole, and `nodes` is
-    empty for all nodes, or a rail of all of them. `value` is the best that it reached where the usual is `usual`: bytes per second for
-    SLOW, seconds of the tail for LOSSY; both are None for FAILED, where `words` has the error's text.
+    `nodes` has one place in `Localisation.nodes`, or two for a link. `rail` is None for a node as a whole,
+    and `nodes` is empty for all nodes, or a rail of all of them. `value` is the best that it reached where
+    the usual is `usual`: bytes per second for SLOW, seconds of the tail for LOSSY; both are None for FAILED,
+    where `words` has the error's text.
     """
 
     symptom: Symptom
@@ -100,9 +104,9 @@ class Suspect:
 class Localisation:
     """Which nodes and links stand out among those of one run.
 
-    `usual_bytes_per_second` is the median of the good exchanges, `usual_tail_seconds` that of the nodes' shortest tails.
-    `exchanges` has those of the suspects; all of them where there are few. `links` is how many of all pairs were
-    measured.
+    `usual_bytes_per_second` is the median of the good exchanges, `usual_tail_seconds` that of the nodes'
+    shortest tails. `exchanges` has those of the suspects; all of them where there are few. `links` is how
+    many of all pairs were measured.
     """
 
     nodes: tuple[Node, ...]
@@ -223,7 +227,8 @@ class IncidentKind(StrEnum):
     CUT_OFF = "cut_off"  # no other host reaches its host
     PARTED = "parted"  # its host and another one do not reach each other
     NARROWED = "narrowed"  # large packets between its host and others are lost, and small ones are not
-    OUTAGE = "outage"  # the network carried nothing to its host, or between it and another one, and then it did again
+    # the network carried nothing to its host, or between it and another one, and then it did again
+    OUTAGE = "outage"
     LOSSY = "lossy"  # what its host sends to another one is lost now and then, and sent again
     MISNAMED = "misnamed"  # the address that its host gives to the others is none that these could connect to
     FILTERED = "filtered"  # ports of its host are closed to the others, or those of the others to it
@@ -265,22 +270,32 @@ class InjectedFault:
 
 
 @noun
-class CollectiveMeasurement:
-    """One nccl-test run: its ranks, what they measured, and what happened to them."""
+class RanksOfRun:
+    """The ranks of one run, and what became of them; `host` is that of the process that reports."""
 
-    backend: str
     world_size: int
     launcher: str
     host: str
+    ranks: tuple[RankReport, ...]
+    incidents: tuple[Incident, ...]
+    injected: tuple[InjectedFault, ...]
+    seconds: float
+
+    def of_ranks(self) -> dict[str, Any]:
+        """These fields alone, by name: for what was measured on the same ranks."""
+        return {name: getattr(self, name) for name in RanksOfRun.__match_args__}
+
+
+@noun
+class CollectiveMeasurement(RanksOfRun):
+    """One nccl-test run: its ranks, what they measured, and what happened to them."""
+
+    backend: str
     torch_version: Reading[str]
     nccl_version: Reading[str]
     device_kind: str  # cpu or cuda
     results: tuple[CollectiveResult, ...]
-    ranks: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    injected: tuple[InjectedFault, ...]
     sizes_planned: int  # results that a whole run would have
-    seconds: float
     verify_share: Reading[float] = (
         NOT_ASKED  # of the time for timing, filling and comparing, all ranks together
     )

@@ -1,6 +1,7 @@
 """What a field of a plan may hold, and its flag: declared once, beside the field.
 
-The command's options and help, the flags that ask for a plan, its refusals and its JSON Schema follow from it.
+The command's options and help, the flags that ask for a plan, its refusals and its JSON Schema follow from
+it.
 """
 
 from collections.abc import Sequence

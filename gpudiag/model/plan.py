@@ -290,9 +290,11 @@ def parse_free_memory(text: str) -> FreeMemory:
 class PreflightPlan(Plan):
     """One preflight: how thorough, which checks, what is expected, and what counts as a failure.
 
-    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node may
-    have one more, for its display. `only` and `skip` are names of checks, or their first word for all that begin with it (`pcie`).
-    `min_free_memory` is what must be free of each GPU that the job is to use. `duration_seconds` is how long the load of levels long and acceptance lasts; None: as long as the device needs.
+    `expect_gpus` is how many GPUs there are to be; `at_least_gpus` is how many the scheduler lists: the node
+    may have one more, for its display. `only` and `skip` are names of checks, or their first word for all
+    that begin with it (`pcie`). `min_free_memory` is what must be free of each GPU that the job is to use.
+    `duration_seconds` is how long the load of levels long and acceptance lasts; None: as long as the device
+    needs.
 
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.

@@ -1,7 +1,8 @@
 """The address that a rank gives to the others: which one gloo and NCCL choose of a host's, by their own rules.
 
-gloo: torch's ProcessGroupGloo.cpp (createDefaultDevice) and gloo's transport/tcp/device.cc. NCCL: src/misc/socket.cc
-(ncclFindInterfaces). Both then expect that every other rank can connect there, on a port of the kernel's choice.
+gloo: torch's ProcessGroupGloo.cpp (createDefaultDevice) and gloo's transport/tcp/device.cc. NCCL:
+src/misc/socket.cc (ncclFindInterfaces). Both then expect that every other rank can connect there, on a port
+of the kernel's choice.
 """
 
 import ipaddress
@@ -109,7 +110,7 @@ def gloo_addresses(
     for address in own_name:
         if _is_loopback(address):
             return (Published("gloo", "", "lo", address, host),)
-        name = _interface_of(address, interfaces)
+        name = next((one.name for one in interfaces if address in one.plain_addresses()), None)
         if name is not None:
             return (Published("gloo", "", name, address, host),)
     return (Published("gloo", "", "lo", _FALLBACK, host),)
@@ -155,10 +156,6 @@ def _in_nccl_order(interfaces: Sequence[OwnInterface]) -> Iterator[tuple[str, st
     pairs = [(one.name, address) for one in interfaces for address in one.plain_addresses()]
     yield from (pair for pair in pairs if ":" not in pair[1])
     yield from (pair for pair in pairs if ":" in pair[1] and pair[1] != "::1")
-
-
-def _interface_of(address: str, interfaces: Sequence[OwnInterface]) -> str | None:
-    return next((one.name for one in interfaces if address in one.plain_addresses()), None)
 
 
 def _is_loopback(address: str) -> bool:

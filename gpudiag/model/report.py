@@ -113,6 +113,7 @@ class MergedReport:
     machines: tuple[MachineVerdict, ...]
     groups: tuple[FindingGroup, ...]
     repeated: tuple[str, ...] = ()  # files with a report that another one holds too; it counts once
-    # Of a launch: the machines that a job should do without, as the launcher names them; the option that leaves them out.
+    # Of a launch: the machines that a job should do without, as the launcher names them; the option that
+    # leaves them out.
     unfit: tuple[str, ...] = ()
     leave_out: str | None = None

@@ -1,45 +1,31 @@
 """What the ranks of a user's script report: where they stand still or work, the exceptions that ended them, their training."""
 
 from dataclasses import dataclass
-from math import prod
 
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.job import ProcessLook
+from gpudiag.model.job_state import FlightRecord, RecordedCall
 
 EXPLANATION = "explanation"
 OWN_STACKS = "Python stacks"  # what read the stacks of a rank's look at itself
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedCollective:
-    """A collective that torch recorded as a rank entered it: its name, and the shapes of what it sends."""
-
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-
-    def __str__(self) -> str:
-        """As `all_reduce of [1000]`."""
-        return f"{self.name} of {', '.join(str(list(shape)) for shape in self.shapes) or 'nothing'}"
-
-    @property
-    def elements(self) -> int:
-        """How many elements it sends."""
-        return sum(prod(shape) for shape in self.shapes)
-
-
-@dataclass(frozen=True, slots=True)
 class OwnLook:
     """A rank's look at itself: its stack has not moved for `--hang-after`, or its code works on while others wait.
 
-    `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches` is how many it has had,
-    `steps` how many training steps it has begun, by their forward where that can be seen, or their backward.
+    `look` is as one from outside. `work`: what still moves; then the rank works, and is not hung. `batches`
+    is how many it has had, `steps` how many training steps it has begun, by their forward where that can be
+    seen, or their backward.
     """
 
     look: ProcessLook
     work: str | None = None
+    awaited: str = ""  # by its frames and the call that its line executes: ranks, gpu, lock ...
     uses_gpu: bool = False
     batches: int = 0
     steps: int = 0
+    record: FlightRecord | None = None  # None where it works, or torch records nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +35,17 @@ class ScriptError:
     place: str
     stack: tuple[str, ...] = ()
     shared_memory: tuple[int, int] | None = None  # of /dev/shm, total and free bytes
-    collective: RecordedCollective | None = None  # the last one that the rank entered
+    call: RecordedCall | None = None  # the last collective that the rank entered
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
     """What one rank's own training has shown so far.
 
-    `parameters` are looks at those of an optimizer after some of its steps: a name that is the same on all ranks,
-    the step, their shapes, and a digest of their bits. `crossed` counts collectives after a backward pass that took
-    more than a number or a gradient; what DDP averages by itself is in `forwards`, calls of the wrapped model.
+    `parameters` are looks at those of an optimizer after some of its steps: a name that is the same on all
+    ranks, the step, their shapes, and a digest of their bits. `crossed` counts collectives after a backward
+    pass that took more than a number or a gradient; what DDP averages by itself is in `forwards`, calls of
+    the wrapped model.
     """
 
     steps: int = 0  # of the optimizer that made most

@@ -126,7 +126,7 @@ class NicPath:
 
 @dataclass(frozen=True, slots=True)
 class NcclLevels:
-    """The farthest path over which NCCL uses each way here, and the setting that says so; None where it is NCCL's own."""
+    """The farthest path over which NCCL uses each way here, and the setting for it; None where it is NCCL's own."""
 
     p2p: str  # a path type; LOC: P2P is off
     p2p_setting: str | None

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from gpudiag.model.codec import noun
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.measure import Incident, InjectedFault, RankReport
+from gpudiag.model.measure import Incident, InjectedFault, RankReport, RanksOfRun
 from gpudiag.model.option import Plan, option
 from gpudiag.model.plan import (
     BACKENDS,
@@ -33,8 +33,8 @@ MAX_SEED = 2**31 - 1
 class GradientParts:
     """What a gradient that is not the expected one is made of, on one rank.
 
-    Only `tensors`, those that are off, are looked at. Errors are over the norm of the whole expected gradient; None
-    where they are not finite, or there is nothing to compare with.
+    Only `tensors`, those that are off, are looked at. Errors are over the norm of the whole expected
+    gradient; None where they are not finite, or there is nothing to compare with.
     """
 
     tensors: tuple[str, ...]
@@ -47,11 +47,12 @@ class GradientParts:
     elements_off: int  # that make up nearly all of the error
     elements: int
     rounded_to: str | None = None  # a shorter dtype, all of whose bits the numbers fit in
-    # Where a few elements are off: the ranks of whose own gradients one flipped bit in each explains them, and whether
-    # one of the average does.
+    # Where a few elements are off: the ranks of whose own gradients one flipped bit in each explains them,
+    # and whether one of the average does.
     flipped_ranks: tuple[int, ...] = ()
     flipped_average: bool = False
-    # Where the shares explain nothing: those of what each rank computed in the step before, and what both leave.
+    # Where the shares explain nothing: those of what each rank computed in the step before, and what both
+    # leave.
     shares_before: tuple[float, ...] = ()
     rest_with_before: float | None = None
     # How many times what it should be the part is that this rank keeps, and what that leaves, over its size.
@@ -215,8 +216,9 @@ class RankStart:
 class RankStep:
     """One verified step on one rank. A number that is not finite is None.
 
-    In half precision the single-process run begins every step with the parameters of the strategy, and steps with
-    its gradients: `gradient_error` is then that of one step alone, and `parameter_error` that of the optimizer's update.
+    In half precision the single-process run begins every step with the parameters of the strategy, and steps
+    with its gradients: `gradient_error` is then that of one step alone, and `parameter_error` that of the
+    optimizer's update.
     """
 
     rank: int
@@ -299,7 +301,7 @@ class RankSpeed:
 
 
 @noun
-class StrategyMeasurement:
+class StrategyMeasurement(RanksOfRun):
     """One strategy on its ranks: all that they reported, and what happened to them."""
 
     strategy: str
@@ -308,19 +310,12 @@ class StrategyMeasurement:
     optimizer: str
     backend: str
     device_kind: str
-    world_size: int
-    launcher: str
-    host: str
     steps_planned: int
     starts: tuple[RankStart, ...]
     steps: tuple[RankStep, ...]
     epoch_ends: tuple[RankEpochEnd, ...]
     proofs: tuple[RankProof, ...]
     speeds: tuple[RankSpeed, ...]
-    ranks: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    injected: tuple[InjectedFault, ...]
-    seconds: float
     timed_out: bool = False
     late_steps: tuple[RankStep, ...] = ()  # one more on every rank after the timed ones
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-# C0 but tab and line feed, DEL and C1, marks that turn the direction of text, and half characters (undecodable bytes).
+# C0 but tab and line feed, DEL and C1, marks that turn the direction of text, and half characters
+# (undecodable bytes).
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _COLOURS_OF_OURS = r"\x1b\[(?:3[123]|[012])m"  # render/style.py
 _STEERING = {False: re.compile(f"[{_CONTROLS}]"), True: re.compile(f"(?!{_COLOURS_OF_OURS})[{_CONTROLS}]")}
@@ -66,8 +67,8 @@ def _escape(character: str) -> str:
 def shorten_text(text: str, most_characters: int) -> str:
     """The text in at most so many characters: cut between two words, with ` ..` where the rest was.
 
-    A word that fills more than half of the room, such as a path, is cut itself. What decides a finding must stay whole:
-    evidence in a document is never shortened, and a message by this.
+    A word that fills more than half of the room, such as a path, is cut itself. What decides a finding must
+    stay whole: evidence in a document is never shortened, and a message by this.
     """
     if len(text) <= max(0, most_characters):
         return text

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 HANDLE_CALL = "nvmlDeviceGetHandleByIndex"
-# Published: 3.1 to 4.3 s a GPU on 8 B200 with confidential computing (tinfoilsh/cvmimage pull request 363), more than
-# 25 s for 8 A100 (Azure/AgentBaker pull request 2897).
+# Published: 3.1 to 4.3 s a GPU on 8 B200 with confidential computing (tinfoilsh/cvmimage pull request 363),
+# more than 25 s for 8 A100 (Azure/AgentBaker pull request 2897).
 SECONDS_PER_GPU = 5.0
 # Own choice: a handle that comes sooner is of a GPU that was already attached; that takes under 1 ms.
 COLD_SECONDS = 0.5

@@ -1,8 +1,9 @@
 """Time that a process was given: without that in which it was ready to run and the processors were others'.
 
-On a busy host a second may hold a fifth of a second for a process. A limit by wall time then takes a healthy driver for a
-hung one. What the kernel counts in /proc/PID/task/TID/schedstat (nanoseconds on the run queue, the second number) is no
-time in which an answer could have come. A thread in a call that hangs is not on the run queue: its wait counts in full.
+On a busy host a second may hold a fifth of a second for a process. A limit by wall time then takes a healthy
+driver for a hung one. What the kernel counts in /proc/PID/task/TID/schedstat (nanoseconds on the run queue,
+the second number) is no time in which an answer could have come. A thread in a call that hangs is not on the
+run queue: its wait counts in full.
 """
 
 from __future__ import annotations

@@ -94,9 +94,9 @@ _killed = KilledChildren()
 class GuardedChild:
     """A running probe: its messages so far, and how it ended.
 
-    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` says
-    more. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the host gave it no
-    processor; a program's by ours.
+    `ending` is None while it runs, then `finished`, `raised`, `crashed` or `timed_out`; `detail` has the
+    reason. `seconds` is the time that the probe took: a fork's by its own clock, without that in which the
+    host gave it no processor; a program's by ours.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class GuardedChild:
     ) -> None:
         """Watch a child that was just started; `group`: it leads a process group of its own.
 
-        `end` ends one that is another process's child: it kills what is left of it, and returns its exit status or
-        minus the signal, None if that is not known, almost at once.
+        `end` ends one that is another process's child: it kills what is left of it, and returns its exit
+        status or minus the signal, None if that is not known, almost at once.
         """
         self.pid = pid
         self.messages: list[Any] = []

@@ -1,7 +1,7 @@
 """A process's pulse: what the kernel counts of its main thread, read often and for next to nothing.
 
-Two files of /proc stay open, so that a reading is two system calls. None of them takes the lock of the process's memory, so
-the process is not held up, and a stuck one does not hold up the reader.
+Two files of /proc stay open, so that a reading is two system calls. None of them takes the lock of the
+process's memory, so the process is not held up, and a stuck one does not hold up the reader.
 """
 
 import os

@@ -1,7 +1,8 @@
 """GPUs that the kernel has put to sleep (PCI runtime suspend, D3cold), which asking NVML would wake.
 
-A laptop's GPU takes 5 to 7 W more while it is awake, and some wake for minutes after each question (henrygd/beszel-docs pull
-request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request 41). sysfs shows it without waking them.
+A laptop's GPU takes 5 to 7 W more while it is awake, and some wake for minutes after each question
+(henrygd/beszel-docs pull request 35, corecoding/Vitals issue 442, PolpOnline/gpu-usage-waybar pull request
+41). sysfs shows it without waking them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Start asking NVML and the host before anything else is loaded; `inventory.take_snapshot` collects.
 
-The quickest command forks these children first and imports the rest of itself while they work (cli/fast_path.py).
+The quickest command forks these children first and imports the rest of itself while they work
+(cli/fast_path.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class StartedProbes:
     def __init__(self, nvml: GuardedChild | None, host: GuardedChild, root: str) -> None:
         """Keep the children; `nvml` is None where NVML is not asked.
 
-        `host_state` and `kernel_log` are what a judgement of the host needs beside them: None until they are started.
+        `host_state` and `kernel_log` are what a judgement of the host needs beside them: None until they are
+        started.
         """
         self.nvml = nvml
         self.host = host

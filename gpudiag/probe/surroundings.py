@@ -1,7 +1,7 @@
 """What a doctor looks at beside the sources: programs, packages, rights, folders, ports, sockets.
 
-Run in a guarded child: a PATH or a state folder on a network file system can block forever. Each topic is read in a
-thread of its own and sent when it is done.
+Run in a guarded child: a PATH or a state folder on a network file system can block forever. Each topic is
+read in a thread of its own and sent when it is done.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gpudiag.linux.child import die_with_parent
 from gpudiag.probe import packages
 from gpudiag.probe.job.permission import read_trace_rights
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, SOURCE_ABSENT, TIMED_OUT, Absent, Sheet
+from gpudiag.reference.service_port import SERVICE_PORT
 
 PROGRAMS = (
     *("nvidia-smi", "dmesg", "journalctl", "py-spy", "pystack", "cc", "gcc", "clang"),
@@ -44,7 +45,7 @@ PACKAGES = (
 JOB_PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "horovod", "tensorflow")
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Where `gpudiag serve` listens, and torch's ranks meet, by default.
-PORTS = (8765, 29500)
+PORTS = (SERVICE_PORT, 29500)
 KUBELET_SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 _INTERPRETER_SECONDS = 10.0
 

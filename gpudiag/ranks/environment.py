@@ -55,7 +55,7 @@ class RankEnvironment:
     init_method: str
     run_key: str
     master: str | None = None  # the name or address of rank 0's machine
-    read: tuple[str, ...] = ()  # the variables or flags that said so
+    read: tuple[str, ...] = ()  # the variables or flags that show it
     master_port: int | None = None  # where they meet there; None for a file
 
     @property
@@ -82,12 +82,12 @@ def read_environment(
 
     `rank`, `world_size` and `init_method` are the flags of those names.
 
-    Where several say so, flags come first, then torchrun, then RANK, then horovodrun, then the launcher
+    Where several show it, flags come first, then torchrun, then RANK, then horovodrun, then the launcher
     that `launchers` finds: docs/launchers.md.
 
     Raises:
         UsageError: flags or variables are incomplete, contradict each other, or are not numbers; or
-            a launcher started processes on several machines, and nothing says which is rank 0's.
+            a launcher started processes on several machines, and nothing shows which is rank 0's.
     """
     flags = {"--rank": rank, "--world-size": world_size, "--init-method": init_method}
     if any(value is not None for value in flags.values()):
@@ -133,7 +133,7 @@ def read_launch(
     Variables that are incomplete are no launcher's: to look at a machine needs no rank, and goes on without.
 
     Raises:
-        UsageError: the flags are incomplete, or a launcher started several processes and nobody says where
+        UsageError: the flags are incomplete, or a launcher started several processes and nobody gives where
             they can meet.
     """
     explicit = any(flag is not None for flag in (rank, world_size, init_method))
@@ -157,7 +157,7 @@ def _read_launched(variables: Mapping[str, str], launched: LaunchedProcess) -> R
     named = bool(variables.get("MASTER_ADDR"))
     if launched.rank == 0 and not named and has_address(address) and not is_own_address(address):
         raise UsageError(
-            f"rank 0 is on {socket.gethostname()}, and {launched.launcher.value}'s variables say {address}",
+            f"rank 0 is on {socket.gethostname()}, and {launched.launcher.value}'s variables have {address}",
             hint=launched.hand_on,
         )
     digest = int(hashlib.sha256(launched.run.encode()).hexdigest()[:8], 16)
@@ -214,10 +214,10 @@ def _read_flags(variables: Mapping[str, str], flags: Mapping[str, int | str | No
 
 
 def _meeting_place(variables: Mapping[str, str], init_method: str) -> str:
-    """The address at which ranks meet; `env://` is what MASTER_ADDR and MASTER_PORT say.
+    """The address at which ranks meet; `env://` is that of MASTER_ADDR and MASTER_PORT.
 
     Raises:
-        UsageError: torch's ranks cannot meet there; a RuntimeError in every rank would say less.
+        UsageError: torch's ranks cannot meet there; a RuntimeError in every rank would show less.
     """
     if init_method == "env://":
         absent = [name for name in _MASTER_VARIABLES if not variables.get(name)]
@@ -321,8 +321,8 @@ def _real_local_rank(variables: Mapping[str, str], rank: int, local_rank: int, l
 def _refuse_port(port: int, world_size: int, *, by_torchrun: bool = False) -> None:
     """Raise where ranks cannot meet at that port.
 
-    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as it is, and its
-    own workers then wait for ever.
+    At port 0 rank 0 gets any port, and the others never learn which. torchrun hands on `--master-port 0` as
+    it is, and its own workers then wait for ever.
     """
     if port == 0 and world_size > 1:
         raise UsageError(
@@ -342,7 +342,7 @@ def _read_horovodrun(variables: Mapping[str, str]) -> RankEnvironment:
     """The rank that horovodrun gave this process; every rank knows the address of its rendezvous.
 
     Ranks rendezvous at that address, where horovodrun runs rank 0 unless its hosts are listed otherwise:
-    then MASTER_ADDR says where. The port is derived from horovodrun's own, which no two runs share.
+    then MASTER_ADDR is the place. The port is derived from horovodrun's own, which no two runs share.
     """
     address = variables.get("MASTER_ADDR") or variables.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
     if not address:

@@ -14,7 +14,7 @@ from gpudiag.ranks.run import RankEvent
 
 
 class EventKind(StrEnum):
-    """What a line in an event file says."""
+    """One line of an event file."""
 
     EMITTED = "emitted"  # by the entry, through Progress.emit
     RESULT = "result"  # what the entry returned

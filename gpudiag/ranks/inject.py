@@ -26,7 +26,8 @@ class FaultKind(StrEnum):
     MISMATCH = "mismatch"  # enters a different collective from the others
     OOM = "oom"  # runs out of memory
     BITFLIP = "bitflip"  # one bit of its output buffer, after the collective
-    SLOW = "slow"  # late by a given number of milliseconds in every timed iteration, and exchange between two nodes
+    # late by a given number of milliseconds in every timed iteration, and exchange between two nodes
+    SLOW = "slow"
 
 
 class MismatchKind(StrEnum):
@@ -42,8 +43,8 @@ class Fault:
     """One injected fault: its kind, its rank, and when it happens.
 
     `iteration` is a timed iteration counted from 0 over the whole run; `stage` is a stage's name;
-    exactly one of them is set, except for `slow`, which has `delay_seconds` instead. With `other_rank` only what the two
-    ranks exchange with each other is slow.
+    exactly one of them is set, except for `slow`, which has `delay_seconds` instead. With `other_rank` only
+    what the two ranks exchange with each other is slow.
     """
 
     kind: FaultKind

@@ -1,4 +1,4 @@
-"""The launchers that start a process for each rank, and where each of them says which rank a process is."""
+"""The launchers that start a process for each rank, and where each of them shows which rank a process is."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
 
 
 def tasks_on_node(text: str, node: int) -> int | None:
-    """How many tasks node number `node` of the step has, by a list such as `4(x2),1`; None if it does not say."""
+    """How many tasks node number `node` of the step has, by a list such as `4(x2),1`; None if it does not show it."""
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match is None:
@@ -54,7 +54,7 @@ def tasks_on_node(text: str, node: int) -> int | None:
 
 
 def node_address(node: str) -> str | None:
-    """The address that Slurm reaches this node at, by `scontrol show node`; None where that does not tell one.
+    """The address that Slurm reaches this node at, by `scontrol show node`; None where that shows none.
 
     For clusters whose nodes have no name that other programs could look up.
     """
@@ -164,15 +164,15 @@ class ProcessLauncher:
     rank: str  # which of them this is
     local_rank: str = ""
     local_size: str = ""  # how many of them are on this machine
-    nodes: str = ""  # on how many machines they are, where `local_size` is not told
+    nodes: str = ""  # on how many machines they are, where `local_size` is not known
     runs: tuple[str, ...] = ()  # what all processes of one run have alike, and no other run has
     needs: str = ""  # set only where a process was really started by it
     hand_on: str = "set MASTER_ADDR=HOST MASTER_PORT=PORT for all of them"
 
 
-# The order is the rule for processes in which several of them show: the first one counts. MPI comes before Slurm, as
-# its own daemons are a step of Slurm that the variables of the step are about.
-# Open MPI's mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
+# The order is the rule for processes in which several of them show: the first one counts. MPI comes before
+# Slurm, as its own daemons are a step of Slurm that the variables of the step are about. Open MPI's
+# mpirun(1); MVAPICH2's user guide; Hydra's wiki and the PMI that MPICH and Intel MPI share; srun(1), "OUTPUT
 # ENVIRONMENT VARIABLES"; jsrun(1); flux-environment(7); torch's argparse_util.py; Kubernetes, "Indexed Job".
 PROCESS_LAUNCHERS = (
     ProcessLauncher(
@@ -245,7 +245,7 @@ PROCESS_LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProcess:
-    """One of several processes that such a launcher started; `master` is None where nobody says where rank 0 is."""
+    """One of several processes that such a launcher started; `master` is None where the place of rank 0 is unknown."""
 
     launcher: Launcher
     rank: int
@@ -254,8 +254,8 @@ class LaunchedProcess:
     local_world_size: int
     run: str
     master: str | None
-    read: tuple[str, ...]  # the variables that said so, the world size's last
-    hand_on: str  # how a user says where rank 0 is
+    read: tuple[str, ...]  # the variables that show it, the world size's last
+    hand_on: str  # how a user gives the place of rank 0
 
     @property
     def on_one_machine(self) -> bool:
@@ -272,7 +272,7 @@ def find_launched(
 ) -> LaunchedProcess | None:
     """This process among several that a launcher started; None where none did, or it is the only one.
 
-    `has_address` says whether a name can be looked up; `address_of` where a node of Slurm is that cannot.
+    `has_address` is whether a name can be looked up; `address_of` where a node of Slurm is that cannot.
     `parent` names the launcher's own process on this machine, for launchers that do not name their runs.
 
     Raises:
@@ -299,7 +299,7 @@ def find_launched(
 
 
 def is_one_of_several(variables: Mapping[str, str]) -> bool:
-    """Whether such a launcher started this process as one of several, and nobody else says which rank it is."""
+    """Whether such a launcher started this process as one of several, and nobody else shows which rank it is."""
     return "RANK" not in variables and any(_shows(one, variables) for one in PROCESS_LAUNCHERS)
 
 
@@ -308,7 +308,7 @@ _NUMBERING = (Launcher.SRUN, Launcher.MPIRUN, Launcher.HYDRA, Launcher.JSRUN, La
 
 
 def claimed_rank(variables: Mapping[str, str]) -> tuple[int, int] | None:
-    """Which of how many processes this is by the launcher that started it, whatever RANK says; None where none shows."""
+    """Which of how many processes this is by the launcher that started it, whatever RANK is; None where none shows."""
     found = _numbered_by(variables)
     if found is None or not variables[found.rank].isdecimal():
         return None
@@ -351,7 +351,7 @@ def refuse_several_per_pod(variables: Mapping[str, str]) -> None:
     `auto` and the like are for torchrun to resolve; beside RANK the operator counts them as one.
 
     Raises:
-        UsageError: PET_NPROC_PER_NODE says so; torchrun reads it.
+        UsageError: PET_NPROC_PER_NODE sets it; torchrun reads it.
     """
     wanted = variables.get("PET_NPROC_PER_NODE") or "1"
     one = wanted == "1" or ("RANK" in variables and not wanted.isdecimal())
@@ -399,10 +399,10 @@ def _master_of(
     has_address: Callable[[str], bool],
     address_of: Callable[[str], str | None],
 ) -> str | None:
-    """Where rank 0's machine is by what the launcher itself tells; None where it tells nothing."""
+    """Where rank 0's machine is by the launcher's own variables; None where they do not show it."""
     if launcher is Launcher.KUBEFLOW:
-        told = variables.get("PET_MASTER_ADDR") or variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")[0]
-        return told or None
+        given = variables.get("PET_MASTER_ADDR") or variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")[0]
+        return given or None
     if launcher is Launcher.SRUN:
         nodes = expand_nodes(variables.get("SLURM_STEP_NODELIST", ""))
     elif launcher in (Launcher.MPIRUN, Launcher.HYDRA):  # both fill the job's nodes in their order

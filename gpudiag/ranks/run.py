@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpudiag.model.measure import Incident, InjectedFault, RankReport
+from gpudiag.model.codec import noun
+from gpudiag.model.measure import RanksOfRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +25,22 @@ class RankResult:
     payload: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RankRun:
+@noun
+class RankRun(RanksOfRun):
     """One run of an entry on its ranks: what they returned, and what happened to them.
 
     `incidents` has the cause first, then ranks that were late; if it has only late ranks, every rank
     returned a result and ended with status 0. `returned` has each rank that returned a result,
-    even if another rank failed. `reporter` says whether this process reports to the user: under a
+    even if another rank failed. `reporter` is whether this process reports to the user: under a
     launcher every process gets the same run, and exactly one has it True.
     """
 
-    world_size: int
-    launcher: str
-    host: str
-    reports: tuple[RankReport, ...]
-    incidents: tuple[Incident, ...]
-    returned: tuple[RankResult, ...]
-    events: tuple[RankEvent, ...]
-    injected: tuple[InjectedFault, ...]
-    seconds: float
+    returned: tuple[RankResult, ...] = ()
+    events: tuple[RankEvent, ...] = ()
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
     given_up: bool = False  # the caller's `is_over` returned True
     reporter: bool = True
-    goes_on: bool = False  # the leader's `goes_on` said so: all agents run something more
+    goes_on: bool = False  # the leader's `goes_on` decided so: all agents run something more
 
     @property
     def results(self) -> Mapping[int, Mapping[str, Any]]:

@@ -46,7 +46,7 @@ class Patience:
     stopped_seconds: float  # a stopped process
     behind_seconds: float  # a rank that has not reached the point where the others wait
     inside_seconds: float  # ranks that are all inside collectives: an outage between them
-    unheard_seconds: float  # an agent that sends nothing
+    silent_seconds: float  # an agent that sends nothing
 
 
 NONE = Patience(0.0, 0.0, 0.0, 0.0)
@@ -54,7 +54,7 @@ NONE = Patience(0.0, 0.0, 0.0, 0.0)
 # A stopped or missing rank is certain within 2.5 s; a machine that pauses for 1.5 s is not blamed. TCP
 # retransmits a lost segment after 0.2, 0.6, 1.4, 3 and 6.2 s (RFC 6298, with Linux's minimum of 0.2 s),
 # so that an outage of a second may hold ranks up for three.
-USUAL = Patience(stopped_seconds=1.7, behind_seconds=1.2, inside_seconds=9.0, unheard_seconds=1.0)
+USUAL = Patience(stopped_seconds=1.7, behind_seconds=1.2, inside_seconds=9.0, silent_seconds=1.0)
 
 # If the user limits the run's time, any failure that heals within that limit counts as healed.
 ENDLESS = Patience(math.inf, math.inf, math.inf, math.inf)
@@ -118,7 +118,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank last said it was. Times are CLOCK_MONOTONIC of its machine, in seconds."""
+    """Where a rank last reported to be. Times are CLOCK_MONOTONIC of its machine, in seconds."""
 
     stage: str
     stage_count: int  # stages entered so far; all ranks enter the same stages in the same order

@@ -124,7 +124,7 @@ def _has_words(name: str, called: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFailure:
+class ReportedFailure:
     """A failure by a program's own words that is no fault of a GPU: what it is, and what to do."""
 
     tool: str
@@ -135,10 +135,10 @@ class ToldFailure:
     source: str
 
 
-def find_reported_failure(tool: str, message: str) -> ToldFailure | None:
+def find_reported_failure(tool: str, message: str) -> ReportedFailure | None:
     """The entry whose pattern is in the message of that program."""
-    for entry in read_table(_BOARDS)["told_failure"]:
-        failure = ToldFailure(**entry)
+    for entry in read_table(_BOARDS)["reported_failure"]:
+        failure = ReportedFailure(**entry)
         if failure.tool == tool and re.search(failure.pattern, message):
             return failure
     return None

@@ -1,7 +1,7 @@
 """Names of fields as `nvidia-smi --query-gpu` has them, and the reading of a GPU that each is.
 
-The names, units and words are those of `nvidia-smi --help-query-gpu` (driver 580, read 2026-11); what has no name there goes by
-gpudiag's own, the field of `Device`.
+The names, units and words are those of `nvidia-smi --help-query-gpu` (driver 580, read 2026-11); what has no
+name there goes by gpudiag's own, the field of `Device`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from gpudiag.model.job import Frame
 from gpudiag.reference.waits import GPU, RANKS, find_call, find_wait, is_library
 
-# Functions of torch.distributed by which a rank meets others; what else is called there computes or waits for a disk.
+# Functions of torch.distributed by which a rank meets others; what else is called there computes or waits for
+# a disk.
 _C10D = "/torch/distributed/distributed_c10d.py"
 _NOT_CALLS = frozenset(("wrapper", "_wait", "new_func", "inner"))
 _MEETINGS = frozenset(

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.compat import UTC
 from gpudiag.model.finding import CheckResult, Finding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.report_words import (
     coverage,
     describe_fact,
@@ -28,7 +28,6 @@ from gpudiag.render.report_words import (
     finite_seconds,
 )
 from gpudiag.render.style import one_line
-from gpudiag.render.told_once import Told, tell_once
 
 # --- GitHub annotations
 
@@ -94,9 +93,9 @@ def render_markdown(report: Report) -> str:
     covered = coverage(report)
     parts = [_heading(report, faults), f"{escape_markdown(covered.sentence())}."]
     if faults:
-        told = tell_once(faults)
-        parts.append(_findings_table(told[:MAX_FINDINGS]))
-        left = sum(one.count for one in told[MAX_FINDINGS:])
+        joined = join_findings(faults)
+        parts.append(_findings_table(joined[:MAX_FINDINGS]))
+        left = sum(one.count for one in joined[MAX_FINDINGS:])
         if left:
             parts.append(f"And {left} more findings: the JSON report has all.")
     parts.append(_checks_fold(report))
@@ -119,9 +118,9 @@ def _heading(report: Report, faults: tuple[Finding, ...]) -> str:
     return "\n".join(lines)
 
 
-def _findings_table(told: tuple[Told, ...]) -> str:
+def _findings_table(joined: tuple[JoinedFinding, ...]) -> str:
     rows = ["| outcome | code | where | what | evidence | do |", "| --- | --- | --- | --- | --- | --- |"]
-    for one in told:
+    for one in joined:
         message = one.message if one.count > 1 else describe_message(one.finding)
         cells = (
             one.finding.outcome.value.upper(),
@@ -209,8 +208,7 @@ def _properties(report: Report) -> dict[str, str]:
 
 def _shown_as(result: CheckResult) -> Outcome:
     """The outcome of a test case: SKIP where another case is the failure."""
-    is_reported = not result.findings and (result.reason or "").startswith(REPORTED_BY)
-    return Outcome.SKIP if is_reported else result.outcome
+    return Outcome.SKIP if result.reported_by and not result.findings else result.outcome
 
 
 def _add_case(suite: ElementTree.Element, result: CheckResult) -> None:

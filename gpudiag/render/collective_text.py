@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from gpudiag.checks.ranks.collective import COLLECTIVE_SPEED
 from gpudiag.checks.ranks.rising_counters import describe_movement
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult
+from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, Localisation
 from gpudiag.model.operation import BARRIER, OPERATIONS
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.model.report import CollectiveReport
 from gpudiag.reference.software import describe_nccl
 from gpudiag.render.report_words import describe_launcher, describe_subject_and_host, evidence_lines
@@ -249,7 +249,22 @@ def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:
         f"Localisation: {len(found.nodes)} nodes, {links} pairs in {found.rounds} rounds, "
         f"{format_seconds(found.seconds)}{speed}: {stand_out} stand{'s' * (stand_out == 1)} out."
     )
-    return wrapped(words, indent="  ")
+    return wrapped(f"{words}{_labels(found)}", indent="  ")
+
+
+def _labels(found: Localisation) -> str:
+    """Where the labels came from; without them, what they would give where not all pairs were measured."""
+    if found.labels == NOT_ASKED:
+        all_pairs = len(found.nodes) * (len(found.nodes) - 1) // 2
+        if found.links >= all_pairs:
+            return ""
+        return (
+            " A bad pair is found only if its two nodes met. With the leaves of the nodes (--labels FILE) bad uplinks and"
+            " paths between switches are found too."
+        )
+    if isinstance(found.labels, Missing):
+        return f" Without labels: {found.labels.detail}."
+    return f" Labels: {found.labels}."
 
 
 def _how_measured(measurement: CollectiveMeasurement) -> str:

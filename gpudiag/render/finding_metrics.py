@@ -1,8 +1,8 @@
 """Present findings as Prometheus series: one for each, of value 1, that goes when the finding goes.
 
-Labels are identity and constant words alone, so that a series lives as long as its finding: numbers that move are in
-the finding itself (`/api/v1/findings`). The service's scrape and a report's file have the same series by the same
-labels; docs/metrics.md lists them.
+Labels are identity and constant words alone, so that a series lives as long as its finding: numbers that move
+are in the finding itself (`/api/v1/findings`). The service's scrape and a report's file have the same series
+by the same labels; docs/metrics.md lists them.
 """
 
 import re
@@ -28,7 +28,7 @@ Labels = dict[str, str]
 MAX_WORDS = 200  # characters of a title or a remedy
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 _PHRASE_ENDS = re.compile(rf"{_SENTENCE_ENDS.pattern}|(?<=;) ")
-# Whose remedy is the Xid's own; the others say what to do for their own reason.
+# Whose remedy is the Xid's own; the others name what to do for their own reason.
 _REMEDY_OF_XID = ("xid.hardware", "xid.wear", "xid.application", "xid.driver")
 # Evidence that names the part, where the finding is about a GPU or the machine.
 _PARTS = {"pid": "process {}", "port": "port {}"}
@@ -108,14 +108,14 @@ def _gpu_labels(finding: Finding, device: Device | None, last_indices: Mapping[s
         return {}
     named = subject if device is None else device.id
     bus_id, uuid = value_or(named.bus_id, ""), value_or(named.uuid, "")
-    told = {fact.name: fact.value for fact in finding.evidence}
-    had = last_indices.get(uuid, told.get("nvml_index"))
+    facts = {fact.name: fact.value for fact in finding.evidence}
+    had = last_indices.get(uuid, facts.get("nvml_index"))
     index = had if isinstance(named.nvml_index, Missing) else named.nvml_index
     return {
         "gpu": bus_id if index is None else str(index),
         "uuid": uuid,
         "bus_id": bus_id,
-        "serial": str(told.get("serial", "")) if device is None else value_or(device.serial, ""),
+        "serial": str(facts.get("serial", "")) if device is None else value_or(device.serial, ""),
     }
 
 

@@ -38,13 +38,13 @@ def _verdict(judgement: Judgement, style: Style) -> list[str]:
     word = _WORDS.get(judgement.outcome, judgement.outcome.value.upper())
     painted = style.paint(word, _COLOURS.get(judgement.outcome, "bold"))
     counts = []
-    for outcome, said in (
+    for outcome, words in (
         (Outcome.FAIL, "wrong"), (Outcome.WARN, "to look at"), (Outcome.ERROR, "not judged"),
         (Outcome.PASS, "right"), (Outcome.SKIP, "without a figure"),
     ):  # fmt: skip
         number = sum(judged.outcome is outcome for judged in judgement.tables)
         if number:
-            counts.append(f"{number} {said}")
+            counts.append(f"{number} {words}")
     files = judgement.files
     of = one_line(files[0].name) if len(files) == 1 else f"{len(files)} files"
     tables = f"{len(judgement.tables)} table{'s' * (len(judgement.tables) != 1)} in {of}"
@@ -67,7 +67,7 @@ def _nothing(judgement: Judgement, name: str) -> str:
 
 
 def _table(judged: JudgedTable, style: Style, several: bool, remedies: set[str]) -> list[str]:
-    """What is said of one table; advice that stood above is not repeated."""
+    """What is words of one table; advice that stood above is not repeated."""
     table = judged.table
     place = f"{one_line(table.file)}:{table.line}" if several else f"line {table.line}"
     lines: list[str] = []

@@ -30,8 +30,8 @@ _NVLINK_ERRORS = {
 }  # fmt: skip
 _CAUSE_NAMES = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
-# One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG instance
-# has of its own is a metric of readings that it has under the same names.
+# One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG
+# instance has of its own is a metric of readings that it has under the same names.
 Samples = Callable[[Any], Iterator[tuple[dict[str, str], float]]]
 
 

@@ -1,8 +1,9 @@
 """A machine's numbers for Prometheus in dcgm-exporter's names, units and labels, for boards and alerts that expect them.
 
-As there, what a MIG instance has of its own (memory, activity) is a series of the instance, with GPU_I_PROFILE and
-GPU_I_ID, and none of the whole GPU. What it has not (temperature, power, clocks) is one series of the GPU, without
-them: dcgm-exporter repeats it for each instance, and sums count it as often. A lost GPU keeps the series of its Xid.
+As there, what a MIG instance has of its own (memory, activity) is a series of the instance, with
+GPU_I_PROFILE and GPU_I_ID, and none of the whole GPU. What it has not (temperature, power, clocks) is one
+series of the GPU, without them: dcgm-exporter repeats it for each instance, and sums count it as often. A
+lost GPU keeps the series of its Xid.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,8 +48,8 @@ def render_dcgm(
 ) -> str:
     """The machine in dcgm-exporter's names, units and labels, for dashboards and alerts that expect them.
 
-    `owners` and `last_indices` by UUID: a GPU that NVML does not list any more has the index that it had. With
-    `shares`, a GPU that several containers share has a series for each of them.
+    `owners` and `last_indices` by UUID: a GPU that NVML does not list any more has the index that it had.
+    With `shares`, a GPU that several containers share has a series for each of them.
     """
     page = Page(openmetrics=openmetrics)
     labelling = _Labelling(snapshot, owners, last_indices, host_label, shares)
@@ -135,8 +136,8 @@ def _error_labels(code: int) -> Labels:
 def _last_xid(device: Device, snapshot: Snapshot, last: int) -> int | None:
     """The GPU's last Xid, 0 if it has had none; None for one that does not answer and is not reported as lost.
 
-    The code comes from NVML's events, and for a lost GPU from the kernel's log too. A lost GPU without a code counts as off
-    the bus: that is what NVML means by "lost", and what other monitors' rules expect.
+    The code comes from NVML's events, and for a lost GPU from the kernel's log too. A lost GPU without a code
+    counts as off the bus: that is what NVML means by "lost", and what other monitors' rules expect.
     """
     if device.responding is True or last not in (0, _ACTION_CHANGED):
         return last

@@ -1,7 +1,7 @@
 """MIG instances as series: who they are, and what each GPU instance has of its own, which is memory and activity.
 
-Compute instances share the memory and the counters of their GPU instance: one series for each GPU instance, or sums
-would count them twice.
+Compute instances share the memory and the counters of their GPU instance: one series for each GPU instance,
+or sums would count them twice.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,14 @@ def add_mig(page: Page, devices: list[tuple[Device, Labels, Labels]], *, full: b
     ]
     page.add("gpudiag_mig_info", "info", "Who each MIG instance is.", infos)
     instances = [
-        ({**labels, **_sample_labels(instance)}, instance)
+        (
+            {
+                **labels,
+                "gpu_instance_id": text_of(instance.gpu_instance_id),
+                "profile": profile_of(instance),
+            },
+            instance,
+        )
         for device, _, labels in devices
         for instance in gpu_instances(device)
     ]
@@ -61,7 +68,3 @@ def _info(instance: MigInstance) -> Labels:
         "compute_instance_id": text_of(instance.compute_instance_id),
         "profile": profile_of(instance),
     }
-
-
-def _sample_labels(instance: MigInstance) -> Labels:
-    return {"gpu_instance_id": text_of(instance.gpu_instance_id), "profile": profile_of(instance)}

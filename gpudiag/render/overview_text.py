@@ -19,8 +19,8 @@ from gpudiag.render.devices_text import (
     name_gpus,
     simulated_lines,
 )
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
-from gpudiag.render.told_once import Told, tell_once
 from gpudiag.units import format_size
 
 _MAX_FINDINGS = 3
@@ -51,15 +51,15 @@ def render_overview(
     lines[0] = style.paint_outcome(lines[0], report.verdict.value)
     lines += simulated_lines(snapshot)
     faults = tuple(finding for finding in findings if finding.outcome is not Outcome.PASS)
-    told = _one_per_subject(tell_once(faults))[:_MAX_FINDINGS]
-    for one in told:
+    joined = _one_per_subject(join_findings(faults))[:_MAX_FINDINGS]
+    for one in joined:
         message = one.finding.message if one.count == 1 else f"{one.subject}: {one.message}"
         lines += wrapped(
             f"{sentence(message)} -> {one.finding.remedy if one.count == 1 else one.remedy}",
             first="  ",
             indent="    ",
         )
-    left = len(faults) - sum(one.count for one in told)
+    left = len(faults) - sum(one.count for one in joined)
     if left:
         lines.append(f"  and {left} more: gpudiag list")
     lines += _unlooked(report, explained=bool(faults))
@@ -67,10 +67,10 @@ def render_overview(
     return "\n".join([*lines, *_next(snapshot, faults)]) + "\n"
 
 
-def _one_per_subject(told: tuple[Told, ...]) -> list[Told]:
+def _one_per_subject(joined: tuple[JoinedFinding, ...]) -> list[JoinedFinding]:
     """The worst fault of each subject (a GPU, several GPUs, another): one must not hide the next."""
-    worst: dict[str, Told] = {}
-    for one in told:
+    worst: dict[str, JoinedFinding] = {}
+    for one in joined:
         worst.setdefault(one.subject, one)
     return list(worst.values())
 

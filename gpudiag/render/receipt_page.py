@@ -15,7 +15,9 @@ from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
+from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.reading_names import explain_missing
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.receipt_style import CSS
 from gpudiag.render.report_words import (
     coverage,
@@ -26,11 +28,11 @@ from gpudiag.render.report_words import (
 )
 from gpudiag.render.sealed import PAGE_HEAD, embed, seal
 from gpudiag.render.style import one_line
-from gpudiag.render.told_once import Told, tell_once
 from gpudiag.units import BYTES_PER_GB, format_rate, format_seconds, format_size, significant
 
 _FLOPS_PER_TFLOP = 1e12
 _WORDS = {None: "", Outcome.PASS: "", Outcome.WARN: " ▼", Outcome.FAIL: " ▼▼"}
+_LIMIT_CHARACTERS = 200
 _MOST_COLUMNS = 16  # of a matrix of GPUs; wider ones are listed
 
 
@@ -64,8 +66,8 @@ def render_receipt_page(receipt: Receipt, document: str, digest: str) -> str:
 
 
 def _text(words: object) -> str:
-    """What anyone wrote, on one line, as text of a page."""
-    return escape(one_line(str(words)))
+    """What anyone wrote, on one line and without secrets, as text of a page."""
+    return escape(mask_text(one_line(str(words))))
 
 
 def _reading(value: Reading[object]) -> str:
@@ -122,32 +124,42 @@ def _head(receipt: Receipt) -> Iterator[str]:
 
 
 def _findings(report: Report) -> Iterator[str]:
-    told = tell_once(faults_worst_first(report))
-    lines = [line for one in told for line in _finding(one)]
+    joined = join_findings(faults_worst_first(report))
+    lines = [line for one in joined for line in _finding(one)]
     yield from _section("Findings", *(lines or ["<p>None.</p>"]))
 
 
-def _finding(told: Told) -> Iterator[str]:
-    finding = told.finding
-    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(told.subject)}: {_text(told.message)}</h3>'
+def _finding(joined: JoinedFinding) -> Iterator[str]:
+    finding = joined.finding
+    yield f'<article class="finding"><h3>{_word(finding.outcome)} {_text(joined.subject)}: {_text(joined.message)}</h3>'
     yield f'<p class="note">{_text(finding.code)}; {_text(describe_owners((finding,)))} must act</p>'
-    facts = "".join(f"<li>{_text(fact)}</li>" for fact in told.facts)
-    yield f"<ul>{facts}</ul><p>Do: {_text(told.remedy)}</p></article>"
+    facts = "".join(f"<li>{_text(fact)}</li>" for fact in joined.facts)
+    yield f"<ul>{facts}</ul><p>Do: {_text(joined.remedy)}</p></article>"
 
 
 # --- what was tested
 
 
 def _parts(receipt: Receipt) -> Iterator[str]:
-    rows = [
+    gpus = [
         (
             _text(part.name),
             *(_reading(value) for value in (part.model, part.serial, part.uuid, part.board, part.firmware)),
         )
         for part in receipt.parts
+        if part.kind == "gpu"
     ]
-    table = _table(("part", "model", "serial number", "UUID", "board", "firmware"), rows, "parts")
-    yield from _section("Parts", table if rows else "<p>No GPU and no RDMA card is listed.</p>")
+    cards = [
+        (_text(part.name), _reading(part.model), _reading(part.board))
+        for part in receipt.parts
+        if part.kind != "gpu"
+    ]
+    lines = []
+    if gpus:
+        lines.append(_table(("GPU", "model", "serial number", "UUID", "board", "VBIOS"), gpus, "parts"))
+    if cards:
+        lines.append(_table(("network card", "kind", "board"), cards))
+    yield from _section("Parts", *(lines or ["<p>No GPU and no RDMA card is listed.</p>"]))
 
 
 def _versions(receipt: Receipt) -> Iterator[str]:
@@ -191,20 +203,20 @@ def _matrix(links: Sequence[MeasuredSpeed]) -> Iterator[str]:
         return
     ends = list(dict.fromkeys(end for one in links for end in _ends(one.subject)))
     if len(ends) > _MOST_COLUMNS:
-        rows = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
-        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), rows, "numbers")
+        listed = [(_text(" to ".join(_ends(one.subject))), _value(one), *_limit([one])) for one in links]
+        yield _table((f"copy, {_unit(links[0].unit)}", "measured", "at least", "by"), listed, "numbers")
         return
     by_ends = {_ends(one.subject): one for one in links}
     rows = [
         (
-            _text(source),
+            _text(_short(source)),
             *(_value(by_ends[source, to]) if (source, to) in by_ends else "<td></td>" for to in ends),
         )
         for source in ends
     ]
     at_least, by = _limit(links)
     yield f"<h3>Copies from GPU (rows) to GPU (columns), {_unit(links[0].unit)}</h3>"
-    yield _table(("from", *map(_text, ends)), rows, "numbers")
+    yield _table(("from", *(_text(_short(end)) for end in ends)), rows, "numbers")
     yield f'<p class="note">At least {at_least}: {by}</p>' if by else '<p class="note">No limit is known.</p>'
 
 
@@ -212,6 +224,11 @@ def _speeds_of_all(speeds: Sequence[MeasuredSpeed]) -> Iterator[str]:
     rows = [(f"{_text(one.name)}, {_unit(one.unit)}", _value(one), *_limit([one])) for one in speeds]
     if rows:
         yield _table(("operation", "measured", "at least", "by"), rows, "numbers")
+
+
+def _short(end: str) -> str:
+    """`GPU 3` of `GPU 3 (86:00.0)`: the slots stand in the table of parts."""
+    return end.partition(" (")[0]
 
 
 def _ends(subject: Subject) -> tuple[str, str]:
@@ -436,7 +453,7 @@ def _skipped(report: Report) -> Iterator[str]:
         (_word(Outcome.SKIP), _text(", ".join(names)), _text(reason))
         for reason, names in covered.skipped.items()
     ]
-    table = _table(("", "checks", "why"), rows)
+    table = _table(("", "checks", "why"), rows, "skipped")
     yield from _section("Skipped, and why", table if rows else "<p>Nothing.</p>")
 
 
@@ -460,8 +477,9 @@ def _looked_at(receipt: Receipt) -> Iterator[str]:
 
 
 def _limits(limits: Sequence[str], result: CheckResult) -> str:
-    words = "; ".join(map(_text, limits))
-    return words if result.outcome is not Outcome.ERROR else f"{words} ({_text(describe_reason(result))})"
+    """What is held against what, as far as a table has room for it: the document has all."""
+    words = escape(one_line("; ".join(limits), _LIMIT_CHARACTERS))
+    return words if result.outcome is not Outcome.ERROR else f"no result: {_text(describe_reason(result))}"
 
 
 def _verification(digest: str) -> Iterator[str]:

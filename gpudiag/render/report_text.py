@@ -13,6 +13,7 @@ from gpudiag.model.history import UNREAD
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import describe_board
+from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.report_words import (
     MAX_TEXT_CHARACTERS,
     Coverage,
@@ -23,7 +24,6 @@ from gpudiag.render.report_words import (
     is_cpu_only,
 )
 from gpudiag.render.style import PLAIN, Style, next_lines, one_line, wrapped
-from gpudiag.render.told_once import Told, tell_once
 
 MAX_FINDINGS = 20  # shown whole; `--verbose` has all
 _OF_TESTS = {"active", "collective", "training"}  # what checks need that judge a test, and not readings
@@ -37,16 +37,16 @@ def render_report_text(report: Report, style: Style = PLAIN) -> str:
     faults = faults_worst_first(report)
     covered = coverage(report)
     lines = _verdict(report, faults, covered, style)
-    told = tell_once(faults)
-    shown = told[: style.most(MAX_FINDINGS)]
+    joined = join_findings(faults)
+    shown = joined[: style.most(MAX_FINDINGS)]
     for subject, about in _by_subject(shown).items():
         lines += ["", *wrapped(f"{subject}{_board_of(report, about)}")]
         for one, following in zip_longest(about, about[1:]):
             lines += _finding(one, style)
             if following is None or following.remedy != one.remedy:  # printed once, after the last
                 lines += wrapped(one.remedy, first="    Do: ", indent="        ")
-    if len(told) > len(shown):
-        left = sum(one.count for one in told[len(shown) :])
+    if len(joined) > len(shown):
+        left = sum(one.count for one in joined[len(shown) :])
         lines += ["", f"and {left} more findings: --verbose has all"]
     lines += ["", *_coverage(report, covered, verbose=style.verbose)]
     return "\n".join([*lines, *_next(report, faults)]) + "\n"
@@ -98,30 +98,30 @@ def _extent(covered: Coverage, checks: int) -> str:
     )
 
 
-def _by_subject(told: tuple[Told, ...]) -> dict[str, list[Told]]:
+def _by_subject(joined: tuple[JoinedFinding, ...]) -> dict[str, list[JoinedFinding]]:
     """The faults by subject, so that a faulty GPU is one paragraph."""
-    groups: dict[str, list[Told]] = {}
-    for one in told:
+    groups: dict[str, list[JoinedFinding]] = {}
+    for one in joined:
         groups.setdefault(one.subject, []).append(one)
     return groups
 
 
-def _board_of(report: Report, told: list[Told]) -> str:
+def _board_of(report: Report, joined: list[JoinedFinding]) -> str:
     """UUID and serial number of a GPU whose board may have to go: what its vendor asks for first."""
-    is_one = all(one.count == 1 for one in told)
-    if not (is_one and any(one.finding.owner is Owner.HARDWARE for one in told)):
+    is_one = all(one.count == 1 for one in joined)
+    if not (is_one and any(one.finding.owner is Owner.HARDWARE for one in joined)):
         return ""
-    of_device = (one for one in report.snapshot.devices if findings_about(one, [told[0].finding]))
+    of_device = (one for one in report.snapshot.devices if findings_about(one, [joined[0].finding]))
     device = next(of_device, None)
     return "" if device is None else describe_board(device)
 
 
-def _finding(told: Told, style: Style) -> list[str]:
-    word = told.finding.outcome.value.upper()
-    code = one_line(told.finding.code)
-    lines = wrapped(f"{word} {code}: {told.message}", first="  ", indent="    ") or ["  "]
-    lines[0] = style.paint_outcome(lines[0], told.finding.outcome.value)
-    for fact in told.facts:
+def _finding(joined: JoinedFinding, style: Style) -> list[str]:
+    word = joined.finding.outcome.value.upper()
+    code = one_line(joined.finding.code)
+    lines = wrapped(f"{word} {code}: {joined.message}", first="  ", indent="    ") or ["  "]
+    lines[0] = style.paint_outcome(lines[0], joined.finding.outcome.value)
+    for fact in joined.facts:
         lines += wrapped(fact, first="    - ", indent="      ")
     return lines
 

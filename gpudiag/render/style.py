@@ -165,14 +165,14 @@ def next_lines(*commands: str, width: int | None = None) -> list[str]:
 def cells_of(text: str) -> int:
     """How many columns of a terminal the text takes: two for a wide character, none for what joins the one before it.
 
-    Unicode Standard Annex 11 (East Asian Width); what joins is of the general categories Mn, Me and Cf, or a part of a
-    syllable of Hangul.
+    Unicode Standard Annex 11 (East Asian Width); what joins is of the general categories Mn, Me and Cf, or a
+    part of a syllable of Hangul.
     """
     return len(text) if text.isascii() else sum(map(_cells_of_character, text))
 
 
-# Vowels and final consonants of Hangul that is written out (NFD, as names of files from a Mac are): drawn into the consonant
-# before them, which is wide.
+# Vowels and final consonants of Hangul that is written out (NFD, as names of files from a Mac are): drawn
+# into the consonant before them, which is wide.
 _JOINED_HANGUL = (range(0x1160, 0x1200), range(0xD7B0, 0xD800))
 
 

@@ -8,6 +8,7 @@ from gpudiag.model.number_ranges import count_of, number_ranges
 from gpudiag.model.reading import Missing, Reading, value_or
 from gpudiag.model.topology import NcclLevels, Topology, TopologyDevice, TopologyLink, TopologyNic
 from gpudiag.reference.reading_names import describe_missing
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.style import (
     PLAIN,
     Column,
@@ -20,7 +21,6 @@ from gpudiag.render.style import (
     sentence,
     wrapped,
 )
-from gpudiag.render.told_once import tell_once
 from gpudiag.units import format_rate, significant
 
 _MEANINGS = {
@@ -43,7 +43,7 @@ def render_topology(topology: Topology, style: Style = PLAIN) -> str:
     nics = [nic for nic in topology.nics if _is_rdma(nic) and (style.verbose or not nic.virtual_function)]
     if topology.devices:
         lines += ["", *_gpus(topology, notes, style)]
-    if len(topology.devices) > 1:
+    if len(topology.devices) > 1 and topology.links:
         lines += ["", *_between_gpus(topology, notes, style)]
     if nics and topology.devices:
         lines += ["", *_to_nics(topology, nics, notes, style)]
@@ -75,7 +75,7 @@ def _head(topology: Topology, style: Style) -> list[str]:
         lines[0] = style.paint_outcome(lines[0], topology.verdict.value)
     if topology.simulated is not None:
         lines += wrapped(f"SIMULATED {topology.simulated}: no real GPU was read", first="  ", indent="  ")
-    for one in tell_once(topology.findings):
+    for one in join_findings(topology.findings):
         outcome = one.finding.outcome.value
         message = one.finding.message if one.count == 1 else f"{one.subject}: {one.message}"
         found = wrapped(
@@ -342,29 +342,33 @@ def _nccl(topology: Topology) -> list[str]:
     indices = {device.uuid: _index(device) for device in topology.devices}
     for (transport, path), links in ways.items():
         pairs = list(dict.fromkeys(_pair(link, indices) for link in links))
-        named = f": {' '.join(pairs)}" if len(pairs) <= _MOST_PAIRS and len(ways) > 1 else ""
-        lines += wrapped(
-            f"{_TRANSPORTS[transport]} ({path}) between {count_of(len(pairs), 'pair')} of GPUs{named}",
-            first="  ",
-            indent="    ",
-        )
-    direct = {path.nic for path in topology.nic_paths if path.gpu_direct is True}
-    taken = {nic for device in topology.devices for nic in device.nics}
-    if taken:
-        without = sorted(taken - direct)
-        words = (
-            "GPUDirect RDMA to all of its cards"
-            if not without
-            else f"no GPUDirect RDMA to {', '.join(without)}"
-        )
+        named = f" ({' '.join(pairs)})" if len(pairs) <= _MOST_PAIRS and len(ways) > 1 else ""
+        words = f"{_TRANSPORTS[transport]} over {path}: {count_of(len(pairs), 'pair')} of GPUs{named}"
         lines += wrapped(words, first="  ", indent="    ")
-    return lines
+    return [*lines, *_gpu_direct(topology)]
+
+
+def _gpu_direct(topology: Topology) -> list[str]:
+    """Whether NCCL lets the cards that it takes reach the GPUs' memory, and over which paths it does not."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    taken = {device.uuid: device.nics for device in topology.devices if device.nics}
+    for path in topology.nic_paths:
+        if path.nic in taken.get(path.uuid, ()) and path.gpu_direct is False:
+            refused[value_or(path.nccl_path, "?")].append(path.nic)
+    if not taken:
+        return []
+    if not refused:
+        return ["  GPUDirect RDMA between each GPU and its cards"]
+    words = (
+        f"no GPUDirect RDMA over {path}: {', '.join(dict.fromkeys(nics))}" for path, nics in refused.items()
+    )
+    return [line for text in words for line in wrapped(text, first="  ", indent="    ")]
 
 
 _TRANSPORTS = {
     "P2P": "P2P",
-    "SHM": "the host's memory (SHM)",
-    "NET": "network cards, also within this machine (NET)",
+    "SHM": "SHM (the host's memory)",
+    "NET": "NET (network cards, within this machine too)",
 }
 
 
@@ -383,7 +387,7 @@ def _pair(link: TopologyLink, indices: dict[Reading[str], str]) -> str:
 
 def _legend(topology: Topology) -> list[str]:
     """One line with the letters that the matrices use."""
-    labels = [one.label for one in (*topology.links, *topology.nic_paths)]
+    labels = [*(link.label for link in topology.links), *(path.label for path in topology.nic_paths)]
     used = {"NV" if label.startswith("NV") else label for label in labels if not isinstance(label, Missing)}
     words = [
         f"{'NV#' if label == 'NV' else label} {meaning}"

@@ -82,8 +82,9 @@ def render_wide(
 ) -> str:
     """A block per GPU with its readings, and last the reasons not to start work on it.
 
-    Unless `style` is verbose, a block leaves out what is normal (a pending mode that is the mode, a default that is set) and
-    what this kind of GPU never reports, so that it fits a screen; the readings left out are counted once.
+    Unless `style` is verbose, a block leaves out what is normal (a pending mode that is the mode, a default
+    that is set) and what this kind of GPU never reports, so that it fits a screen; the readings left out are
+    counted once.
     """
     lines = simulated_lines(snapshot)
     unreported: dict[str, None] = {}
@@ -163,8 +164,8 @@ _OF_TWO_LOOKS = {
     *(one.name for one in READINGS if isinstance(one.question, Activity)),
 }
 
-# Readings without news: those that equal another one, and those that report nothing wrong. Of a group whose words depend
-# on each other, all are left out or none.
+# Readings without news: those that equal another one, and those that report nothing wrong. Of a group whose
+# words depend on each other, all are left out or none.
 _SAME: tuple[dict[str, str], ...] = (
     {"ecc_mode_pending": "ecc_mode"},
     {"mig_mode_pending": "mig_mode"},

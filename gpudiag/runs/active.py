@@ -7,7 +7,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any, TypeVar
 
-from gpudiag.checks.gpu.holders import computing_on, describe_holders
+from gpudiag.checks.gpu.holders import computing_on, describe_holders, own_pids
 from gpudiag.checks.subjects import name_device
 from gpudiag.model.active import (
     DETERMINISM,
@@ -32,6 +32,7 @@ from gpudiag.model.active import (
 from gpudiag.model.codec import decode, encode, read_sheet
 from gpudiag.model.device import Snapshot
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.inject import Fault
@@ -68,7 +69,8 @@ _CPU_SUSTAINED_SECONDS = 60.0
 _CPU_PATTERN_SHARE = 0.25  # of the memory that is available, for all ranks together
 _CPU_PATTERN_BYTES = 64 * MIB  # of one rank at most: a processor's memory takes long to go through
 _STEP_SECONDS = 300.0  # the longest step: one pattern over all of a GPU's memory
-# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of an hour.
+# Several readings within the second and a half that a speed is measured in; level long runs for a quarter of
+# an hour.
 _TELEMETRY_SECONDS = {"quick": 0.2, "standard": 0.2, "long": 1.0, _ACCEPTANCE: 1.0}
 
 
@@ -281,10 +283,11 @@ def measure_active(
     return _measurement(run, plan, placement, points, started)
 
 
-def with_neighbours(
-    measured: ActiveMeasurement, snapshot: Snapshot, own: frozenset[int]
-) -> ActiveMeasurement:
-    """The measurement, with the GPUs marked that others compute on now, behind the tests; `own` are the ranks."""
+def with_neighbours(measures: Measures, snapshot: Snapshot) -> Measures:
+    """The measures, with the GPUs of the active tests marked that others compute on now, behind the tests."""
+    measured, own = measures.active, own_pids(measures)
+    if isinstance(measured, Missing):
+        return measures
     known = {one.device_uuid for one in measured.shared}
     tested = {copy.device_uuid for copy in measured.bandwidth} | {one.device_uuid for one in measured.compute}
     came = []
@@ -292,7 +295,7 @@ def with_neighbours(
         if device.id.uuid in tested - known and computing_on(device, own):
             reason = f"it is in use since the tests began: {describe_holders(device, snapshot.taken_at, own)}"
             came.append(Untested(device.id.uuid, name_device(device), reason, in_use=True))
-    return replace(measured, shared=(*measured.shared, *came))
+    return replace(measures, active=replace(measured, shared=(*measured.shared, *came)))
 
 
 def _measurement(
@@ -322,7 +325,7 @@ def _measurement(
         tests=plan.tests,
         done=tuple(test for test in plan.tests if len(finished[test]) == run.world_size),
         telemetry=points,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         untested=placement.untested,
         shared=placement.shared,

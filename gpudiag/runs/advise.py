@@ -36,8 +36,8 @@ def advise_strategy(
 ) -> TrainingReport:
     """The advice for a model of that many parameters, such as `7B`; by default `1B`.
 
-    The GPUs are those that the allocation gives, a MIG instance with its own memory; the hosts are `nodes`, or those
-    of the job that this is part of.
+    The GPUs are those that the allocation gives, a MIG instance with its own memory; the hosts are `nodes`,
+    or those of the job that this is part of.
 
     Raises:
         UsageError: the size is not a number, or there are no such dtype, optimizer, weights or nodes.

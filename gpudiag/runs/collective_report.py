@@ -42,7 +42,7 @@ _VERIFICATION = "timed buffer"
 _DIAGNOSIS = "the data that was expected"
 _DISTANCE_UNITS = {"stale": "rounds", "misplaced": "blocks", "shifted": "elements"}
 _CLOCK = "moments around the call, on one clock"
-_NOBODY_TOLD = Missing(MissingReason.ERROR, "no rank got far enough to report this")
+_NOT_REPORTED = Missing(MissingReason.ERROR, "no rank got far enough to report this")
 
 
 class CaseCollector:
@@ -61,7 +61,7 @@ class CaseCollector:
         self._cases = cases
         self._world_size = world_size
         self._listener = listener
-        self._told: dict[int, dict[int, RankCase]] = {}
+        self._reported: dict[int, dict[int, RankCase]] = {}
         self._results: dict[int, CollectiveResult] = {}
         self._wrong: list[tuple[float, WrongBuffer]] = []
         self._passed: list[tuple[float, Case, EarlyExit]] = []
@@ -137,44 +137,44 @@ class CaseCollector:
     def verify_share(self) -> Reading[float]:
         """The share of the ranks' time that went into filling and comparing buffers."""
         spent = self._measure_seconds + self._verify_seconds
-        return self._verify_seconds / spent if spent else _NOBODY_TOLD
+        return self._verify_seconds / spent if spent else _NOT_REPORTED
 
     @property
     def torch_version(self) -> Reading[str]:
         """The version of torch that the ranks run."""
-        return next((facts.torch_version for facts in self._facts.values()), _NOBODY_TOLD)
+        return next((facts.torch_version for facts in self._facts.values()), _NOT_REPORTED)
 
     @property
     def nccl_version(self) -> Reading[str]:
         """The version of NCCL that the ranks run."""
-        return next((facts.nccl_version for facts in self._facts.values()), _NOBODY_TOLD)
+        return next((facts.nccl_version for facts in self._facts.values()), _NOT_REPORTED)
 
     @property
     def nccl_built_version(self) -> Reading[str]:
         """The version of NCCL that the ranks' torch was built with."""
-        return next((facts.nccl_built_version for facts in self._facts.values()), _NOBODY_TOLD)
+        return next((facts.nccl_built_version for facts in self._facts.values()), _NOT_REPORTED)
 
     def _add_facts(self, event: RankEvent) -> None:
         self._facts[event.rank] = decode(RankFacts, event.data)
         if len(self._facts) == self._world_size:
             self.emit(EventKind.STAGE, event.at_seconds, stage=MEASURE)
 
-    def _add_case(self, told: RankCase, at_seconds: float) -> None:
-        ranks = self._told.setdefault(told.case, {})
-        ranks[told.rank] = told
-        self._measure_seconds += told.measure_seconds
-        self._verify_seconds += told.verify_seconds
+    def _add_case(self, rank_case: RankCase, at_seconds: float) -> None:
+        ranks = self._reported.setdefault(rank_case.case, {})
+        ranks[rank_case.rank] = rank_case
+        self._measure_seconds += rank_case.measure_seconds
+        self._verify_seconds += rank_case.verify_seconds
         if len(ranks) < self._world_size:
             return
-        case, everyone = self._cases[told.case], tuple(ranks.values())
+        case, everyone = self._cases[rank_case.case], tuple(ranks.values())
         if len({len(rank.times_nanoseconds) for rank in everyone}) > 1:
             return  # ranks that fell out of step measured nothing together
         result = merge_ranks(case, everyone, self._world_size, one_clock=self._one_clock)
         early = find_early_exit(everyone) if case.op == BARRIER and result.verified is False else None
         if early is not None:
             self._passed.append((at_seconds, case, early))
-        self._results[told.case] = result
-        del self._told[told.case]
+        self._results[rank_case.case] = result
+        del self._reported[rank_case.case]
         self.emit(EventKind.RESULT, at_seconds, result=result)
 
 
@@ -241,9 +241,7 @@ def build_report(
 def build_refusal(sweep: Sweep, placement: Placement, launcher: str, cause: Finding) -> Report:
     """The report of a run whose ranks were not started, because of `cause`, a fault of this host."""
     host = socket.gethostname()
-    nothing = RankRun(
-        placement.world_size, launcher, host, (), (), returned=(), events=(), injected=(), seconds=0.0
-    )
+    nothing = RankRun(placement.world_size, launcher, host, (), (), injected=(), seconds=0.0)
     measurement = build_measurement(nothing, sweep, placement, Watched((), ()), one_clock=True)
     results = list_seen("ranks.placement", (cause, *placement.findings))
     return build_rank_report(Measures(collective=measurement), placement, results)
@@ -256,23 +254,22 @@ def build_measurement(
     collector = CaseCollector(sweep.cases, run.world_size, one_clock=one_clock)
     for event in run.events:
         collector.add(event)
-    hosts = {report.rank: report.host for report in run.reports}
+    hosts = {report.rank: report.host for report in run.ranks}
+    run = replace(
+        run,
+        ranks=tuple(collector.with_device(report) for report in run.ranks),
+        incidents=(*run.incidents, *collector.incidents(hosts)),
+    )
     return CollectiveMeasurement(
+        **run.of_ranks(),
         backend=placement.backend,
-        world_size=run.world_size,
-        launcher=run.launcher,
-        host=run.host,
         torch_version=collector.torch_version,
         nccl_version=collector.nccl_version,
         nccl_built_version=collector.nccl_built_version,
         device_kind="cuda" if placement.backend == "nccl" else "cpu",
         results=_with_algorithms(collector.results, placement),
-        ranks=tuple(collector.with_device(report) for report in run.reports),
-        incidents=(*run.incidents, *collector.incidents(hosts)),
-        injected=run.injected,
         sizes_planned=collector.planned,
         sizes_left_out=collector.left_out,
-        seconds=run.seconds,
         verify_share=collector.verify_share,
         moved=watched.movements,
         ranks_share_gpu=placement.ranks_share_gpu,

@@ -1,7 +1,7 @@
 """The files that put gpudiag to work on a site: a service's unit, alert rules, manifests, gates before jobs.
 
-They lie in the repository where people look for them (`deploy/`, `docs/ci/`). A wheel carries them at the same paths
-below `gpudiag/shipped` (pyproject.toml), so that those who install gpudiag have them too.
+They lie in the repository where people look for them (`deploy/`, `docs/ci/`). A wheel carries them at the
+same paths below `gpudiag/shipped` (pyproject.toml), so that those who install gpudiag have them too.
 """
 
 import os
@@ -33,11 +33,11 @@ FILE_SETS = {
         ),
         FileSet(
             "docker", ("Dockerfile", "constraints.txt"), "Images: slim (no torch), and full.",
-            "docker build --build-arg SOURCE=... FOLDER (the Dockerfile says how)",
+            "docker build --build-arg SOURCE=... FOLDER (the Dockerfile shows how)",
         ),
         FileSet(
             "kubernetes", ("deploy/kubernetes",), "The service on every GPU node: a DaemonSet.",
-            "kubectl apply -k FOLDER (kustomization.yaml says what comes first)",
+            "kubectl apply -k FOLDER (kustomization.yaml shows what comes first)",
         ),
         FileSet(
             "prometheus", ("deploy/prometheus",), "Alert rules, their unit tests, and examples.",

@@ -39,7 +39,8 @@ class ForkServers:
     def server(self, python: str | None, *, start: bool = True) -> ForkServer | None:
         """The server for that interpreter (None: this one), started if there is none; None where it is unusable.
 
-        Without `start` it is None where there is none yet: for a single set of ranks, a template of its own is quicker.
+        Without `start` it is None where there is none yet: for a single set of ranks, a template of its own
+        is quicker.
         """
         if python not in self._servers and start:
             self._servers[python] = ForkServer(python)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from gpudiag.checks.drift import CHANGED, PORT_GONE
 from gpudiag.checks.registry import Check
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.errors import ExitStatus
 from gpudiag.model.finding import CheckResult, Outcome, worst
 from gpudiag.model.plan import PreflightPlan
@@ -66,12 +65,12 @@ def describe_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> 
     for result in report.results:
         if result.is_gap:
             gaps.setdefault(result.reason or "no reason given", []).append(result.check)
-    told = "; ".join(f"{', '.join(checks)} ({reason})" for reason, checks in gaps.items())
-    return f"exit status 3 because of --strict, for these checks apply here and were skipped: {told}"
+    words = "; ".join(f"{', '.join(checks)} ({reason})" for reason, checks in gaps.items())
+    return f"exit status 3 because of --strict, for these checks apply here and were skipped: {words}"
 
 
 def worst_status(statuses: Iterable[ExitStatus]) -> ExitStatus:
-    """The exit status of several machines: failed if any failed, else could not tell if any could not."""
+    """The exit status of several machines: failed if any failed, else unknown if any is unknown."""
     found = set(statuses)
     if ExitStatus.FAIL in found:
         return ExitStatus.FAIL
@@ -102,7 +101,7 @@ def _fails(report: Report, plan: PreflightPlan, verdict: Outcome) -> bool:
 
 
 def _fails_without_words(result: CheckResult) -> bool:
-    """Whether a check is FAIL without a finding that says why."""
-    if result.outcome is not Outcome.FAIL or (result.reason or "").startswith(REPORTED_BY):
+    """Whether a check is FAIL without a finding that shows why."""
+    if result.outcome is not Outcome.FAIL or result.reported_by:
         return False
     return not any(finding.outcome is Outcome.FAIL for finding in result.findings)

@@ -1,6 +1,7 @@
-"""`gpudiag hang`: look at the ranks of running jobs, and say who waits for whom.
+"""`gpudiag hang`: look at the ranks of running jobs, and show who waits for whom.
 
-`watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands still.
+`watch_job` is the whole of it for one job, also for whoever started the job and wants to know why it stands
+still.
 """
 
 import os
@@ -33,7 +34,8 @@ from gpudiag.ranks.environment import RankEnvironment, read_launch
 from gpudiag.ranks.launchers import Launcher
 from gpudiag.runs.hang_meeting import explain_meeting
 
-# What stands still for less than the limit is looked at again after it; from the start to the first look takes some time too.
+# What stands still for less than the limit is looked at again after it; from the start to the first look
+# takes some time too.
 _MARGIN_SECONDS = 0.5
 _FURTHER_LOOKS = 3
 _FURTHER_APART_SECONDS = 0.3
@@ -61,14 +63,15 @@ def run_hang(
 ) -> HangReport:
     """The verdict on the job of a process, on those of a Slurm job here, or on what there is.
 
-    A job of which it cannot be told whether it hangs is looked at again for `watch_seconds`. After `deadline_seconds` the verdict is made
-    from the looks that there are.
+    A job is looked at again for `watch_seconds` while it is unknown whether it hangs. After
+    `deadline_seconds` the verdict is made from the looks that there are.
 
-    With `job_of` only that one of the jobs found without a name to which the process belongs: no other process is
-    looked at.
+    With `job_of` only that one of the jobs found without a name to which the process belongs: no other
+    process is looked at.
 
     Raises:
-        UsageError: there is no such process or job, it runs no Python and has no ranks, or there are several jobs and
+        UsageError: there is no such process or job, it runs no Python and has no ranks, or there are several
+            jobs and
             none was named.
         SourceAbsentError: py-spy is not installed.
     """
@@ -120,7 +123,8 @@ def _only_that_of(jobs: Sequence[Job], pid: int) -> tuple[Job, ...]:
 def read_hang_launch(variables: Mapping[str, str]) -> RankEnvironment | None:
     """The place that srun or MPI gave this process among several on the job's machines; None where it is alone.
 
-    RANK and WORLD_SIZE alone do not count: in a pod of a job every shell has them, and there only one machine is asked.
+    RANK and WORLD_SIZE alone do not count: in a pod of a job every shell has them, and there only one machine
+    is asked.
     """
     environment = read_launch(variables)
     return environment if environment is not None and environment.launcher in _STARTS_US else None
@@ -135,7 +139,7 @@ def look_here(
     watch_seconds: float = 0.0,
     deadline_seconds: float | None = None,
 ) -> HangReport:
-    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report says why."""
+    """As `run_hang`, for one of several machines: where it finds no job, or cannot look, the report has the reason."""
     started = monotonic()
     try:
         return run_hang(
@@ -181,7 +185,7 @@ def watch_job(
 
 
 def _with_state(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The jobs with what they say of themselves, as far as they do."""
+    """The jobs with what their own libraries report, as far as they do."""
     return tuple(replace(job, state=read_job_state(job)) for job in jobs)
 
 
@@ -348,7 +352,7 @@ def _count_ranks(job: Job) -> str:
 
 
 def _look_at_machine(jobs: Iterable[Job]) -> tuple[Finding, ...]:
-    """What the instant checks and the kernel log say of the machine, where the jobs use GPUs."""
+    """What the instant checks and the kernel log show of the machine, where the jobs use GPUs."""
     if not any(rank.gpus for job in jobs for rank in job.ranks) or not os.path.exists("/dev/nvidiactl"):
         return ()
     from gpudiag.probe.inventory import take_snapshot

@@ -49,7 +49,8 @@ _UNEXPLAINED = (kinds.NEVER_JOINED.code, kinds.NOT_YET.code, kinds.ALL_WAIT.code
 def explain_meeting(verdict: JobVerdict) -> JobVerdict:
     """The verdict with why its ranks do not meet, where they wait for that and one of them shows it; else as it is.
 
-    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not decided here.
+    Connects to where the ranks of this machine are to meet, from where they run. Whether it hangs is not
+    decided here.
     """
     job = verdict.job
     if not any(one.code in _UNEXPLAINED for one in verdict.findings):
@@ -161,8 +162,8 @@ def _with_causes(verdict: JobVerdict, incidents: Sequence[Incident]) -> JobVerdi
 
 def _with_findings(verdict: JobVerdict, causes: Sequence[Finding]) -> JobVerdict:
     """The verdict with a finding for each cause, first; whether it hangs stays as it was judged."""
-    told = [one.code for one in verdict.findings]
-    if not causes or not set(told) & set(_UNEXPLAINED):
+    codes = [one.code for one in verdict.findings]
+    if not causes or not set(codes) & set(_UNEXPLAINED):
         return verdict
     headline = f"{causes[0].message}; {verdict.headline}"
     return replace(verdict, findings=(*causes, *verdict.findings), headline=headline)

@@ -1,7 +1,7 @@
 """Looks at one job on several machines, as one: its ranks over all hosts, and one verdict over them.
 
-Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are relative, so
-the machines' clocks need not agree.
+Each machine's look is a `gpudiag.hang/1` document; the joined one is such a document too. Times in a look are
+relative, so the machines' clocks need not agree.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def join_hang_sources(
         else:
             machines.append(report)
     verdicts = [
-        _told_of_absent(judge_job(job, limits)) if job.machines else judge_job(job, limits)
+        _with_absent_ranks(judge_job(job, limits)) if job.machines else judge_job(job, limits)
         for job in join_jobs([one for report in reports for one in _jobs_of(report)], is_whole=is_whole)
     ]
     lost = [Outcome.ERROR for one in machines if one.outcome is Outcome.ERROR and one.reason]
@@ -159,7 +159,7 @@ def _joined_state(states: Sequence[JobState]) -> JobState | None:
     )
 
 
-def _told_of_absent(verdict: JobVerdict) -> JobVerdict:
+def _with_absent_ranks(verdict: JobVerdict) -> JobVerdict:
     """The verdict, with the ranks that are on no machine that was looked at."""
     job = verdict.job
     if not isinstance(job.world_size, int) or job.expected is None:

@@ -29,7 +29,8 @@ _TOOLKIT = Path("/usr/local/cuda")  # where torch looks last (torch/utils/cpp_ex
 # An import of torch and Horovod, which may lie on a cold network file system.
 _TRIAL_SECONDS = 60.0
 _TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
-# Measured on two gloo ranks: torch 2.4 to 2.6 fail with "CUDA error" or "'Stream' object has no attribute", 2.7.1 and
+# Measured on two gloo ranks: torch 2.4 to 2.6 fail with "CUDA error" or "'Stream' object has no attribute",
+# 2.7.1 and
 # 2.8.0 train with gradients of twice their size (gloo's reduce_scatter adds, whatever is asked), 2.9.1 is right.
 _FSDP2_WITHOUT_GPU, _SOUND_FSDP2 = (2, 7), (2, 9)
 _SUMMED_GRADIENTS = (

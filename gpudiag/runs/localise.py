@@ -16,6 +16,7 @@ from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, FaultKind
+from gpudiag.ranks.node_labels import LabelFile, label_nodes
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, RENDEZVOUS, Budgets
 from gpudiag.runs.placement import Placement
@@ -48,10 +49,10 @@ _SEED = 37  # the same rounds each time: two runs can be compared
 def nodes_of(run: RankRun) -> tuple[Node, ...]:
     """The hosts of the run with their ranks; where there is one host, its ranks act as nodes."""
     ranks_of: dict[str, list[int]] = {}
-    for report in run.reports:
+    for report in run.ranks:
         ranks_of.setdefault(report.host, []).append(report.rank)
     if len(ranks_of) == 1:
-        return tuple(Node(report.host, (report.rank,)) for report in run.reports)
+        return tuple(Node(report.host, (report.rank,)) for report in run.ranks)
     return tuple(Node(host, tuple(ranks)) for host, ranks in ranks_of.items())
 
 
@@ -59,7 +60,7 @@ def why_not_localised(run: RankRun) -> str | None:
     """Why no bad node or link can be found among those of this run; None if one can."""
     nodes = nodes_of(run)
     if len(nodes) < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} nodes are needed to tell a bad one from its partners, and this run has {len(nodes)}"
+        return f"{NODES_AT_LEAST} nodes are needed to distinguish a bad one from its partners, and this run has {len(nodes)}"
     ended = [one for one in run.incidents if one.kind in _ENDINGS]
     return (
         f"the run itself ended early, because of rank {ended[0].rank} ({ended[0].kind.value})"
@@ -77,7 +78,7 @@ def is_localisation_due(
 
     Not among ranks on the processors of one machine, which have no network of their own.
     """
-    one_host = len({report.host for report in run.reports}) == 1
+    one_host = len({report.host for report in run.ranks}) == 1
     if why_not_localised(run) is not None or (one_host and backend == "gloo"):
         return False
     wrong = [one for one in judge() if one.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.WARN)]
@@ -95,25 +96,29 @@ def localise(
     python: str | None = None,
     notice: Callable[[str], None] | None = None,
     server: ForkServer | None = None,
+    labels: LabelFile | None = None,
 ) -> tuple[Reading[Localisation], RankRun]:
     """What fresh ranks of the same agents found, or why they found nothing; with the run of these ranks.
 
-    The server, if there is one, forks them.
+    The server, if there is one, forks them. `labels` describe the fabric.
 
     Only `slow` of the faults concerns exchanges. Every process of a launch that ran `run` must call this.
 
     Raises:
         LaunchError: the ranks could not be started.
     """
-    request = LocaliseRequest(placement.backend, _SEED, nodes_of(run))
+    nodes = nodes_of(run)
+    request = LocaliseRequest(placement.backend, _SEED, nodes)
+    if labels is not None:
+        request = LocaliseRequest(placement.backend, _SEED, *label_nodes(nodes, labels))
     began = time.monotonic()
-    told_at = began
+    reported_at = began
 
-    def tell_round(event: RankEvent) -> None:
-        nonlocal told_at
+    def report_round(event: RankEvent) -> None:
+        nonlocal reported_at
         now = time.monotonic()
-        if event.data.get("kind") == "round" and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if event.data.get("kind") == "round" and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             notice(f"pairs of nodes exchange data: {event.data['round']} rounds after {now - began:.0f} s")
 
     again = run_ranks(
@@ -124,7 +129,7 @@ def localise(
         environment=environment,
         budgets=Budgets(stage_seconds={**DEFAULT_STAGE_SECONDS, RENDEZVOUS: rendezvous_seconds}),
         faults=tuple(fault for fault in faults if fault.kind is FaultKind.SLOW),
-        on_event=tell_round,
+        on_event=report_round,
         notice=notice,
         variables=placement.variables,
         python=python,

@@ -1,6 +1,6 @@
 """A report of each machine of a launch: one process of each looks, rank 0 reports on all machines.
 
-The others wait for rank 0's verdict and exit alike: none says PASS about a machine that it did not test.
+The others wait for rank 0's verdict and exit alike: none reports PASS for a machine that it did not test.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ def node_name(variables: Mapping[str, str]) -> str:
 
 
 def launched_nodes(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """All machines of the launch, where the launcher tells their names; empty where it does not."""
+    """All machines of the launch, where the launcher gives their names; empty where it does not."""
     return expand_nodes(variables.get("SLURM_STEP_NODELIST", "")) if "SLURM_STEP_ID" in variables else ()
 
 
 def describe_leaving_out(launcher: Launcher, unfit: Sequence[str], fit: Sequence[str]) -> str | None:
     """The flag or setting that starts the job on the others; None where there is nothing to leave out.
 
-    Slurm's `--exclude`, a node affinity of Kubernetes; mpirun and torchrun are told where to run instead.
+    Slurm's `--exclude`, a node affinity of Kubernetes; mpirun and torchrun get the hosts to run on instead.
     """
     if not unfit:
         return None
@@ -69,7 +69,7 @@ def describe_leaving_out(launcher: Launcher, unfit: Sequence[str], fit: Sequence
 
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
-_HEARD_SECONDS = 2.0  # for the others to receive the verdict before rank 0 ends
+_RECEIVED_SECONDS = 2.0  # for the others to receive the verdict before rank 0 ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class MachinesLaunch:
     def collect(self, document: Any, status: ExitStatus) -> Collected:
         """In rank 0: its own document and those of the other machines, by rank, as they hand them in.
 
-        The last of them says what is missing, where machines sent none in time.
+        The last of them names what is missing, where machines sent none in time.
         """
         place = self._environment
         sources = {place.rank: ReportSource(f"rank {place.rank}", document)}
@@ -201,12 +201,12 @@ class MachinesLaunch:
         counted = place.local_world_size
         until = time.monotonic() + self._look.patience_seconds
         while counted < place.world_size and time.monotonic() < until:
-            for told in self._receive(_LOOK_SECONDS):
-                if told.rank not in sources:
-                    sources[told.rank] = ReportSource(f"rank {told.rank}", told.document)
-                    statuses.append(ExitStatus(told.status))
-                    nodes[told.node] = ExitStatus(told.status)
-                    counted += told.ranks
+            for handed_in in self._receive(_LOOK_SECONDS):
+                if handed_in.rank not in sources:
+                    sources[handed_in.rank] = ReportSource(f"rank {handed_in.rank}", handed_in.document)
+                    statuses.append(ExitStatus(handed_in.status))
+                    nodes[handed_in.node] = ExitStatus(handed_in.status)
+                    counted += handed_in.ranks
         absent = place.world_size - counted
         if absent > 0:
             name = f"{count_of(absent, 'rank')} without a report"
@@ -216,24 +216,24 @@ class MachinesLaunch:
 
     def announce(self, status: ExitStatus) -> None:
         """In rank 0: send the others the exit status, including latecomers."""
-        told: set[int] = set()
-        until = time.monotonic() + _HEARD_SECONDS
+        informed: set[int] = set()
+        until = time.monotonic() + _RECEIVED_SECONDS
         expected = self._environment.world_size - 1
-        while len(told) < expected and time.monotonic() < until:
+        while len(informed) < expected and time.monotonic() < until:
             for link in self._links:
-                if id(link) not in told:
+                if id(link) not in informed:
                     link.send(SharedStatus(int(status)))
-                    told.add(id(link))
+                    informed.add(id(link))
             for _ in self._receive(_LOOK_SECONDS):
                 pass
 
     def hand_in(self, report: Report | HangReport, status: ExitStatus) -> ExitStatus | None:
         """In another machine's process: send rank 0 the report; return its verdict, None without reply."""
         place = self._environment
-        told = MachineReport(
+        own = MachineReport(
             place.rank, place.local_world_size, int(status), node_name(os.environ), to_document(report)
         )
-        return self._ask(told, time.monotonic() + 2 * self._look.patience_seconds)
+        return self._ask(own, time.monotonic() + 2 * self._look.patience_seconds)
 
     def await_verdict(self) -> ExitStatus | None:
         """In a process that does not look: the exit status of all; None if rank 0 gives none."""
@@ -300,7 +300,8 @@ def keep_own_report(
 ) -> Path | None:
     """Where this machine's copy of the report is; None where the run was on one machine, or another process has it.
 
-    The processes of a launch write one copy for each machine. All hosts may share the folder: the name has the rank.
+    The processes of a launch write one copy for each machine. All hosts may share the folder: the name has
+    the rank.
 
     Raises:
         GpudiagError: it could not be written.

@@ -201,7 +201,7 @@ def _judge(place: str, document: Any) -> _Entry:
 def _judge_run(place: str, head: _RunHead) -> _Entry:
     counted = worst((head.outcome, *(finding.outcome for finding in head.findings)))
     stated = Outcome.ERROR if head.outcome is Outcome.SKIP else head.outcome
-    differs = f"the report says {stated.value}, its findings say {counted.value}"
+    differs = f"the report has {stated.value}, its findings have {counted.value}"
     machine = MachineVerdict(
         name=head.host,
         path=place,
@@ -236,7 +236,7 @@ def _verdict(head: _ReportHead) -> tuple[Outcome, str | None]:
     stated = Outcome.ERROR if head.verdict is Outcome.SKIP else head.verdict
     if stated is counted:
         return stated, None
-    reason = f"the report says {stated.value}, its results say {counted.value}"
+    reason = f"the report has {stated.value}, its results have {counted.value}"
     return worst((stated, counted)), reason
 
 
@@ -262,9 +262,9 @@ def _with_distinct_names(entries: list[_Entry]) -> list[_Entry]:
 def _group(entries: list[_Entry]) -> tuple[FindingGroup, ...]:
     """Each finding once, with the machines that have it."""
     groups: dict[tuple[str, Outcome, Any], list[_Found]] = {}
-    told: set[tuple[str, Subject]] = set()
+    reported: set[tuple[str, Subject]] = set()
     for entry in entries:
-        for one in _found(entry, told):
+        for one in _found(entry, reported):
             groups.setdefault((one.group.code, one.group.outcome, one.group.owner), []).append(one)
     return tuple(map(_joined, groups.values()))
 
@@ -291,13 +291,13 @@ def _skewed(entries: list[_Entry]) -> Iterator[FindingGroup]:
         )
 
 
-def _found(entry: _Entry, told: set[tuple[str, Subject]]) -> Iterator[_Found]:
-    """Each fault of one machine as a group of its own; what another machine has `told` of the same ranks, once."""
+def _found(entry: _Entry, reported: set[tuple[str, Subject]]) -> Iterator[_Found]:
+    """Each fault of one machine as a group of its own; what another machine has `reported` of the same ranks, once."""
     machines = (entry.machine.name,)
     for finding in entry.of_ranks:
         known = (finding.code, finding.subject)
-        if known not in told and finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
-            told.add(known)
+        if known not in reported and finding.outcome in (Outcome.FAIL, Outcome.WARN, Outcome.ERROR):
+            reported.add(known)
             yield _from_finding(finding, _hosts_of(finding.subject))
     for result in entry.results:
         for finding in result.findings:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 from gpudiag.checks.gpu.holders import describe_beside, own_pids
@@ -22,6 +23,7 @@ from gpudiag.ranks.agents.launch import run_ranks
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launchers import Launcher
+from gpudiag.ranks.node_labels import LabelFile, read_labels
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, ENDLESS, IMPORT, RENDEZVOUS, USUAL, Budgets
 from gpudiag.runs.collective_report import CaseCollector, build_measurement, build_refusal, build_report
@@ -124,6 +126,7 @@ def run_nccl_test(
     python: str | None = None,
     store: str | None = None,
     notice: Callable[[str], None] | None = None,
+    labels: str | None = None,
 ) -> NcclTestRun:
     """Run the plan on all its ranks; return the run with its report.
 
@@ -131,16 +134,26 @@ def run_nccl_test(
     stages, results and findings as they happen, in rank 0's process only.
     `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
     are; by default they are in its state directory. `notice` gets a sentence while ranks are waited for.
+    `labels` is a file with the racks, leaves and rails of the nodes, for a localisation.
 
     Raises:
-        UsageError: the plan contradicts itself or the launch.
+        UsageError: the plan contradicts itself or the launch, or the file of labels is wrong.
         SourceError: GPUs are wanted, and cannot be used.
         LaunchError: the ranks could not be started.
     """
+    label_file = _read_label_file(labels, environment)
     require_torch("nccl-test", python)
     with ForkServers() as servers:
         placement = place_ranks(ranks_of(plan), environment, python=python, ask_torch=servers.ask_torch)
-        return _run_placed(_set_up(plan, environment, placement, python, servers), listener, store, notice)
+        setup = replace(_set_up(plan, environment, placement, python, servers), labels=label_file)
+        return _run_placed(setup, listener, store, notice)
+
+
+def _read_label_file(labels: str | None, environment: RankEnvironment | None) -> LabelFile | None:
+    """The file of labels, if there is one; rank 0 uses it, so on another machine it need not be there."""
+    if labels is None or (environment is not None and environment.rank != 0 and not Path(labels).exists()):
+        return None
+    return read_labels(labels)
 
 
 # A rank holds its contribution, what is expected of it, and the timed buffers, each as large as the
@@ -166,7 +179,7 @@ def _run_placed(
     collector = CaseCollector(
         setup.sweep.cases,
         setup.placement.world_size,
-        listener if setup.told else None,
+        listener if setup.reports_events else None,
         one_clock=setup.one_clock,
     )
     collector.emit(EventKind.STAGE, 0.0, stage=IMPORT)
@@ -188,7 +201,8 @@ def measure_collectives(
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
-    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data after that.
+    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data
+    after that.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -221,6 +235,7 @@ class _Setup:
     faults: tuple[Fault, ...]
     python: str | None
     servers: ForkServers | None
+    labels: LabelFile | None = None
 
     def server(self, *, more: bool) -> ForkServer | None:
         """What forks the ranks' template, if anything does; `more`: other ranks follow these."""
@@ -232,7 +247,7 @@ class _Setup:
         return Launcher.SPAWN if self.environment is None else self.environment.launcher
 
     @property
-    def told(self) -> bool:
+    def reports_events(self) -> bool:
         """Whether this process reports events as they happen."""
         return self.environment is None or self.environment.rank == 0
 
@@ -259,12 +274,12 @@ def _set_up(
 def _measure(
     setup: _Setup, collector: CaseCollector, past: EarlierResults, notice: Callable[[str], None] | None
 ) -> tuple[CollectiveReport, bool]:
-    """The report, and whether this process tells the user."""
+    """The report, and whether this process reports to the user."""
     sweep, placement = setup.sweep, setup.placement
     unmet = why_unmet(placement, one_machine=setup.one_clock)
     if unmet is not None:
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
-        return CollectiveReport.of(refusal), setup.told
+        return CollectiveReport.of(refusal), setup.reports_events
     watch = start_watch(gpus=placement.backend == "nccl")
     run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
     run, localisation = _localise(setup, past, run, notice)
@@ -327,6 +342,7 @@ def _exchange(
         python=setup.python,
         notice=notice,
         server=setup.server(more=False),
+        labels=setup.labels,
     )
 
 
@@ -337,15 +353,15 @@ def _run(
     goes_on: Callable[[RankRun], bool] | None = None,
 ) -> RankRun:
     plan, placement = setup.plan, setup.placement
-    began = told_at = monotonic()
+    began = reported_at = monotonic()
 
     def add(event: RankEvent) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         before = len(collector.results)
         collector.add(event)
         now = monotonic()
-        if len(collector.results) > before and notice is not None and now - told_at >= PROGRESS_SECONDS:
-            told_at = now
+        if len(collector.results) > before and notice is not None and now - reported_at >= PROGRESS_SECONDS:
+            reported_at = now
             last = collector.results[-1]
             notice(
                 f"{len(collector.results)} of {collector.planned} sizes after {now - began:.0f} s: {last.op} of"

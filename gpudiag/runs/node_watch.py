@@ -1,8 +1,9 @@
 """`python -m gpudiag.runs.node_watch PARENT_PID`: every job of several processes on this machine, watched unasked.
 
-What `gpudiag run` does for its own job, for those that nobody started with it, and cheaper: a pulse a second of each rank, a burst of ten
-a second now and then for steps that are shorter, and stacks only of a job that stands still. Standard output has a line for
-each thing that happened: `jobs` (those that are watched, now and then), `stall` and `over`.
+What `gpudiag run` does for its own job, for those that nobody started with it, and cheaper: a pulse a second
+of each rank, a burst of ten a second now and then for steps that are shorter, and stacks only of a job that
+stands still. Standard output has a line for each thing that happened: `jobs` (those that are watched, now and
+then), `stall` and `over`.
 """
 
 import json
@@ -27,7 +28,7 @@ from gpudiag.model.job_run import Pulse, Stall, StepTime
 from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
-from gpudiag.probe.job.ranks_of_run import read_glance_stance, start_glance
+from gpudiag.probe.job.ranks_of_run import read_glance, start_glance
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
@@ -40,8 +41,8 @@ _LIST_AGAIN_SECONDS, _LISTS_FAILED = 10.0, 3
 _TICK_SECONDS = 1.0
 _CHILD_SECONDS = 20.0
 _LOST_SECONDS = 5.0  # between two ticks: the machine slept, or this process was stopped
-# A burst of readings shows steps that are too short for a reading a second, and a faster one those that are too short for that; the
-# first while the ranks move, the next ones rarer.
+# A burst of readings shows steps that are too short for a reading a second, and a faster one those that are
+# too short for that; the first while the ranks move, the next ones rarer.
 _FINE_TICK_SECONDS, _FINE_SECONDS = 0.1, 12.0
 _FIRST_BURST_SECONDS, _BURSTS_APART, _RAREST_BURST_SECONDS = 5.0, 3.0, 1800.0
 _MOVED_LATELY_SECONDS = 2.0
@@ -66,8 +67,8 @@ class _WatchedJob:
     burst_due: float = 0.0
     burst_pause: float = _FIRST_BURST_SECONDS
     long_due: float = 0.0
-    told: frozenset[int] = frozenset()  # the ranks that lived when a standstill was told that goes on
-    stood_at: float = 0.0  # when it stood still last, of what was told
+    reported: frozenset[int] = frozenset()  # the ranks that lived when a standstill that goes on was reported
+    stood_at: float = 0.0  # when it stood still last, of what was reported
     unseen: str = ""  # why its stacks could not be read
 
     def begin_burst(self, now: float, tick_seconds: float, seconds: float) -> None:
@@ -81,11 +82,11 @@ class _WatchedJob:
 
 
 class NodeWatch:
-    """Watches the jobs of this machine; `tell` gets each message."""
+    """Watches the jobs of this machine; `emit` gets each message."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None], rule: StallRule = RULE) -> None:
+    def __init__(self, emit: Callable[[dict[str, Any]], None], rule: StallRule = RULE) -> None:
         """Watch nothing yet."""
-        self._tell, self._rule = tell, rule
+        self._emit, self._rule = emit, rule
         self._jobs: dict[str, _WatchedJob] = {}
         self._children = Children()
         self._began = self._ticked = time.monotonic()
@@ -149,13 +150,13 @@ class NodeWatch:
             self._look(key, job, still)
         if job.stalls.stands:
             job.stood_at = now
-        elif job.told and now - job.stood_at >= _OVER_SECONDS:
-            left = job.told - {one.pid for one in job.members.living}
-            job.told = frozenset()
-            self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT if left else "the job continues"})
+        elif job.reported and now - job.stood_at >= _OVER_SECONDS:
+            left = job.reported - {one.pid for one in job.members.living}
+            job.reported = frozenset()
+            self._emit({"kind": "over", "key": key, "why": _RANKS_LEFT if left else "the job continues"})
 
     def _glance(self, key: str, job: _WatchedJob, now: float) -> None:
-        """Look where a quiet rank stands, as far as that would tell whether it only polls."""
+        """Look where a quiet rank stands, as far as that would show whether it only polls."""
         name = f"glance {key}"
         if name in self._children:
             return
@@ -164,9 +165,9 @@ class NodeWatch:
             return
 
         def take(child: GuardedChild) -> None:
-            stance, polls = read_glance_stance(child)
-            if stance:
-                member.standing.note(now, stance, polls=polls)
+            read = read_glance(child)
+            if isinstance(read, tuple):
+                member.standing.note(now, read[2])
 
         self._children.start(name, start_glance(member.pid), take, _CHILD_SECONDS)
 
@@ -213,8 +214,8 @@ class NodeWatch:
             longest = max(job.still_seconds(self.seconds).values(), default=0.0)
             stall = job.stalls.take_look(verdict, job.unseen, longest, all_still=all_still)
             if stall is not None and key in self._jobs:
-                job.told = frozenset(one.pid for one in job.members.living)
-                self._tell({"kind": "stall", **_document(key, job, stall)})
+                job.reported = frozenset(one.pid for one in job.members.living)
+                self._emit({"kind": "stall", **_document(key, job, stall)})
 
         earlier = job.stalls.earlier_look()
         pid = job.members.living[0].pid
@@ -228,7 +229,7 @@ class NodeWatch:
             self._list_due = self.seconds + _LIST_AGAIN_SECONDS
             if self._lists_failed >= _LISTS_FAILED:  # a busy machine is late once
                 reason = f"the jobs could not be listed: {child.detail or child.ending}"
-                self._tell({"kind": "failed", "reason": reason})
+                self._emit({"kind": "failed", "reason": reason})
             return
         self._lists_failed = 0
         for one in found.jobs:
@@ -237,7 +238,7 @@ class NodeWatch:
         for key in [key for key, job in self._jobs.items() if key not in listed and not job.members.living]:
             self._forget(key)
         jobs = [_summary(key, job) for key, job in self._jobs.items()]
-        self._tell({"kind": "jobs", "jobs": jobs, "hidden": found.hidden})
+        self._emit({"kind": "jobs", "jobs": jobs, "hidden": found.hidden})
 
     def _begin(self, job: NodeJob) -> _WatchedJob:
         first_burst = self.seconds + _FIRST_BURST_SECONDS
@@ -245,8 +246,8 @@ class NodeWatch:
 
     def _forget(self, key: str) -> None:
         job = self._jobs.pop(key)
-        if job.told:
-            self._tell({"kind": "over", "key": key, "why": _RANKS_LEFT})
+        if job.reported:
+            self._emit({"kind": "over", "key": key, "why": _RANKS_LEFT})
 
 
 def _summary(key: str, job: _WatchedJob) -> dict[str, Any]:
@@ -277,11 +278,11 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     name_process("gpudiag-jobs")
 
-    def tell(message: dict[str, Any]) -> None:
+    def emit(message: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
-    watch = NodeWatch(tell)
+    watch = NodeWatch(emit)
     try:
         watch.run(sys.stdin.fileno())
     finally:

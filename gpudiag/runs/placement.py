@@ -98,7 +98,7 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
     else:
         cause = torch.context_starts.detail if isinstance(torch.context_starts, Missing) else ""
     if _OUT_OF_MEMORY in cause and any(gpu.lacks_memory for gpu in judge_gpus(snapshot, ())):
-        return None  # each GPU says who holds its memory
+        return None  # each GPU's line names who holds its memory
     trace = gpu_traces(snapshot, expected_gpus)[0].text
     words = f"a GPU is here ({trace}), and torch cannot use it: {cause or 'no CUDA context starts'}"
     return Missing(MissingReason.ERROR, words)
@@ -107,8 +107,8 @@ def why_no_cuda(snapshot: Snapshot, expected_gpus: Reading[int] = NOT_ASKED) -> 
 def judge_gpus(snapshot: Snapshot, findings: Sequence[Finding]) -> tuple[GpuFitness, ...]:
     """Every GPU, in the order in which CUDA numbers those that torch sees; `findings` are of the checks of GPUs.
 
-    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could not be
-    shown without it.
+    Where torch counts one that must be hidden, one that cannot be named is not fit either: the others could
+    not be shown without it.
     """
     judged = []
     for device in snapshot.devices:
@@ -134,7 +134,7 @@ def free_bytes(device: Device, view: DeviceView | None) -> Reading[int]:
     """Free memory for a rank on that GPU: what torch has, which on a MIG instance is a part of it."""
     if view is None or (isinstance(view.memory_free_bytes, Missing) and device.mig_mode != "enabled"):
         return device.memory_free_bytes
-    return view.memory_free_bytes  # the whole GPU's says nothing of an instance's
+    return view.memory_free_bytes  # the whole GPU's shows nothing of an instance's
 
 
 def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str | None:
@@ -154,7 +154,7 @@ def _why_no_memory(device: Device, view: DeviceView | None, holders: str) -> str
 
 
 def _nvml_agrees(device: Device, needed: int) -> bool:
-    """Whether NVML too says that a GPU lacks the memory, or says nothing; of a MIG instance it is not asked."""
+    """Whether NVML too shows that a GPU lacks the memory, or shows nothing; of a MIG instance it is not asked."""
     free = device.memory_free_bytes
     return isinstance(free, Missing) or free < needed or device.mig_mode == "enabled"
 
@@ -228,7 +228,7 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     Source: NCCL 2.30 release notes and docs, NCCL_MULTI_RANK_GPU_ENABLE (experimental).
 
     Raises:
-        UsageError: they cannot; the message says what they would need.
+        UsageError: they cannot; the message names what they would need.
     """
     if (ranks, len(usable)) != (2, 1):
         raise UsageError(
@@ -238,7 +238,7 @@ def sharing_for(snapshot: Snapshot, ranks: int, usable: Sequence[GpuFitness]) ->
     version = "unknown" if isinstance(snapshot.torch, Missing) else snapshot.torch.nccl_version
     if isinstance(version, Missing) or _version(version) < _SHARING_SINCE:
         raise UsageError(
-            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_told(version)}",
+            f"two NCCL ranks on one GPU need NCCL 2.30 or later, and torch calls {_describe_version(version)}",
             hint="--nproc 1, or a newer NCCL (its wheel, or a newer torch); --backend gloo runs any number on the CPU",
         )
     return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
@@ -261,7 +261,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-def _told(version: Reading[str]) -> str:
+def _describe_version(version: Reading[str]) -> str:
     return "no NCCL" if isinstance(version, Missing) else f"NCCL {version}"
 
 
@@ -273,8 +273,8 @@ _GPU_MAX_BYTES = 8 * GIB
 # Shares of a GPU's or the host's free memory: a job may start and need some while we measure. A size that
 # the user asks for may take the larger share.
 _MEMORY_SHARE, _ASKED_MEMORY_SHARE = 0.4, 0.8
-# GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the CUDA
-# context of each rank but the first, whose own existed when torch read the free memory.
+# GPU memory of a rank besides its buffers: NCCL's connections (a margin by design, of their order), and the
+# CUDA context of each rank but the first, whose own existed when torch read the free memory.
 _CONNECTION_BYTES, _CONTEXT_BYTES = GIB, CONTEXT_BYTES
 
 SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
@@ -284,7 +284,8 @@ SnapshotTaker = Callable[[Sequence[str], float], Snapshot]
 class RanksWanted:
     """The ranks that a command wants: on what, how many (None: one a GPU), and how large the collectives' buffers are.
 
-    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least `min_bytes`.
+    Each rank holds `buffers` of the largest size, which is `max_bytes`; None: what fits, and at least
+    `min_bytes`.
     """
 
     backend: str
@@ -388,8 +389,8 @@ def _why_no_torch(snapshot: Snapshot) -> Missing | None:
     if not isinstance(snapshot.torch, Missing):
         return None
     if snapshot.torch.reason is MissingReason.SOURCE_ABSENT:
-        said = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
-        return Missing(MissingReason.ERROR, f"{said} ({_CPU_BUILD})")
+        reason = snapshot.source("torch").reason or f"torch is not installed: {pip_command('torch')}"
+        return Missing(MissingReason.ERROR, f"{reason} ({_CPU_BUILD})")
     words = snapshot.torch.detail or snapshot.source("torch").reason or explain_missing(snapshot.torch)
     return Missing(MissingReason.ERROR, f"torch did not answer: {words}")
 
@@ -546,7 +547,7 @@ def _refuse_too_large(
     """Return if the largest size asked for fits on every GPU, with that many ranks on each.
 
     Raises:
-        UsageError: it does not fit; the message says what would, and who holds the memory.
+        UsageError: it does not fit; the message names what would, and who holds the memory.
     """
     asked = wanted.min_bytes if wanted.max_bytes is None else wanted.max_bytes
     possible = min(_fitting_on(usable, wanted, ranks, _ASKED_MEMORY_SHARE), default=asked)

@@ -120,7 +120,7 @@ def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> str | None:
     if place.device_kind != "cuda":
         return "ranks on CPUs use no network card between them"
     if place.world_size < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} GPUs are needed to tell a bad card from its partners, and {place.world_size} can be tested"
+        return f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
     state = snapshot.machine.state
     ports = state.infiniband_ports if isinstance(state, HostState) else state
     active = [] if isinstance(ports, Missing) else [port for port in ports if port.state == "ACTIVE"]

@@ -47,6 +47,10 @@ MAX_BYTES = 256 * 1024**2
 _PROGRAM = "ssh-keygen"
 _SIGN_SECONDS = 120.0  # a person types a passphrase, or touches a token
 _VERIFY_SECONDS = 20.0
+# As ssh-keygen writes it; it reads more than that, and a changed byte would pass.
+_ARMOUR = re.compile(
+    rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/]{70}\n)*[A-Za-z0-9+/]{1,70}={0,2}\n-----END SSH SIGNATURE-----\n"
+)
 _KEY = re.compile(r"with (\S+) key (\S+)")
 _LEFT_OUT = Missing(MissingReason.NOT_ASKED, "left out of receipts")
 
@@ -156,8 +160,8 @@ def require_receipt(path: Path, key: Path | None) -> None:
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tuple[Path, ...]:
-    """Write document and page, and a signature of each where there is a key; return the files.
+def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tuple[Path, Path]:
+    """Write document and page, and a signature of each where there is a key; return these two.
 
     Where one of them cannot be written, all older files of that name are kept.
 
@@ -179,7 +183,7 @@ def write_receipt(path: Path, receipt: Receipt, key: Path | None = None) -> tupl
     if key is None:  # one of an older receipt would not fit
         for file in texts:
             _signature_of(file).unlink(missing_ok=True)
-    return tuple(texts)
+    return receipt_paths(path)
 
 
 def _signature_of(file: Path) -> Path:
@@ -196,11 +200,11 @@ def sign(data: bytes, key: Path) -> str:
         GpudiagError: ssh-keygen did not sign, with its words.
     """
     words = ("-Y", "sign", "-n", NAMESPACE, "-f", str(key))
-    status, out, said = _run(words, data, _SIGN_SECONDS)
+    status, out, error = _run(words, data, _SIGN_SECONDS)
     if status != 0 or not out.startswith("-----BEGIN SSH SIGNATURE-----"):
         hint = "a key with a passphrase signs by ssh-agent: `ssh-add` it, and name its .pub file"
         raise GpudiagError(
-            f"ssh-keygen does not sign with {key}: {said or f'exit status {status}'}", hint=hint
+            f"ssh-keygen does not sign with {key}: {error or f'exit status {status}'}", hint=hint
         )
     return out
 
@@ -218,7 +222,7 @@ def _require_key(key: Path) -> None:
 
 
 def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, str]:
-    """Exit status, output, and the last line of what it said of an ssh-keygen that gets the data."""
+    """Exit status, output, and the last line of the errors of an ssh-keygen that gets the data."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -236,7 +240,7 @@ def _run(words: Iterable[str], data: bytes, seconds: float) -> tuple[int, str, s
 
 
 def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
-    """The file of a receipt, document or page, and what it says, whole or not.
+    """The file of a receipt, document or page, and its content, whole or not.
 
     Raises:
         UsageError: it cannot be read, or is no receipt that this gpudiag knows.
@@ -283,7 +287,7 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
         if b"gpudiag.receipt/" not in data or "does not know the schema" in error.message:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         return ReceiptCheck(Outcome.FAIL, str(path), error.message, whole=False)
-    problem = _why_changed(sealed)
+    problem = why_changed(sealed)
     signature = _verify(path, data, signers)
     outcome = Outcome.PASS if problem is None else Outcome.FAIL
     words = problem or "no byte has changed since it was written"
@@ -310,7 +314,8 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
     )
 
 
-def _why_changed(sealed: Sealed) -> str | None:
+def why_changed(sealed: Sealed) -> str | None:
+    """What shows that the file was changed since it was written; None where nothing does."""
     if not sealed.is_whole:
         return f"it was changed: it states the digest {sealed.stated[:12]}.., and its bytes have {sealed.actual[:12]}.."
     if sealed.kind == PAGE and not read_sealed(sealed.document).is_whole:
@@ -323,25 +328,27 @@ def _verify(path: Path, data: bytes, signers: Path | None) -> Reading[Signature]
     file = _signature_of(path)
     if not file.exists():
         return Missing(MissingReason.SOURCE_ABSENT, f"there is no {file.name} beside it")
+    if not _ARMOUR.fullmatch(read_bytes(file)):
+        return Signature(fits=False, words=f"{file.name} was changed, or is no signature of ssh-keygen")
     if shutil.which(_PROGRAM) is None:
         return Missing(MissingReason.ERROR, "ssh-keygen is not installed")
-    status, out, said = _run(
+    status, out, error = _run(
         ("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(file)), data, _VERIFY_SECONDS
     )
     key = _KEY.search(out)
     if status != 0 or key is None:
-        return Signature(fits=False, words=said or out.strip() or f"ssh-keygen ended with {status}")
+        return Signature(fits=False, words=error or out.strip() or f"ssh-keygen ended with {status}")
     named = Signature(fits=True, words=out.strip(), key=f"{key[1]} {key[2]}")
     if signers is None:
         return replace(
             named, signer=Missing(MissingReason.NOT_ASKED, "--signers FILE names the keys that may sign")
         )
-    status, out, said = _run(
+    status, out, error = _run(
         ("-Y", "find-principals", "-f", str(signers), "-s", str(file)), data, _VERIFY_SECONDS
     )
     signer = out.strip().splitlines()[0] if status == 0 and out.strip() else ""
     if not signer:
         return replace(named, fits=False, words=f"its key is none of {signers}")
     words = ("-Y", "verify", "-f", str(signers), "-I", signer, "-n", NAMESPACE, "-s", str(file))
-    status, out, said = _run(words, data, _VERIFY_SECONDS)
-    return replace(named, fits=status == 0, signer=signer, words=out.strip() or said)
+    status, out, error = _run(words, data, _VERIFY_SECONDS)
+    return replace(named, fits=status == 0, signer=signer, words=out.strip() or error)

@@ -1,7 +1,8 @@
 """A look from outside, as `gpudiag hang` does it, at the ranks of a script that stand still, before anything is killed.
 
-It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is missing, where
-ranks are on other machines, or where the look is late, the ranks' own reports stand as they are.
+It runs in a child while the agent goes on, and only adds to a verdict: where py-spy or the permission is
+missing, where ranks are on other machines, or where the look is late, the ranks' own reports stand as they
+are.
 """
 
 import select
@@ -24,7 +25,7 @@ _RUNNERS = ("<frozen runpy>", "/runpy.py")
 
 @dataclass
 class OutsideLook:
-    """The look at the ranks of one run; it needs the event with which each rank told its process."""
+    """The look at the ranks of one run; it needs the event with which each rank reported its process."""
 
     script: str
     world_size: int

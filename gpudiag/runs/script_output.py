@@ -1,4 +1,4 @@
-"""What the ranks of a user's script print: shown as it comes, and searched for what a library says of its own failure."""
+"""What the ranks of a user's script print: shown as it comes, and searched for a library's explanation of its own failure."""
 
 import fcntl
 import io
@@ -53,7 +53,7 @@ class ScriptOutput:
             self._kept -= len(self._chunks.popleft())
 
     def explanations(self) -> tuple[str, ...]:
-        """The lines in which a library says what went wrong, each once, the first few."""
+        """The lines in which a library explains what went wrong, each once, the first few."""
         self._await_rest()
         return find_explanations(b"".join(self._chunks).decode(errors="replace"))
 
@@ -73,18 +73,19 @@ class ScriptOutput:
 
 
 def find_explanations(text: str) -> tuple[str, ...]:
-    """The lines of an output in which a library says what went wrong."""
+    """The lines of an output in which a library explains what went wrong."""
     lines = (shorten_text(line.strip(), _CHARACTERS_AT_MOST) for line in text.splitlines())
-    telling = (line for line in lines if _EXPLAINS.search(line) and not _ECHO.search(line))
-    return tuple(dict.fromkeys(line.removeprefix("what():").strip() for line in telling))[:_LINES_AT_MOST]
+    explaining = (line for line in lines if _EXPLAINS.search(line) and not _ECHO.search(line))
+    return tuple(dict.fromkeys(line.removeprefix("what():").strip() for line in explaining))[:_LINES_AT_MOST]
 
 
 @contextmanager
 def show_output() -> Iterator[ScriptOutput]:
     """A descriptor for ranks to write to; what comes is shown on standard error as it comes.
 
-    Where nobody reads standard error (a terminal that is stopped, a full pipe), the ranks wait, and this process does not: it could not
-    even end, for Python flushes its files first, and would wait for the lock of the one that is being written.
+    Where nobody reads standard error (a terminal that is stopped, a full pipe), the ranks wait, and this
+    process does not: it could not even end, for Python flushes its files first, and would wait for the lock
+    of the one that is being written.
     """
     reading, writing = os.pipe()
     output = ScriptOutput(writing)

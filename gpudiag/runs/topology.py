@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpudiag.checks.links.topology import build_topology
-from gpudiag.checks.on_topology import TOPOLOGY_CHECKS
-from gpudiag.checks.runner import findings_worst_first
-from gpudiag.model.finding import Outcome
+from gpudiag.checks.on_topology import TOPOLOGY_CHECKS, add_verdict
+from gpudiag.checks.runner import run_checks
+from gpudiag.model.context import Context
 from gpudiag.model.reading import Missing
 from gpudiag.model.topology import Topology
 from gpudiag.probe.start import StartedProbes
 from gpudiag.runs.devices import DeviceRequest, read_devices
-from gpudiag.runs.instant import judge_snapshot
 from gpudiag.store.history import HistoryKeeper
 from gpudiag.store.state_folder import default_store, own_machine_key
 
@@ -31,7 +28,6 @@ def see_topology(
         history, warning = keeper.read()
     finally:
         keeper.close()
-    report = judge_snapshot(snapshot, checks=TOPOLOGY_CHECKS)
     baselines = () if isinstance(history, Missing) else history.baselines
-    found = tuple(one for one in findings_worst_first(report.results) if one.outcome is not Outcome.PASS)
-    return replace(build_topology(snapshot, baselines), verdict=report.verdict, findings=found), warning
+    results = run_checks(Context(snapshot), TOPOLOGY_CHECKS)
+    return add_verdict(build_topology(snapshot, baselines), results), warning

@@ -85,12 +85,12 @@ _TYPES: dict[str, type] = {
 
 def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> StrategyMeasurement:
     """All that the ranks of one run reported, as the model's `StrategyMeasurement`."""
-    told: dict[str, list[Any]] = {kind: [] for kind in _TYPES}
+    reported: dict[str, list[Any]] = {kind: [] for kind in _TYPES}
     fired: dict[str, float] = {}
     for event in run.events:
         kind = event.data.get("kind")
         if kind in _TYPES:
-            told[kind].append(decode(_TYPES[kind], event.data))
+            reported[kind].append(decode(_TYPES[kind], event.data))
         elif kind == "fault":
             fired.setdefault(event.data["specification"], event.at_seconds)
     faults = tuple(
@@ -100,27 +100,21 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
         for fault in job.faults
     )
     return StrategyMeasurement(
+        **replace(run, world_size=job.workers, injected=(*run.injected, *faults)).of_ranks(),
         strategy=job.strategy,
         workload=job.workload,
         dtype=job.dtype,
         optimizer=job.optimizer,
         backend=job.backend,
         device_kind=device_kind,
-        world_size=job.workers,
-        launcher=run.launcher,
-        host=run.host,
         steps_planned=job.steps,
-        starts=tuple(sorted(told["start"], key=lambda start: start.rank)),
-        steps=tuple(told["step"]),
-        epoch_ends=tuple(told["epoch_end"]),
-        proofs=tuple(told["proof"]),
-        speeds=tuple(sorted(told["speed"], key=lambda speed: speed.rank)),
-        ranks=run.reports,
-        incidents=run.incidents,
-        injected=(*run.injected, *faults),
-        seconds=run.seconds,
+        starts=tuple(sorted(reported["start"], key=lambda start: start.rank)),
+        steps=tuple(reported["step"]),
+        epoch_ends=tuple(reported["epoch_end"]),
+        proofs=tuple(reported["proof"]),
+        speeds=tuple(sorted(reported["speed"], key=lambda speed: speed.rank)),
         timed_out=run.timed_out,
-        late_steps=tuple(told["late_step"]),
+        late_steps=tuple(reported["late_step"]),
     )
 
 
@@ -310,7 +304,7 @@ def run_training(
     """Run every strategy of the plan on its ranks, one after the other; return the report.
 
     `pythons` are the interpreters of ranks by framework, and under "" that of all others. `here` is
-    where they run, for a caller that has looked at this machine already. `listener` is told of
+    where they run, for a caller that has looked at this machine already. `listener` gets
     stages, results and findings as they happen, in rank 0's process only. `notice` gets a sentence while
     ranks are waited for.
 
@@ -326,22 +320,22 @@ def run_training(
         placement = here or place_ranks(
             wanted, environment, python=pythons.get(""), ask_torch=servers.ask_torch
         )
-        told = environment is None or environment.rank == 0
-        emitter = TrainingEvents(len(plan.strategy), listener if told else None)
+        reporter = environment is None or environment.rank == 0
+        emitter = TrainingEvents(len(plan.strategy), listener if reporter else None)
         where = _Place(environment, placement, placement.world_size, pythons, servers, emitter, notice)
-        return _run_strategies(plan, where, told=told)
+        return _run_strategies(plan, where, reporter=reporter)
 
 
-def _run_strategies(plan: TrainingPlan, place: _Place, *, told: bool) -> TrainingRun:
-    """The result of every strategy, on ranks of its own; `told`: this process gets events as they happen."""
+def _run_strategies(plan: TrainingPlan, place: _Place, *, reporter: bool) -> TrainingRun:
+    """The result of every strategy, on ranks of its own; `reporter`: this process gets events as they happen."""
     environment, placement, emitter = place.environment, place.placement, place.emitter
     unmet = why_unmet(placement, one_machine=environment is None or environment.on_one_machine)
     if unmet is not None:
         refusal = _refuse(plan, replace(placement, findings=(unmet, *placement.findings)), place.world_size)
         emitter.emit_report(refusal)
-        return TrainingRun(refusal, told)
+        return TrainingRun(refusal, reporter)
     # Under a launcher, the last rank that led reports to the user: a leader that hangs is replaced.
-    results, reporter = [], told
+    results = []
     for number, strategy in enumerate(plan.strategy):
         result, reporter = _run_strategy(plan, strategy, place, number, reporter)
         results.append(result)
@@ -424,8 +418,9 @@ def measure_strategies(
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process group, if the strategy can. A strategy whose ranks could not
-    be started costs the others nothing: that is what happened to it.
+    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process
+    group, if the strategy can. A strategy whose ranks could not be started costs the others nothing: that is
+    what happened to it.
 
     Raises:
         LaunchError: ranks could not be started, under any strategy.
@@ -457,9 +452,7 @@ def _never_started(job: TrainingJob, error: LaunchError) -> RankRun:
         Evidence("not_forked", error.message, source=source),
     )
     incident = Incident(IncidentKind.START_FAILED, 0, host, IMPORT, 0.0, why)
-    return RankRun(
-        job.workers, Launcher.SPAWN, host, (), (incident,), returned=(), events=(), injected=(), seconds=0.0
-    )
+    return RankRun(job.workers, Launcher.SPAWN, host, (), (incident,), injected=(), seconds=0.0)
 
 
 def _measure(

@@ -41,6 +41,7 @@ from gpudiag.training.stack_watch import PATIENCE
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
+_CLOSE_LOOK_SECONDS = 2.0  # a rank's look at itself takes some 20 ms
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -61,7 +62,7 @@ class ScriptWatch:
     world_size: int
     hang_seconds: float
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], None] = print_on_standard_error
+    announce: Callable[[str], None] = print_on_standard_error
     still: dict[int, OwnLook] = field(default_factory=dict)
     working: dict[int, OwnLook] = field(default_factory=dict)
     raised: dict[int, ScriptError] = field(default_factory=dict)
@@ -71,19 +72,24 @@ class ScriptWatch:
     _still_since: dict[int, float] = field(default_factory=dict)
     _described: tuple[int, frozenset[int]] = (0, frozenset())
     _reports: int = 0
-    _told: tuple[tuple[int | None, str], ...] = ()
+    _reported_at: float = 0.0
+    _looked_closely: set[int] = field(default_factory=set)
+    _announced: tuple[tuple[int | None, str], ...] = ()
 
     def add(self, event: RankEvent) -> None:
         """Add an event of a rank."""
         kind, rank = event.data.get("kind"), event.rank
         if kind in ("still", "works", "moves", "done"):
             self._reports += 1
+            self._reported_at = self.clock()
             self.waiting.discard(rank)
+            self._looked_closely.discard(rank)
         if kind == "still":
-            self.still[rank] = decode(OwnLook, event.data)
             self._still_since.setdefault(rank, self.clock() - self.hang_seconds)
-            (one,) = find_positions({rank: self.still[rank]}, {}, {}, {rank: ""}, 0.0)
-            self.waiting |= {rank} if waits(one) else set()
+            self._note_still(rank, decode(OwnLook, event.data))
+        elif kind == "looked_closely" and rank in self.still:
+            self._looked_closely.add(rank)
+            self._note_still(rank, decode(OwnLook, event.data))
         elif kind in ("works", "moves", "done"):
             self.still.pop(rank, None)
             self._still_since.pop(rank, None)
@@ -98,13 +104,22 @@ class ScriptWatch:
         if kind in ("group", "done"):
             self.groups[rank] = max(self.groups.get(rank, 0), event.data["size"])
 
+    def _note_still(self, rank: int, look: OwnLook) -> None:
+        self.still[rank] = look
+        (one,) = find_positions({rank: look}, {}, {}, {rank: ""}, 0.0)
+        (self.waiting.add if waits(one) else self.waiting.discard)(rank)
+
     def is_over(self) -> bool:
-        """Whether all ranks stand still, or have waited too long for a working one; reports long waits."""
+        """Whether all ranks stand still, or have waited too long for a working one; reports long waits.
+
+        Ranks that stand still get a moment to look closer at themselves, which not all of them may be able to.
+        """
         if self.sees_hang():
-            return True
+            late = self.clock() - self._reported_at >= _CLOSE_LOOK_SECONDS
+            return late or self.still.keys() <= self._looked_closely
         if not self.waiting:
             return False
-        self._tell_of_waits()
+        self._announce_waits()
         since = min(self._still_since[rank] for rank in self.waiting)
         return self.clock() - since >= self.patience_seconds
 
@@ -117,7 +132,7 @@ class ScriptWatch:
         """Seconds that ranks may wait for one that works."""
         return PATIENCE * self.hang_seconds
 
-    def _tell_of_waits(self) -> None:
+    def _announce_waits(self) -> None:
         """Report once which ranks wait for which, once it is known what the others do, or never will be."""
         others = set(range(self.world_size)) - self.waiting - self.finished.keys()
         unknown = frozenset(others - self.working.keys() - self.still.keys())
@@ -131,11 +146,11 @@ class ScriptWatch:
         working = self.working | {rank: moving_at(rank) for rank in unknown}
         hosts = dict.fromkeys(range(self.world_size), "")
         positions = find_positions(self.still, working, {}, hosts, 0.0)
-        told = tuple((one.rank, one.where) for one in positions if one.rank in others)
-        if told == self._told:
+        places = tuple((one.rank, one.where) for one in positions if one.rank in others)
+        if places == self._announced:
             return
-        self._told = told
-        self.say(
+        self._announced = places
+        self.announce(
             f"{describe_wait(positions)}. That may be fine, and the run continues; gpudiag ends it "
             f"once they have waited for {self.patience_seconds:.0f} s ({PATIENCE:.0f} times --hang-after)"
         )
@@ -165,8 +180,8 @@ def run_script(
 ) -> TrainingRun:
     """Run the script on its ranks; return the report of what they did.
 
-    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence while
-    ranks are waited for.
+    `listener` gets the start, the findings and the outcome, in rank 0's process only; `notice` a sentence
+    while ranks are waited for.
 
     Raises:
         UsageError: the plan contradicts itself or the launch.
@@ -196,7 +211,7 @@ def _run(
     python: str | None,
     notice: Callable[[str], None] | None,
 ) -> tuple[RankRun, tuple[str, ...]]:
-    """The run, and the lines of its output in which a library says what went wrong."""
+    """The run, and the lines of its output in which a library explains what went wrong."""
     world_size = look.world_size
     watch = ScriptWatch(world_size, plan.hang_seconds)
 
@@ -270,7 +285,7 @@ def _report(
         script=str(plan.path),
         world_size=run.world_size,
         launcher=run.launcher,
-        ranks=run.reports,
+        ranks=run.ranks,
         incidents=run.incidents,
         group_world_sizes=tuple(watch.groups.get(rank, 0) for rank in range(run.world_size)),
         seconds=run.seconds,
@@ -279,7 +294,7 @@ def _report(
     findings = judge_script(script, host=run.host, finished=finished, raised=watch.raised, words=words)
     if run.given_up:
         hosts = dict.fromkeys(range(run.world_size), run.host)
-        hosts |= {report.rank: report.host for report in run.reports}
+        hosts |= {report.rank: report.host for report in run.ranks}
         limits = ScriptLimits(plan.hang_seconds, watch.patience_seconds)
         working = watch.working | _moving(run, watch, str(plan.path.resolve()))
         findings = (judge_hang(watch.still, working, watch.finished, hosts, limits, seen_from_outside),)
@@ -293,14 +308,14 @@ def _report(
     proof, verifications = judge_proof(seen, script, run.host, ended_well=not findings)
     missed = judge_injection(run.injected, run.host)
     script = replace(script, verifications=verifications)
-    told = (*findings, *proof, *missed, *placement.findings)
-    return _build(placement, script, worst_first(told))
+    found = (*findings, *proof, *missed, *placement.findings)
+    return _build(placement, script, worst_first(found))
 
 
 def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]:
     """The ranks that reported nothing because their code moves, and where they were at the run's end."""
     silent = set(range(run.world_size)) - watch.working.keys() - watch.still.keys() - watch.finished.keys()
-    stacks = {report.rank: report.stack for report in run.reports if not isinstance(report.stack, Missing)}
+    stacks = {report.rank: report.stack for report in run.ranks if not isinstance(report.stack, Missing)}
     return {rank: moving_at(rank, stacks.get(rank, ()), script) for rank in silent}
 
 
@@ -318,8 +333,8 @@ def _replay(plan: ScriptPlan, run: RankRun) -> ScriptWatch:
     """Where the ranks were when the run ended, from the events that all processes of a launch share."""
     watch = ScriptWatch(run.world_size, plan.hang_seconds)
     for event in run.events:
-        if run.given_up and watch.sees_hang():
-            break
+        if run.given_up and watch.sees_hang() and event.data.get("kind") != "looked_closely":
+            continue  # what they do once they are ended
         watch.add(event)
     return watch
 

@@ -12,7 +12,7 @@ Each line on standard output is a JSON object:
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
 Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}. We exit when it closes.
-The thread that ticks never calls NVML, so that it can always say which call has not returned.
+The thread that ticks never calls NVML, so that it can always name the call that has not returned.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class WatchedRow(Row):
 
     @property
     def gone(self) -> int | None:
-        """The NVML code that says that the driver itself has gone; else None."""
+        """The NVML code that means that the driver itself has gone; else None."""
         return None if self._ask is None else self._ask.gone
 
     @property
@@ -178,7 +178,7 @@ class WatchedRow(Row):
             for known, kept in zip((sheet.values, sheet.missing), self._fixed, strict=True):
                 known.update(kept)
             read_state(ask, sheet, fixed=False)
-            if sheet.lost is not None:  # what was read before says nothing of a GPU that has gone
+            if sheet.lost is not None:  # what was read before means nothing for a GPU that has gone
                 for name in FIXED_NAMES:
                     sheet.values.pop(name, None)
                     sheet.mark(name, *sheet.lost)
@@ -230,7 +230,8 @@ class Child:
     def __init__(self, output: int, root: str, spared: Spared | None = None) -> None:
         """Write lines to `output`; /proc is found under `root`.
 
-        With `spared`, calls have ended such a process: they are left out, and the others announced for a while.
+        With `spared`, calls have ended such a process: they are left out, and the others announced for a
+        while.
         """
         self._spared = spared
         self._began = monotonic()
@@ -339,7 +340,7 @@ class Child:
             tier: {index: taken[tier] for index, taken in answers.items() if tier in taken}
             for tier in (FAST, SLOW, PEERS)
         }
-        late = {row.index: told for row in rows if (told := row.late(now)) is not None}
+        late = {row.index: wait for row in rows if (wait := row.late(now)) is not None}
         self._emit(
             {"kind": "tick", "sequence": self._sequence, "at": time(), "seconds": now - began}
             | {
@@ -482,7 +483,8 @@ def _reason_to_end(rows: list[WatchedRow], census: _Census) -> str | None:
 def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
     """Seconds until the next tick, after one that has taken `elapsed`.
 
-    What is late is told again soon, whatever the pace: a GPU counts as hung after `picture.DEADLINE_SECONDS` without news.
+    What is late is reported again soon, whatever the pace: a GPU counts as hung after
+    `picture.DEADLINE_SECONDS` without news.
     """
     if is_asking:
         return min(interval, FAST_SECONDS)

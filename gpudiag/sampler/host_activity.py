@@ -1,6 +1,7 @@
 """What the host is doing, from the kernel's counters: read by the process that answers, as none of these files waits for a device.
 
-Unlike /proc/PID/cmdline, which a process that is stuck in a driver can block, these are counters that the kernel has in memory.
+Unlike /proc/PID/cmdline, which a process that is stuck in a driver can block, these are counters that the
+kernel has in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from gpudiag.model.host_activity import HostActivity
 from gpudiag.probe.host.machine import parse_meminfo
 from gpudiag.probe.sheet import NOT_ASKED, SOURCE_ABSENT, Absent, Sheet
 
-# Columns of the line `cpu` in /proc/stat behind its name (proc_stat(5)): guests are counted in user and nice already.
+# Columns of the line `cpu` in /proc/stat behind its name (proc_stat(5)): guests are counted in user and nice
+# already.
 _IDLE, _WAITING, _COUNTED = 3, 4, 8
 # Columns of /proc/net/dev behind the interface's name (proc_pid_net(5)).
 _RECEIVED, _TRANSMITTED = 0, 8
-# Columns of /proc/diskstats (iostats.rst): the name, sectors read and written; a sector is 512 bytes there whatever the disk has.
+# Columns of /proc/diskstats (iostats.rst): the name, sectors read and written; a sector is 512 bytes there
+# whatever the disk has.
 _NAME, _READ, _WRITTEN, _SECTOR_BYTES = 2, 5, 9, 512
 _LOOPBACK = "lo"
 _FIRST = "a mean between two looks, of which this was the first"

@@ -1,8 +1,8 @@
 """`python -m gpudiag.sampler.inspect PARENT_PID [SOURCES]`: the machine around the GPUs, once, as one line.
 
-The host with its state and the kernel log; the driver's files, GPUtil and torch where SOURCES names them (`driver`,
-`gputil`, `torch`). NVML is left to the sampler. The line is {"kind": "inspection", "snapshot": {...}, "uuids": {...}},
-with null for the UUIDs where the driver's files were not wanted.
+The host with its state and the kernel log; the driver's files, GPUtil and torch where SOURCES names them
+(`driver`, `gputil`, `torch`). NVML is left to the sampler. The line is {"kind": "inspection", "snapshot":
+{...}, "uuids": {...}}, with null for the UUIDs where the driver's files were not wanted.
 """
 
 import json

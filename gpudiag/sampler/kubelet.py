@@ -1,8 +1,9 @@
 """`python -m gpudiag.sampler.kubelet PARENT_PID SOCKET`: which container has which GPU, again and again.
 
-One line each time: {"kind": "pods", "devices": [[device id, namespace, pod, container], ...], "allocatable": [ids] or
-null}, or {"kind": "failed", "reason": a word of MissingReason, "detail": ...}. A process of its own, because gRPC keeps
-threads and 30 MB that a service outside Kubernetes has no use for; it is started where the socket is.
+One line each time: {"kind": "pods", "devices": [[device id, namespace, pod, container], ...], "allocatable":
+[ids] or null}, or {"kind": "failed", "reason": a word of MissingReason, "detail": ...}. A process of its own,
+because gRPC keeps threads and 30 MB that a service outside Kubernetes has no use for; it is started where the
+socket is.
 """
 
 import json

@@ -30,17 +30,19 @@ from gpudiag.reference.readings import READINGS
 
 DEADLINE_SECONDS = 2.0  # for one GPU; DESIGN: the sampler's
 
-# A tick is missed where it took longer than the time to the next one, or where a call of a GPU had not returned when
-# it was sent. It is not missed for the time in which the machine had no processor for the sampler.
+# A tick is missed where it took longer than the time to the next one, or where a call of a GPU had not
+# returned when it was sent. It is not missed for the time in which the machine had no processor for the
+# sampler.
 _PATIENCE_SECONDS = 0.4  # of a call; the sampler waits 0.5 s for it
 _MISSED_IN_A_ROW = 3  # then the sampler is slow
 _KEPT_IN_A_ROW = 5  # then it is no longer
 
-# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all the same.
+# Of a tick: what may count as time without a processor, so that a GPU that hangs on a busy host is found all
+# the same.
 _MOST_WAITED_SHARE = 0.75
 
-# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own choice: half of
-# it is what the sampler waits for a tick.
+# A GPU that is read so soon after a child has counted them was attached already, and so are the others. Own
+# choice: half of it is what the sampler waits for a tick.
 _AWAKE_SECONDS = 1.0
 
 # A GPU's identity, besides its id: all that is kept of one that does not answer.
@@ -55,7 +57,7 @@ class NvmlPicture:
     def __init__(self) -> None:
         """Start empty."""
         self.answered_at: float | None = (
-            None  # Unix time of the last tick ever; what it said may be forgotten
+            None  # Unix time of the last tick ever; its readings may be forgotten
         )
         self._forget()
 
@@ -68,7 +70,7 @@ class NvmlPicture:
         self.slow: str | None = None  # why the sampler does not keep its pace; None while it does
         self._missed = self._kept = 0  # ticks in a row
         self._ticked_at: float | None = None  # CLOCK_BOOTTIME: seconds since boot, sleep included
-        self._counted_at = 0.0  # when a child said how many GPUs there are (monotonic)
+        self._counted_at = 0.0  # when a child counted the GPUs (monotonic)
         self._library: NvmlLibrary | None = None
         self._devices: dict[int, Device] = {}  # with the newest readings
         self._fast: dict[int, dict[str, Any]] = {}  # those that came since the GPU was last read completely
@@ -176,8 +178,8 @@ class NvmlPicture:
     def with_fast(self, device: Device) -> Device:
         """The device of a snapshot with the newest fast readings; unchanged where there are none of this GPU.
 
-        A reading that NVML does not support may have come from another source, and is kept; so is one that the snapshot
-        says the GPU does not have, whatever number NVML gives.
+        A reading that NVML does not support may have come from another source, and is kept; so is one that by
+        the snapshot the GPU does not have, whatever number NVML gives.
         """
         index = device.id.nvml_index
         fast = None if isinstance(index, Missing) else self._fast.get(index)
@@ -186,12 +188,12 @@ class NvmlPicture:
         known, asked = device.id.uuid, self._devices[index].id.uuid
         if known != asked and not isinstance(known, Missing) and not isinstance(asked, Missing):
             return device  # another GPU has that index by now
-        told = {
+        kept = {
             name: reading
             for name, reading in fast.items()
             if not (_is_none_here(reading) or _is_none_here(getattr(device, name)))
         }
-        return replace(device, **told)
+        return replace(device, **kept)
 
     def _add_starting(self, message: Mapping[str, Any], now: float) -> bool:
         since = now - message["seconds"] if self.starting is None else self.starting[1]
@@ -308,11 +310,12 @@ class NvmlPicture:
 
     def _note_late(self, message: Mapping[str, Any], now: float) -> None:
         answered = {int(text) for tier in ("fast", "slow") for text in message[tier]}
-        late = {int(text): told for text, told in message["late"].items()}
+        late = {int(text): wait for text, wait in message["late"].items()}
         for index in answered - late.keys():
             self._late.pop(index, None)
             self._hung.discard(index)
-        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes on, slowly.
+        # A tick in which the machine had no processor for the sampler is not silence; a GPU's own wait goes
+        # on, slowly.
         waited = min(message["waited"], _MOST_WAITED_SHARE * max(message["seconds"], message["interval"]))
         for index, (call, seconds, unfinished) in late.items():
             # A child that replaced another counts from zero; the GPU has been silent for longer.
@@ -345,7 +348,7 @@ def _is_none_here(reading: object) -> bool:
 
 
 def _is_nameless(device: Device) -> bool:
-    """Whether nothing tells which GPU it is."""
+    """Whether nothing shows which GPU it is."""
     return isinstance(device.id.uuid, Missing) and isinstance(device.id.bus_id, Missing)
 
 

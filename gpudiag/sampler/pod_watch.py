@@ -1,7 +1,8 @@
 """Which containers have the GPUs, kept up to date by a child that asks the kubelet (sampler/kubelet.py).
 
-Nothing here waits: whether there is a socket is looked up by a thread, and the child is heard when it speaks. A child
-that is silent is replaced, so that a kubelet that hangs costs the names of pods and nothing else.
+Nothing here waits: whether there is a socket is looked up by a thread, and the child's messages are read as
+they come. A child that is silent is replaced, so that a kubelet that hangs costs the names of pods and
+nothing else.
 """
 
 import threading
@@ -25,7 +26,7 @@ _IN_A_POD = "KUBERNETES_SERVICE_HOST"  # set in every container by the kubelet
 
 
 class PodWatch(SingleChild):
-    """The kubelet's account of the GPUs; `pods` is None where there is none, and `warning` says why, if it should be."""
+    """The kubelet's account of the GPUs; `pods` is None where there is none, and `warning` has the reason, if there should be one."""
 
     def __init__(self, path: str | None, environment: Mapping[str, str]) -> None:
         """Watch the kubelet behind that socket once `look` is called; without a path, none."""
@@ -34,7 +35,7 @@ class PodWatch(SingleChild):
         self.warning: str | None = None
         self._path = path
         self._environment = environment
-        self._heard_at = self._looked_at = self._started_at = -_LOOK_SECONDS * 10
+        self._answered_at = self._looked_at = self._started_at = -_LOOK_SECONDS * 10
         self._looking: threading.Thread | None = None
         self._is_there = False
 
@@ -44,10 +45,10 @@ class PodWatch(SingleChild):
             return
         now = monotonic()
         self.count_stuck()
-        if self.pods is not None and now - self._heard_at > _KEPT_SECONDS:
+        if self.pods is not None and now - self._answered_at > _KEPT_SECONDS:
             self.pods = None
         if self._child is not None:
-            if not self._child.ended and now - self._child.heard_at < _SILENT_SECONDS:
+            if not self._child.ended and now - self._child.last_message_at < _SILENT_SECONDS:
                 return
             self._note("the process that asks the kubelet gave no answer, and is started again")
             self.close()
@@ -79,7 +80,7 @@ class PodWatch(SingleChild):
             self.pods = PodDevices(
                 tuple(PodDevice(*device) for device in given), None if offered is None else frozenset(offered)
             )
-            self._heard_at = monotonic()
+            self._answered_at = monotonic()
             self.warning = None
         else:
             self._note(message["detail"])

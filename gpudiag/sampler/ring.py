@@ -217,7 +217,7 @@ def read_window(ring: DeviceRing, name: str, window: Window) -> tuple[float | No
     if window.width == 1:
         return tuple([None if value != value else round(value, 3) for value in values])
     steps = zip(*[iter(values)] * window.width, strict=True)
-    if kind is Kind.MEAN:  # the sum alone tells whether a reading is missing
+    if kind is Kind.MEAN:  # the sum alone shows whether a reading is missing
         return tuple(
             [
                 round(total / window.width, 3) if (total := sum(step)) == total else _point(step, kind)

@@ -1,9 +1,9 @@
 """The sampler's children: one asks NVML and is replaced when it fails, one inspects the rest of the machine.
 
 The host and the kernel log cost milliseconds, GPUtil a quarter of a second of processor time, torch two
-seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the driver hangs,
-nothing else is asked that would call it: each such process would hang as well, where no signal ends it, and they would
-be hundreds before the machine is reset.
+seconds: the cheaper, the more often; host and kernel log also soon after an event. While a call into the
+driver hangs, nothing else is asked that would call it: each such process would hang as well, where no signal
+ends it, and they would be hundreds before the machine is reset.
 
 A child is replaced when it ends, when it falls silent, when a call does not return (a fresh process may
 get an answer where an old one waits forever), when GPUs are lost (only nvmlInit finds them again) and
@@ -232,7 +232,7 @@ class Supervisor:
         self._environment = environment
         self._current: ChildProcess | None = None
         self._successor: ChildProcess | None = None
-        self._held: list[dict[str, Any]] = []  # what the successor has said
+        self._held: list[dict[str, Any]] = []  # the successor's messages
         self._killed = KilledChildren()
         self._pace: dict[str, Any] = {"interval": FAST_SECONDS, "paused": False}
         self._ends_in_a_row = 0
@@ -293,7 +293,7 @@ class Supervisor:
 
     def _is_silent(self, child: ChildProcess, now: float) -> bool:
         pace = float(self._pace["interval"])
-        return not child.ended and now - child.heard_at > pace + _SILENT_SECONDS
+        return not child.ended and now - child.last_message_at > pace + _SILENT_SECONDS
 
     def _note_end(self, child: ChildProcess, now: float) -> None:
         self._abandon(child)
@@ -305,7 +305,7 @@ class Supervisor:
             self._called = None
         self.restarts += 1
         self.generation += 1
-        if child.heard_at == child.started_at and self._ends_in_a_row > 0:
+        if child.last_message_at == child.started_at and self._ends_in_a_row > 0:
             self.cannot_start = (
                 f"the sampler's process ends before its first message ({child.how_it_ended()}): "
                 "`python -m gpudiag.sampler.child` shows why"
@@ -330,12 +330,12 @@ class Supervisor:
         self._successor = self._start(self._receive_from_successor)
 
     def _look_at_successor(self, child: ChildProcess, now: float) -> None:
-        told = any(message["kind"] in ("tick", "failed") for message in self._held)
+        answered = any(message["kind"] in ("tick", "failed") for message in self._held)
         late = now - child.started_at > _SUCCESSOR_SECONDS
-        if not (told or late or child.ended):
+        if not (answered or late or child.ended):
             return
         self._successor = None
-        if told or (late and self._current is None):
+        if answered or (late and self._current is None):
             if self._current is not None:
                 self._abandon(self._current)
                 self.restarts += self._gives_up

@@ -1,10 +1,11 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where a user
-changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with a GSP, and time of a
-training job, as calls serialise on the driver's own locks. So a fast tick makes at most 10 NVML calls per GPU, what
-a GPU does not support is asked again after a minute only, and the slow tier waits until its share of a processor fits.
-nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and is not called.
+Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where
+a user changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with
+a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at most
+10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier waits
+until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and
+is not called.
 """
 
 from __future__ import annotations
@@ -30,15 +31,13 @@ from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_ASKED, NOT_SUPPORTED, Sh
 
 FAST_SECONDS = 1.0
 SLOW_SECONDS = 5.0
-SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s says nothing of now (probe.nvml.activity)
+SLOWEST_SECONDS = 25.0  # GPM's mean over more than 30 s shows nothing of now (probe.nvml.activity)
 FIXED_SECONDS = 60.0
 
 # Of one processor, for each GPU: while no client looks, and while one does (docs/measurements.md).
 _IDLE_SHARE = 0.004
 _LOOKED_SHARE = 0.009
-_LEAST_SLOW_SHARE = (
-    0.25  # of that for the slow tier, whatever the fast one takes: its readings tell of faults
-)
+_LEAST_SLOW_SHARE = 0.25  # of that for the slow tier, whatever the fast one takes: its readings show faults
 _NEWEST_WEIGHT = 0.3  # of a tick's time in the running mean
 
 # nvmlReturn_t after which the whole library is unusable: uninitialized, driver not loaded, library and
@@ -84,8 +83,8 @@ class Pace:
 class WatchedAsk(Ask):
     """An Ask for hours: it notices when the driver has gone (`gone` is the NVML code), and does not repeat in vain.
 
-    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest call
-    since it was last set to none, and its seconds.
+    What the GPU or the driver does not have is asked again after `FIXED_SECONDS`. `longest` is the longest
+    call since it was last set to none, and its seconds.
     """
 
     repeated = True
@@ -147,7 +146,7 @@ _TIMED = "nvmlDeviceGetProcessUtilization"  # its argument is a time, another wi
 
 
 def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> object:
-    """What tells two calls of a function apart; None where an argument is no plain number."""
+    """What distinguishes two calls of a function; None where an argument is no plain number."""
     if name == _TIMED:
         return (name,)
     if all(isinstance(value, int) for value in (*arguments, *named.values())):
@@ -156,7 +155,7 @@ def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> obj
 
 
 class ProcessFacts:
-    """What /proc says of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+    """What /proc shows of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
 
     def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
         """Know none yet; /proc is found under `root`."""
@@ -169,7 +168,7 @@ class ProcessFacts:
         ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc and the driver say of each process in the sheet, by pid; a stuck process may block this forever."""
+        """What /proc and the driver show of each process in the sheet, by pid; a stuck process may block this forever."""
         described, known, now = {}, {}, monotonic()
         pids = dict.fromkeys(process["pid"] for process in sheet.values.get("processes", ()))
         shares = _shares(ask) if pids else {}
@@ -209,7 +208,7 @@ class ProcessFacts:
         return sheet.document()
 
 
-_SHARES_SECONDS = 2.0  # older samples say nothing of now
+_SHARES_SECONDS = 2.0  # older samples show nothing of now
 _NO_WORK = (SUCCESS, 6)  # of nvmlReturn_t, 6 not found: no process has used an engine since then
 
 

@@ -1,7 +1,7 @@
 """The jobs of several processes on this machine, watched by a child (runs/node_watch.py): which of them stand still, and why.
 
-Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer, that is reported, for a job that
-nobody looks at must not look well.
+Nothing here waits. A standstill is a finding until the job goes on or ends; where the child gives no answer,
+that is reported, for a job that nobody looks at must not look well.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class JobWatch(SingleChild):
         self.count_stuck()
         now = monotonic()
         if self._child is not None:
-            if not self._child.ended and now - self._child.heard_at < _SILENT_SECONDS:
+            if not self._child.ended and now - self._child.last_message_at < _SILENT_SECONDS:
                 return
             self.close()
             self._stalls.clear()  # the next child finds them again

@@ -12,8 +12,9 @@ from gpudiag.model.service import Live
 
 NOBODY = GpuOwners()
 
-# The ids of NVIDIA's device plugin: a UUID, with `::N` where several share the GPU; of a MIG instance its UUID, before
-# driver 470 `MIG-GPU-UUID/GI/CI`. Of Google's: nvidia0, nvidia0/gi1, each with /vgpuN where several share it.
+# The ids of NVIDIA's device plugin: a UUID, with `::N` where several share the GPU; of a MIG instance its
+# UUID, before driver 470 `MIG-GPU-UUID/GI/CI`. Of Google's: nvidia0, nvidia0/gi1, each with /vgpuN where
+# several share it.
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/\d+")
 _BY_NAME = re.compile(r"nvidia(\d+)(?:/gi(\d+))?")
 _SHARES = ("::", "/vgpu")

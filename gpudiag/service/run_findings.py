@@ -1,7 +1,8 @@
 """The faults that runs of the service found and that no later run has looked for again: they are present still.
 
-The instant checks look every few seconds; what only a test shows (a slow copy, wrong bytes) is known from the last run
-that tested it. A run replaces the results of earlier runs for the checks that it ran, for the GPUs that it had.
+The instant checks look every few seconds; what only a test shows (a slow copy, wrong bytes) is known from the
+last run that tested it. A run replaces the results of earlier runs for the checks that it ran, for the GPUs
+that it had.
 """
 
 from collections.abc import Iterable, Iterator

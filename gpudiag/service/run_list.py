@@ -375,8 +375,8 @@ class FullQueueError(RunConflictError):
 def choose_gpus(snapshot: Snapshot | None, names: Iterable[str], *, force: bool) -> tuple[str, ...]:
     """The UUIDs of the GPUs that a run may use: those that it names by UUID or index, or what it may have.
 
-    Without names that is every GPU that answers and that nothing shows to be in use; all that answer where there
-    is none, or with `force`.
+    Without names that is every GPU that answers and that nothing shows to be in use; all that answer where
+    there is none, or with `force`.
 
     Raises:
         UsageError: there is no such GPU.

@@ -1,7 +1,8 @@
 """Every GPU that this machine had: the row of one that is missing, and whose NVML index is whose.
 
-A GPU is its UUID; the index is a place in the driver's list, and moves up when a GPU before it vanishes. So what is known by
-index alone belongs to the GPU that had that index first, its holder: another GPU at that index has its own UUID in the data.
+A GPU is its UUID; the index is a place in the driver's list, and moves up when a GPU before it vanishes. So
+what is known by index alone belongs to the GPU that had that index first, its holder: another GPU at that
+index has its own UUID in the data.
 """
 
 from collections.abc import Iterable, Mapping

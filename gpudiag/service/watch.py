@@ -266,7 +266,8 @@ class MachineWatch:
         if (surroundings is None or unanswered) and monotonic() - self._began < _MACHINE_SECONDS:
             return  # a first snapshot without it would be a false alarm
         if self.snapshot is not None and (self._picture.is_filling() or self._is_settling()):
-            return  # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
+            # a fresh child has not read the GPUs yet, nor the host its bus: what was read last still stands
+            return
         if surroundings is None:
             surroundings = unknown_surroundings(self._environment, datetime.now(UTC))
         answers = surroundings.answers(self._nvml_answer())

@@ -114,8 +114,8 @@ class HostFacts:
     kernel_driver_flavor: str = "open"
     device_nodes: tuple[str, ...] = ()  # beside /dev/nvidiaN
     pci_functions: tuple[PciFunction, ...] = ()
-    # Where functions are below /sys/devices: `pci0000:50/0000:50:01.0/0000:53:00.0`. One that is not listed has a root port of
-    # its own (a GPU) or is on its own root (others).
+    # Where functions are below /sys/devices: `pci0000:50/0000:50:01.0/0000:53:00.0`. One that is not listed
+    # has a root port of its own (a GPU) or is on its own root (others).
     pci_paths: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     infiniband_gbit_per_second: Mapping[str, int] = field(default_factory=dict)  # device -> rate

@@ -26,7 +26,8 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
     if isinstance(active, Missing):
         return
     on_gpu = active.device_kind == "cuda"
-    # What was measured beside others is no speed of the GPU, and would be one that later runs are held against.
+    # What was measured beside others is no speed of the GPU, and would be one that later runs are held
+    # against.
     shared = {one.device_uuid for one in active.shared}
     for copy in active.bandwidth:
         if not copy.wrong_bytes and not shared & {copy.device_uuid, copy.peer_uuid}:

@@ -129,8 +129,8 @@ def wait_for_message(
 ) -> None:
     """Return when the child has sent a message or ended, or at `deadline` (`time.monotonic`); never kills it.
 
-    Messages of the kinds in `besides`, such as announcements of a call, do not count. A deadline that is a function is
-    asked again once it has passed.
+    Messages of the kinds in `besides`, such as announcements of a call, do not count. A deadline that is a
+    function is asked again once it has passed.
     """
     while child.ending is None and all(kind in besides for kind, *_ in child.messages):
         # Also past the deadline, read what has come: the caller may have been busy elsewhere.

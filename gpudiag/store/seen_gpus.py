@@ -1,7 +1,7 @@
 """The GPUs that the service of this machine has seen, kept for the service that starts after it.
 
-A service that starts while the driver is gone, or a GPU is, knows by this file which GPUs there were. Where it
-cannot be read or written there is only less memory, and a warning.
+A service that starts while the driver is gone, or a GPU is, knows by this file which GPUs there were. Where
+it cannot be read or written there is only less memory, and a warning.
 """
 
 import json

@@ -12,8 +12,8 @@ _ROUNDOFF = 2.0**-24
 
 # The L2 error of a gradient that is right, over its norm, in units of the roundoff. Splitting a batch
 # changes the order of a sum, and rounds one partial result per rank: a few roundoffs. Measured over
-# all workloads, strategies and both optimizers (see docs/training.md); the smallest injected fault is a hundred times
-# larger.
+# all workloads, strategies and both optimizers (see docs/training.md); the smallest injected fault is a
+# hundred times larger.
 _FLOAT32_ROUNDOFFS = 256.0
 
 # GPUs choose other kernels for other batch sizes, which sum in another order: allow four times as much.
@@ -39,8 +39,8 @@ _MEASURED = MappingProxyType(
     }
 )
 
-# An update of the optimizer from the same parameters and the same gradients is float32 in any dtype: each operation
-# rounds once, and next to the parameters an update is small. Measured: the same bits.
+# An update of the optimizer from the same parameters and the same gradients is float32 in any dtype: each
+# operation rounds once, and next to the parameters an update is small. Measured: the same bits.
 _UPDATE_ROUNDOFFS = 4.0
 
 # Loss scaling starts low enough that no step of these workloads overflows.

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import CodeType, FrameType
@@ -16,10 +16,12 @@ from typing import Any
 
 from gpudiag.model.codec import encode
 from gpudiag.model.job import Frame, ProcessLook, ThreadLook
+from gpudiag.model.job_state import FlightRecord
 from gpudiag.model.script import OWN_STACKS, OwnLook, ScriptError
+from gpudiag.probe.job.flight_recorder import DumpRefused, parse_dump, shorten
 from gpudiag.probe.job.py_spy import RawFrame, RawThread
 from gpudiag.probe.job.stacks import look_at_self
-from gpudiag.ranks.diagnosis.dump import read_last_collective
+from gpudiag.ranks.diagnosis.dump import dump_flight_recorder
 from gpudiag.ranks.rank.context import Progress
 from gpudiag.reference.stacks import Call, find_awaited, read_call
 from gpudiag.reference.waits import FOR_OTHERS, NETWORK, find_wait, is_library
@@ -28,6 +30,8 @@ from gpudiag.training.signs_of_work import USE_THE_PROCESSOR, SignsOfWork
 _LOOK_SECONDS = 1.0
 _SHOWN_FRAMES = 12
 _SENT_FRAMES = 60
+_TEXT_CHARACTERS = 160
+_SENT_CALLS = 10  # of each group
 # Ranks that wait for one that works do not count as hung for this many times --hang-after: 30 min by default,
 # which is also torch's longest default timeout (gloo's).
 PATIENCE = 30.0
@@ -87,9 +91,10 @@ class StackWatch(threading.Thread):
         self._signs = SignsOfWork()
         self._position: tuple[Any, ...] = ()
         self._function: CodeType | None = None
-        self._still_since = self._worked_at = self._function_since = self._told_at = time.monotonic()
+        self._still_since = self._worked_at = self._function_since = self._reported_at = time.monotonic()
         self._pause = hang_seconds
-        self._told_still = False
+        self._still_reported = False
+        self._closer: threading.Thread | None = None
 
     def stop(self) -> None:
         """End the thread: the script has ended."""
@@ -112,7 +117,7 @@ class StackWatch(threading.Thread):
         position = tuple((frame.f_code, frame.f_lasti) for frame in frames)
         work: str | None = _MOVES
         if position == self._position:
-            awaited = find_awaited(_call_of(frames, self._script), on_gpu=_uses_gpu())
+            awaited = _awaited_at(frames, self._script)
             left = self._hang_seconds * PATIENCE - (now - self._still_since)
             work = self._signs.read(left, network=awaited == NETWORK)
             work = None if waits_for_others(awaited, work) else work
@@ -121,22 +126,35 @@ class StackWatch(threading.Thread):
         self._position = position
         if work is not None:
             self._worked_at = now
-            if self._told_still:
+            if self._still_reported:
                 self._progress.emit({"kind": "moves"})
-                self._told_still = False
+                self._still_reported = False
             self._emit_work(frames, now, work)
-        elif not self._told_still and now - max(self._still_since, self._worked_at) >= self._hang_seconds:
-            self._told_still = True
+        elif not self._still_reported and now - max(self._still_since, self._worked_at) >= self._hang_seconds:
+            self._still_reported = True
             self._emit("still", frames, None)
+            self._look_closer(frames)
 
     def _emit_work(self, frames: list[FrameType], now: float, work: str) -> None:
         """Emit that the rank works if it has long been in one function; ever less often while it stays."""
-        if now - max(self._function_since, self._told_at) >= self._pause:
-            self._told_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        if now - max(self._function_since, self._reported_at) >= self._pause:
+            self._reported_at, self._pause = now, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             self._emit("works", frames, work)
 
     def _emit(self, kind: str, frames: list[FrameType], work: str | None) -> None:
         self._progress.emit({"kind": kind, **encode(describe(frames, self._script, self._counts, work))})
+
+    def _look_closer(self, frames: list[FrameType]) -> None:
+        """Emit what the kernel and torch's recorder show too: by a thread of its own, for either may not answer in a process that hangs."""
+        if self._closer is None or not self._closer.is_alive():
+            self._closer = threading.Thread(
+                target=self._emit_closer_look, args=(frames,), name="gpudiag-own-look", daemon=True
+            )
+            self._closer.start()
+
+    def _emit_closer_look(self, frames: list[FrameType]) -> None:
+        found = describe_closely(frames, self._script, self._counts)
+        self._progress.emit({"kind": "looked_closely", **encode(found)})
 
 
 def waits_for_others(awaited: str, work: str | None) -> bool:
@@ -148,22 +166,39 @@ def waits_for_others(awaited: str, work: str | None) -> bool:
 
 
 def describe(frames: list[FrameType], script: str, counts: BatchCount, work: str | None = None) -> OwnLook:
-    """The rank's look at itself, its main thread at those frames; one that works is not asked what it waits for."""
-    call = _call_of(frames, script)
-    main = RawThread("MainThread", _raw(frames, script))
-    look = None if work is not None else look_at_self(_stacks(main, script), OWN_STACKS)
-    if look is None:
-        seen = tuple(Frame(one.file, one.function, one.line) for one in main.frames)
-        pid = os.getpid()
-        thread = ThreadLook(pid, main.name, "S", 0.0, frames=seen)
-        look = ProcessLook(0.0, pid, "S", 0.0, threads=(thread,), stacks=OWN_STACKS)
+    """The rank's look at itself by its main thread's frames alone, and what only the rank knows."""
+    call, pid = _call_of(frames, script), os.getpid()
+    thread = ThreadLook(pid, "MainThread", "S", 0.0, frames=_with_text(_raw(frames, script)))
     return OwnLook(
-        look,
+        ProcessLook(0.0, pid, "S", 0.0, threads=(thread,), stacks=OWN_STACKS),
         work,
+        awaited=_awaited_at(frames, script),
         uses_gpu=_uses_gpu(),
         batches=counts.batches,
         steps=counts.backwards + _is_in_forward(frames, call),
     )
+
+
+def describe_closely(frames: list[FrameType], script: str, counts: BatchCount) -> OwnLook:
+    """The rank's look at itself as one from outside shows it, with its flight record; it may not come back in a process that hangs."""
+    main = RawThread("MainThread", _raw(frames, script))
+    found = describe(frames, script, counts)
+    look = look_at_self(_stacks(main, script), OWN_STACKS) or found.look
+    return replace(found, look=look, record=read_own_record())
+
+
+def read_own_record() -> FlightRecord | None:
+    """The last collectives of this process by torch's flight recorder; None where it records none."""
+    dump = dump_flight_recorder()
+    if dump is None:
+        return None
+    try:
+        record = parse_dump(
+            dump.encode() if isinstance(dump, str) else dump, source="the rank's flight recorder"
+        )
+    except DumpRefused:
+        return None
+    return shorten(record, _SENT_CALLS)
 
 
 def _stacks(main: RawThread, script: str) -> dict[int, RawThread]:
@@ -188,18 +223,43 @@ def _raw(frames: Sequence[FrameType], script: str) -> tuple[RawFrame, ...]:
     )
 
 
+def _awaited_at(frames: Sequence[FrameType], script: str) -> str:
+    """What the main thread waits for, by its frames and the call that the user's line executes; empty where neither shows a wait."""
+    call, own = _call_of(frames, script), _users_frame(frames, script)
+    if call.own is not None and own is not None:
+        call = replace(call, own=replace(call.own, text=_expression(own)))
+    return find_awaited(call, on_gpu=_uses_gpu())
+
+
 def _call_of(frames: Sequence[FrameType], script: str) -> Call:
-    """What the main thread's stack is in, with the text of the user's lines."""
-    return read_call(
-        [
-            Frame(one.file, one.function, one.line, "" if is_library(one.file) else _text(one))
-            for one in _raw(frames, script)
-        ]
+    """What the main thread's stack is in."""
+    return read_call(_with_text(_raw(frames, script)))
+
+
+def _expression(frame: FrameType) -> str:
+    """The expression that the frame is executing, as its source line has it; Python 3.10 only knows the line."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno or 0)
+    read_positions = getattr(frame.f_code, "co_positions", None)
+    positions = list(read_positions()) if read_positions is not None else []
+    index = frame.f_lasti // 2
+    if not 0 <= index < len(positions):
+        return line.strip()[:_TEXT_CHARACTERS]
+    first, last, start, end = positions[index]
+    if first is None or start is None or end is None or last != first:
+        return line.strip()[:_TEXT_CHARACTERS]
+    text = linecache.getline(frame.f_code.co_filename, first)
+    return text.encode()[start:end].decode(errors="replace")[:_TEXT_CHARACTERS]
+
+
+def _with_text(frames: Sequence[RawFrame]) -> tuple[Frame, ...]:
+    """The frames, the user's with the text of their line."""
+    return tuple(
+        Frame(one.file, one.function, one.line, "" if is_library(one.file) else _text(one)) for one in frames
     )
 
 
 def _text(frame: RawFrame) -> str:
-    return linecache.getline(frame.file, frame.line).strip()
+    return linecache.getline(frame.file, frame.line).strip()[:_TEXT_CHARACTERS]
 
 
 def _is_in_forward(frames: Sequence[FrameType], call: Call) -> bool:
@@ -218,11 +278,12 @@ def describe_error(error: BaseException, script: str) -> ScriptError:
     ]
     places = [f"{step.filename}:{step.lineno} in {step.name}" for step in steps]
     users = (place for step, place in zip(steps, places, strict=True) if is_users(step.filename, script))
+    record = read_own_record()
     return ScriptError(
         place=next(users, places[-1] if places else script),
         stack=tuple(places[:_SHOWN_FRAMES]),
         shared_memory=_shared_memory(),
-        collective=read_last_collective(),
+        call=record.calls[-1] if record is not None and record.calls else None,
     )
 
 
@@ -231,11 +292,11 @@ def users_traceback(error: BaseException, script: str) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
-    told = traceback.TracebackException(type(error), error, trace)
-    told.stack = traceback.StackSummary.from_list(
-        [step for step in told.stack if not step.filename.startswith(_OWN)]
+    trace_of_user = traceback.TracebackException(type(error), error, trace)
+    trace_of_user.stack = traceback.StackSummary.from_list(
+        [step for step in trace_of_user.stack if not step.filename.startswith(_OWN)]
     )
-    return "".join(told.format())
+    return "".join(trace_of_user.format())
 
 
 def _shared_memory() -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ class Feed(Protocol):
 
     @property
     def note(self) -> str:
-        """What the first line says of a recording or a replay; empty where there is none."""
+        """What the first line shows of a recording or a replay; empty where there is none."""
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Gather until cancelled, and leave no process behind; `changed` is called after each news."""

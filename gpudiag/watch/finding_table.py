@@ -13,7 +13,7 @@ from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import DIM, HEADING, PLAIN, ROLE_OF_OUTCOME, Line, Row, Span, Table
 
 if TYPE_CHECKING:
-    from gpudiag.render.told_once import Told
+    from gpudiag.render.joined_findings import JoinedFinding
 
 _INDENT = "     "
 
@@ -33,68 +33,68 @@ def finding_table(
 
     Where they are many, the chosen one is whole, else the first, and of the others there is one line.
     """
-    told = _told(findings)
-    whole = {key_of_told(one): _lines(one, width, glyphs) for one in told}
+    joined = _joined(findings)
+    whole = {key_of_finding(one): _lines(one, width, glyphs) for one in joined}
     if chosen not in whole:
         chosen = next(iter(whole), None)
     if sum(map(len, whole.values())) > _ROOM_FOR_ALL:
         whole = {
-            key_of_told(one): whole[chosen] if key_of_told(one) == chosen else _first_line(one, width)
-            for one in told
+            key_of_finding(one): whole[chosen] if key_of_finding(one) == chosen else _first_line(one, width)
+            for one in joined
         }
-    count = str(len(told)) if told else _NONE.get(verdict, "none")
+    count = str(len(joined)) if joined else _NONE.get(verdict, "none")
     rows = tuple(Row(key, lines) for key, lines in whole.items())
     return Table(cut((Span(f"FINDINGS {count}", HEADING),), width), rows)
 
 
-def _told(findings: Sequence[Finding]) -> tuple[Told, ...]:
+def _joined(findings: Sequence[Finding]) -> tuple[JoinedFinding, ...]:
     if not findings:
         return ()
-    from gpudiag.render.told_once import (
-        tell_once,
-    )  # with the checks behind it: the first picture has no finding
+    from gpudiag.render.joined_findings import (
+        join_findings,
+    )  # with the checks behind it: late, for a quick start
 
-    return tell_once(findings)
+    return join_findings(findings)
 
 
-def key_of_told(told: Told) -> str:
+def key_of_finding(joined: JoinedFinding) -> str:
     """What stays the same from one picture to the next."""
-    return f"{told.finding.code}/{told.subject}"
+    return f"{joined.finding.code}/{joined.subject}"
 
 
-def find_told(findings: Sequence[Finding], key: str) -> Told | None:
+def find_joined(findings: Sequence[Finding], key: str) -> JoinedFinding | None:
     """The finding of that key; None where it has gone since."""
-    return next((told for told in _told(findings) if key_of_told(told) == key), None)
+    return next((joined for joined in _joined(findings) if key_of_finding(joined) == key), None)
 
 
-def _words_of(told: Told) -> str:
-    message = told.message if told.subject in told.message else f"{told.subject}: {told.message}"
-    return f"{message}  [{told.finding.code}]"
+def _words_of(joined: JoinedFinding) -> str:
+    message = joined.message if joined.subject in joined.message else f"{joined.subject}: {joined.message}"
+    return f"{message}  [{joined.finding.code}]"
 
 
-def _word(told: Told) -> Span:
-    outcome = told.finding.outcome.value
+def _word(joined: JoinedFinding) -> Span:
+    outcome = joined.finding.outcome.value
     return Span(f"{outcome.upper():{len(_INDENT)}}", ROLE_OF_OUTCOME.get(outcome, PLAIN))
 
 
-def _first_line(told: Told, width: int) -> tuple[Line, ...]:
-    return (cut((_word(told), Span(fill(_words_of(told), max(1, width - len(_INDENT))))), width),)
+def _first_line(joined: JoinedFinding, width: int) -> tuple[Line, ...]:
+    return (cut((_word(joined), Span(fill(_words_of(joined), max(1, width - len(_INDENT))))), width),)
 
 
-def _lines(told: Told, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
+def _lines(joined: JoinedFinding, width: int, glyphs: Glyphs) -> tuple[Line, ...]:
     """The sentence with its code, the remedy, and how it is known."""
-    word, room = _word(told), width - len(_INDENT)
+    word, room = _word(joined), width - len(_INDENT)
     lines = [
         (word if number == 0 else Span(_INDENT), Span(text))
-        for number, text in enumerate(_wrapped(_words_of(told), room))
+        for number, text in enumerate(_wrapped(_words_of(joined), room))
     ]
     arrow = f"{glyphs.arrow} "
     blank = " " * cells_of(arrow)
     lines += [
         (Span(_INDENT + (arrow if number == 0 else blank)), Span(text, word.role))
-        for number, text in enumerate(_wrapped(told.remedy, room - cells_of(arrow)))
+        for number, text in enumerate(_wrapped(joined.remedy, room - cells_of(arrow)))
     ]
-    for fact in told.facts:
+    for fact in joined.facts:
         lines += [
             (Span(_INDENT + ("- " if number == 0 else "  ")), Span(text, DIM))
             for number, text in enumerate(_wrapped(fact, room - 2))

@@ -20,14 +20,14 @@ _NONE: Mapping[str, Series] = {}
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A machine as it was heard last; `problem` is why there is nothing newer, `history` has the series of each GPU by its key."""
+    """A machine as it was received last; `problem` is why there is nothing newer, `history` has the series of each GPU by its key."""
 
     name: str
     live: Live | None = None
     findings: tuple[Finding, ...] = ()
     history: Mapping[str, Series] = field(default_factory=dict)
     problem: str | None = None
-    heard_at: float | None = None  # Unix time
+    received_at: float | None = None  # Unix time
     is_here: bool = True  # its processes are this machine's
 
 

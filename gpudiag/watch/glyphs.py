@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Terminals whose fonts have no block elements, whatever the locale says (terminfo(5)).
+# Terminals whose fonts have no block elements, whatever the locale is (terminfo(5)).
 _PLAIN_TERMINALS = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
 
 

@@ -57,8 +57,8 @@ def _trouble(frame: Frame, now: float) -> str:
     if frame.problem is not None:
         since = (
             ""
-            if frame.heard_at is None
-            else f"; last answer {format_seconds(float(round(now - frame.heard_at)))} ago"
+            if frame.received_at is None
+            else f"; last answer {format_seconds(float(round(now - frame.received_at)))} ago"
         )
         return f"{frame.name}: {frame.problem}{since}"
     live = frame.live

@@ -95,8 +95,8 @@ def _state(frame: Frame, now: float) -> Span:
     if frame.problem is not None:
         since = (
             ""
-            if frame.heard_at is None
-            else f" (last answer {format_seconds(float(round(now - frame.heard_at)))} ago)"
+            if frame.received_at is None
+            else f" (last answer {format_seconds(float(round(now - frame.received_at)))} ago)"
         )
         return Span(f"{frame.problem}{since}", FAIL)
     return Span("reading" if frame.live is None else frame.live.headline)

@@ -49,9 +49,9 @@ class LocalFeed:
     def frames(self) -> tuple[Frame, ...]:
         """The machine."""
         live = self._live
-        heard_at = None if live is None else live.at.timestamp()
+        received_at = None if live is None else live.at.timestamp()
         host = self._host if live is None else live.host
-        return (Frame(host, live, self._findings, self._history.copied(), heard_at=heard_at),)
+        return (Frame(host, live, self._findings, self._history.copied(), received_at=received_at),)
 
     @property
     def note(self) -> str:

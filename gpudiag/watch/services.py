@@ -19,11 +19,12 @@ from gpudiag.model.documents import from_document
 from gpudiag.model.finding import Finding
 from gpudiag.model.service import Findings, Live
 from gpudiag.model.service import Series as SeriesDocument
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.watch.frame import POINTS, SERIES, Frame, History
 from gpudiag.watch.recording import Recorder
 
 _T = TypeVar("_T")
-DEFAULT_PORT = 8765
+DEFAULT_PORT = SERVICE_PORT
 MOST_HOSTS = 200
 _ANSWER_SECONDS = 4.0
 _MOST_BYTES = 16 << 20
@@ -113,7 +114,7 @@ class ServicesFeed:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """Each machine as it was heard last."""
+        """Each machine as it was received last."""
         now = time()
         return tuple(machine.frame(now) for machine in self._machines)
 
@@ -173,7 +174,7 @@ class _Machine:
         self._history = History()
         self._has_history = False
         self._problem: str | None = None
-        self._heard_at: float | None = None
+        self._received_at: float | None = None
         self._news: list[tuple[str, object, float]] = []
         self._keeps_news = False
 
@@ -191,13 +192,19 @@ class _Machine:
             limit = max(_SILENT_TICKS * self._interval, _ANSWER_SECONDS)
             if (
                 problem is None
-                and self._heard_at is not None
-                and now - self._heard_at > limit + self._interval
+                and self._received_at is not None
+                and now - self._received_at > limit + self._interval
             ):
                 problem = "it does not answer"
             history = self._history.copied()
             return Frame(
-                self.address.name, self._live, self._findings, history, problem, self._heard_at, is_here=False
+                self.address.name,
+                self._live,
+                self._findings,
+                history,
+                problem,
+                self._received_at,
+                is_here=False,
             )
 
     def pop_news(self) -> list[tuple[str, object, float]]:
@@ -233,9 +240,9 @@ class _Machine:
             self._has_history = True
             self._live, self._findings, self._version = live, findings, live.findings_version
             self._history.add(live)
-            self._problem, self._heard_at = None, time()
+            self._problem, self._received_at = None, time()
             if self._keeps_news:
-                self._news.append(("live", live, self._heard_at))
+                self._news.append(("live", live, self._received_at))
 
     def _read_history(self) -> Mapping[str, Mapping[str, tuple[float | None, ...]]]:
         """What the service remembers of the last minutes; an older service may not have some of the series."""

@@ -147,7 +147,7 @@ def test_headers_and_addresses_are_bounded(guarded):
     assert guarded.get("/healthz?" + "x" * 5000).status_code == 414
 
 
-@pytest.mark.parametrize("host", ["192.0.2.7:8765", "[2001:db8::7]:8765", "10.1.2.3"])
+@pytest.mark.parametrize("host", ["192.0.2.7:4783", "[2001:db8::7]:4783", "10.1.2.3"])
 def test_an_address_of_the_machine_may_be_one_that_it_did_not_know(guarded, host):
     """An address is no name that another site could have had resolved to here."""
     headers = {**bearer(READ), "Host": host}
@@ -172,7 +172,7 @@ def test_the_hint_of_a_wrong_name_leads_to_success(guarded):
 
 
 def test_an_address_that_works_from_elsewhere_is_printed():
-    lines = describe_addresses(Settings(host="0.0.0.0", port=8765))
+    lines = describe_addresses(Settings(host="0.0.0.0", port=4783))
     there = [line.split()[-1] for line in lines if "from elsewhere" in line]
     assert there
     assert not any("127.0.0.1" in line or "0.0.0.0" in line for line in there)
@@ -207,7 +207,7 @@ def test_a_cookie_stands_for_a_token_and_says_where_it_comes_from(guarded):
 
 
 def test_two_services_of_one_host_have_cookies_of_their_own():
-    names = {Settings(port=port).cookie for port in (8765, 8766)}
+    names = {Settings(port=port).cookie for port in (4783, 4784)}
     assert len(names) == 2
 
 

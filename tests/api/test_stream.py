@@ -4,7 +4,7 @@ import time
 import httpx
 import pytest
 
-from gpudiag_api.hub import Hub
+from gpudiag_api.live_events import LiveEvents
 
 
 def read_events(served, count: int, headers: dict | None = None) -> list[dict]:
@@ -63,29 +63,29 @@ def test_a_listener_that_leaves_is_forgotten(served):
 
 
 def test_of_waiting_ticks_only_the_newest_is_kept():
-    hub = Hub()
-    listener = hub.listen(None)
+    events = LiveEvents()
+    listener = events.listen(None)
     for number in range(5):
-        hub.publish("live", str(number))
-    hub.publish("event", '"x"')
+        events.publish("live", str(number))
+    events.publish("event", '"x"')
     assert [event.data for event in listener._waiting] == ["4", '"x"']
 
 
 def test_a_listener_that_takes_nothing_holds_a_bounded_number_of_events():
-    hub = Hub()
-    listener = hub.listen(None)
+    events = LiveEvents()
+    listener = events.listen(None)
     for number in range(1000):
-        hub.publish("run_log", str(number))
+        events.publish("run_log", str(number))
     assert len(listener._waiting) == 64
     assert listener._waiting[-1].data == "999"
 
 
 def test_a_gap_is_said():
-    hub = Hub()
-    first = hub.publish("event", "0")
+    events = LiveEvents()
+    first = events.publish("event", "0")
     for number in range(200):
-        hub.publish("event", str(number))
-    _, gap = hub.since(f"{hub.instance}-{first.number}")
+        events.publish("event", str(number))
+    _, gap = events.since(f"{events.instance}-{first.number}")
     assert gap
-    _, gap = hub.since(f"{hub.instance}-150")
+    _, gap = events.since(f"{events.instance}-150")
     assert not gap

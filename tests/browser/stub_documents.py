@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpudiag.checks.links.topology import build_topology
+from gpudiag.checks.on_topology import add_verdict
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.compat import UTC
 from gpudiag.model.codec import to_document
@@ -30,6 +32,7 @@ from gpudiag.model.service import (
     Sources,
     UserUse,
 )
+from gpudiag.model.topology import MeasuredLink
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.runs.instant import judge_snapshot
 from tests.cli.simulated import run_gpudiag
@@ -241,36 +244,15 @@ def findings_of(machine: Machine) -> dict[str, Any]:
 
 
 def topology_of(machine: Machine) -> dict[str, Any]:
-    """`gpudiag.topology/1`, in the names of docs/api.md, with one link measured."""
-    devices = machine.snapshot.devices
-    names = (
-        "name", "numa_node", "pcie_generation", "pcie_width", "pcie_generation_slot_max", "pcie_width_slot_max",
-    )  # fmt: skip
-    rows = []
-    for device in devices:
-        links = () if isinstance(device.nvlinks, Missing) else device.nvlinks
-        row = {name: to_plain(getattr(device, name)) for name in names}
-        row |= {name: to_plain(getattr(device.id, name)) for name in ("uuid", "bus_id", "nvml_index")}
-        rows.append(
-            row | {"nvlinks_active": sum(one.active is True for one in links), "nvlinks_total": len(links)}
-        )
-    between = []
-    for one in devices:
-        for other in devices:
-            if one is other:
-                continue
-            near = value_or(one.id.nvml_index, 0) // 4 == value_or(other.id.nvml_index, 0) // 4
-            measured = {
-                "metric": "peer_copy",
-                "value": 3.712e11,
-                "unit": "B/s",
-                "at": "2026-11-20T21:04:05.000Z",
-            }
-            between.append({
-                "from": one.id.uuid, "to": other.id.uuid, "path": "numa_node" if near else "system", "read": "ok",
-                "nvlink": "not_supported" if near else "ok", "nvlink_count": 0 if near else 18, "measured": None if near else measured,
-            })  # fmt: skip
-    return {"schema": "gpudiag.topology/1", "host": machine.snapshot.host, "devices": rows, "links": between}
+    """`gpudiag.topology/1`, with the copies between the halves of the machine measured."""
+    topology = build_topology(machine.snapshot)
+    half = {device.uuid for device in topology.devices[: len(topology.devices) // 2]}
+    measured = MeasuredLink("peer_copy", 3.712e11, "B/s", datetime(2026, 11, 20, 21, 4, 5, tzinfo=UTC))
+    links = tuple(
+        one if (one.from_uuid in half) == (one.to_uuid in half) else replace(one, measured=measured)
+        for one in topology.links
+    )
+    return to_document(add_verdict(replace(topology, links=links), machine.report.results))
 
 
 def collective_report(failed: bool) -> dict[str, Any]:

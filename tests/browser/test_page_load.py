@@ -17,6 +17,7 @@ from tests.browser.watched_page import Browsing, watch
 ROOT = Path(__file__).parents[2]
 BUDGET_BYTES = 45_000  # gzipped, all that the first screen loads
 MORE_BUDGET_BYTES = 15_000  # gzipped, what any other view loads once
+HUB_BUDGET_BYTES = 25_000  # gzipped, all that the page of a hub loads
 PAGE_REQUESTS = 3  # the document, one script, one style sheet
 
 
@@ -24,8 +25,8 @@ def gzipped(path: Path) -> int:
     return len(gzip.compress(path.read_bytes(), 9))
 
 
-def first_files(static: Path) -> list[Path]:
-    index = static / "index.html"
+def first_files(static: Path, name: str = "index.html") -> list[Path]:
+    index = static / name
     names = re.findall(r'(?:src|href)="(?:\./)?(assets/[^"]+)"', index.read_text())
     return [index, *(static / name for name in names)]
 
@@ -37,9 +38,16 @@ def test_the_first_screen_is_three_files_within_its_budget(built_page: Path) -> 
 
 
 def test_the_other_views_are_one_more_file_within_its_budget(built_page: Path) -> None:
-    more = [path for path in (built_page / "assets").iterdir() if path not in first_files(built_page)]
+    others = {*first_files(built_page), *first_files(built_page, "hub.html")}
+    more = [path for path in (built_page / "assets").iterdir() if path not in others]
     assert len(more) == 1
     assert gzipped(more[0]) <= MORE_BUDGET_BYTES
+
+
+def test_the_page_of_a_hub_is_three_files_within_its_budget(built_page: Path) -> None:
+    files = first_files(built_page, "hub.html")
+    assert len(files) == PAGE_REQUESTS
+    assert sum(map(gzipped, files)) <= HUB_BUDGET_BYTES
 
 
 def test_the_page_names_no_other_host(built_page: Path) -> None:

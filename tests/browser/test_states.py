@@ -104,7 +104,7 @@ def test_a_fault_that_is_told_now_is_red_however_old_the_numbers_are(
             assert verdict.evaluate(filter_of) == "none"
             assert "grayscale" in table.evaluate(filter_of)
             assert watched.flaws_in_every_look() == []
-        watched.sees("CANNOT TELL")  # the service is gone: nobody knows whether that is still so
+        watched.sees("UNKNOWN")  # the service is gone: nobody knows whether that is still so
         assert "grayscale" in verdict.evaluate(filter_of)
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_green_once_the_service_is_gone(browsing: Browsing, busy_mach
             assert watched.page.evaluate(GREEN_PLACES) != []
         watched.page.locator("html[data-outdated]").wait_for(state="attached", timeout=20_000)
         verdict = watched.page.locator(".verdict").inner_text()
-        assert "CANNOT TELL" in verdict
+        assert "UNKNOWN" in verdict
         assert "it was PASS: 8 healthy" in verdict
         assert watched.page.locator(".status.ok").count() == 0
         assert "was ok" in watched.page.locator("table.gpus").inner_text()
@@ -202,8 +202,8 @@ def test_nothing_is_green_by_the_page_s_own_clock_and_it_is_again(
 @pytest.mark.parametrize(
     ("verdict", "headline", "word"),
     [
-        ("error", "the numbers are 12 s old", "CANNOT TELL"),
-        ("error", "NVML is not asked", "CANNOT TELL"),
+        ("error", "the numbers are 12 s old", "UNKNOWN"),
+        ("error", "NVML is not asked", "UNKNOWN"),
         ("fail", "7 healthy, 1 of 8 missing", "FAIL"),
     ],
 )

@@ -20,7 +20,7 @@ TREE = {
 # Their result is not a document: a job's own output, a page, another program, files for a folder.
 WITHOUT_RESULT = {"run", "serve", "simulate", "deploy"}
 WITH_RESULT = sorted(set(TREE) - WITHOUT_RESULT)
-WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor"}
+WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor", "topo"}
 # Their text leaves nothing out.
 NOTHING_LEFT_OUT = {"lint"}
 # What a command needs beside the flags, so that they are read; nothing of it is looked at.

@@ -23,8 +23,8 @@ def test_every_rank_returns_its_result_and_ends_with_status_0(launches: Launches
     run = launches.run("rounds", on_event=seen.append)
     assert run.incidents == ()
     assert {rank: result["rank"] for rank, result in run.results.items()} == {0: 0, 1: 1, 2: 2}
-    assert [report.exit for report in run.reports] == [0, 0, 0]
-    assert {report.stage for report in run.reports} == {"teardown"}
+    assert [report.exit for report in run.ranks] == [0, 0, 0]
+    assert {report.stage for report in run.ranks} == {"teardown"}
     assert run.reporter
     assert run.launcher == "spawn"
     assert tuple(seen) == run.events
@@ -70,7 +70,7 @@ def test_a_rank_that_stays_out_of_an_iteration_is_shown_with_its_stack(launches:
     assert evidence["iteration"] == 2
     assert evidence["stuck_at"].endswith("in rounds")
     assert "in stay_out" in evidence["stack"]
-    stacks = [report.stack for report in run.reports]
+    stacks = [report.stack for report in run.ranks]
     assert not any(isinstance(stack, Missing) for stack in stacks)
     assert "in meet" in str(stacks[0])
 
@@ -98,8 +98,8 @@ def test_a_killed_rank_is_shown_with_signal_iteration_and_collective(launches: L
     assert evidence["iteration"] == 3
     assert evidence["operation"] == "barrier uint8[1]"
     assert evidence["place"].startswith(str(Path(__file__).with_name("rank_entries.py")))
-    assert evidence["pid"] == run.reports[2].pid
-    assert run.reports[2].exit == -9
+    assert evidence["pid"] == run.ranks[2].pid
+    assert run.ranks[2].exit == -9
 
 
 def test_results_survive_a_death_in_teardown(launches: Launches) -> None:
@@ -115,7 +115,7 @@ def test_events_of_a_killed_rank_are_kept(launches: Launches) -> None:
 
 def test_a_rank_that_gpudiag_had_to_kill_has_no_exit_of_its_own(launches: Launches) -> None:
     run = launches.run("rounds", faults=["kill:1@warmup"])
-    assert isinstance(run.reports[0].exit, Missing)
+    assert isinstance(run.ranks[0].exit, Missing)
 
 
 def test_bitflip_is_asked_for_once_on_its_rank(launches: Launches) -> None:

@@ -63,6 +63,33 @@ def aer(index: int, **counts: int) -> Change:
 ALL_DOWN = tuple(change for index in range(8) for change in down(index, *range(18)))
 LINK_5_DOWN = tuple(nvlink(index, 5, active=False) for index in range(8))
 
+
+def placed(place: int, kind: str = "nic", **facts: object) -> Change:
+    """The card (or GPU, or switch) of that number in the order of the bus, with other facts of its place."""
+
+    def change(snapshot):
+        places = snapshot.machine.state.pci_places
+        chosen = [one for one in places if one.kind == kind][place]
+        return state(pci_places=tuple(replace(one, **facts) if one is chosen else one for one in places))(
+            snapshot
+        )
+
+    return change
+
+
+def unplugged(place: int) -> Change:
+    """A network card that is not on the bus."""
+
+    def change(snapshot):
+        places = snapshot.machine.state.pci_places
+        chosen = [one for one in places if one.kind == "nic"][place]
+        return state(pci_places=tuple(one for one in places if one is not chosen))(snapshot)
+
+    return change
+
+
+ELSEWHERE = {"root": "pci0000:e0", "bridges": ("00000000:e0:01.0",)}
+
 PCIE = (
     Case("pcie.width", "pcie.width_reduced", now(gpu(3, pcie_width=8)), now(gpu(3, pcie_width=8, pcie_width_slot_max=8))),
     Case(
@@ -102,6 +129,32 @@ PCIE = (
     ),
 )  # fmt: skip
 
+PLACES = (
+    Case(
+        "pcie.slot", "pcie.slot_slower",
+        now(gpu(3, pcie_width=8, pcie_width_slot_max=8)), now(gpus(pcie_width=8, pcie_width_slot_max=8)),
+    ),
+    Case("pcie.slot", "pcie.slot_slower", now(gpu(1, pcie_width_slot_max=4)), now(gpu(1, pcie_width_slot_max=32)), base="rtx4090x2"),
+    Case("nvlink.rate", "nvlink.rate_lower", now(gpu(3, nvlink_bytes_per_second=20e9)), now(gpus(nvlink_bytes_per_second=20e9))),
+    Case(
+        "topology.placement", "topology.gpu_without_nic",
+        now(placed(3, **ELSEWHERE)), now(*(placed(place, **ELSEWHERE) for place in (1, 3, 5))),
+    ),
+    Case("topology.placement", "topology.nic_without_gpu", now(placed(3, **ELSEWHERE)), now(unplugged(3)), base="b200x8"),
+    Case(
+        "topology.placement", "topology.gpu_on_other_root",
+        now(gpu(3, numa_node=1)), now(gpu(3, numa_node=1), gpu(4, numa_node=0)),
+    ),
+    Case(
+        "topology.placement", "topology.gpu_on_other_root",
+        now(placed(4, "gpu", root="pci0000:93", bridges=("00000000:93:01.0", "00000000:94:00.0", "00000000:95:05.0"))),
+        now(*(placed(place, "gpu", root=f"pci0000:{place}") for place in range(8))), base="b200x8",
+    ),
+    Case(
+        "topology.placement", "topology.nic_link_slower",
+        now(placed(3, link_width=8)), now(*(placed(place, link_width=8) for place in range(8))),
+    ),
+)  # fmt: skip
 NVLINK = (
     Case("nvlink.state", "nvlink.link_down", now(*down(3, 5)), now(*down(3, 5), gpu(3, mig_mode="enabled"))),
     Case(
@@ -162,7 +215,7 @@ FABRIC = (
 PEERS = (
     Case(
         "peer.access", "gpu.peer_access_broken",
-        now(unreadable(path="host_bridge")), now(unreadable(path="system")),
+        now(unreadable(path="numa_node")), now(unreadable(path="pcie_switch")),
     ),
     Case(
         "peer.access", "gpu.peer_access_disabled",
@@ -217,4 +270,4 @@ RDMA = (
     Case("machine.ports", "infiniband.port_gone", now(without_port(2), recorded=()), now(without_port(2), recorded=(without_port(2),))),
 )  # fmt: skip
 
-LINK_CASES = (*PCIE, *NVLINK, *FABRIC, *PEERS, *RDMA)
+LINK_CASES = (*PCIE, *PLACES, *NVLINK, *FABRIC, *PEERS, *RDMA)

@@ -18,6 +18,7 @@ from gpudiag.model.finding import CheckResult, Outcome
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import Measures
 from gpudiag.simulate.loader import base_machines
+from tests.scenarios.acceptance_cases import ACCEPTANCE_CASES
 from tests.scenarios.active_cases import ACTIVE_CASES
 from tests.scenarios.collective_cases import COLLECTIVE_CASES
 from tests.scenarios.gpu_cases import GPU_CASES
@@ -30,11 +31,11 @@ from tests.scenarios.training_cases import TRAINING_CASES
 from tests.walking import walk
 
 CASES = (
-    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES,
+    *GPU_CASES, *LINK_CASES, *HOST_CASES, *KERNEL_LOG_CASES, *KERNEL_WORDS_CASES, *BOARD_CASES, *COLLECTIVE_CASES, *ACTIVE_CASES, *TRAINING_CASES, *ACCEPTANCE_CASES,
 )  # fmt: skip
 CHECKS = {check.name: check for check in BUILTIN}
 # Some codes tell what happened to ranks, whichever of these measured.
-ON_RANKS = {"collective", "active", "training"}
+ON_RANKS = {"collective", "active", "training", "operations", "card_pairs", "disks"}
 OF_A_LOOK = [check for check in BUILTIN if not ON_RANKS & set(check.needs)]
 REASONS = [reason for reason in MissingReason]
 

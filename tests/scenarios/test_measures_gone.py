@@ -27,7 +27,7 @@ from tests.scenarios.training_cases import SOUND, sharded
 from tests.unit.checks.active_measures import MEMORY_SPEED, measure_cpu, measure_gpus
 from tests.unit.collectives.measurements import make_measurement
 
-ON_RANKS = ("collective", "active", "training", "history")
+ON_RANKS = ("collective", "active", "training", "operations", "history")
 OF_MEASURES = [check for check in BUILTIN if set(ON_RANKS) & set(check.needs)]
 ON_RANKS_ALONE = [check for check in OF_MEASURES if "history" not in check.needs]
 BASES = ("h100x8", "none")
@@ -40,7 +40,7 @@ STUCK = tuple(happened(IncidentKind.SILENT, "waited_in", "all_reduce") for _ in 
 def sound(base: str) -> Measures:
     """What the ranks of a sound machine measure."""
     active = measure_cpu() if base == "none" else measure_gpus(look_at_machine(base))
-    return Measures(make_measurement(), active, (SOUND, sharded(SOUND)))
+    return Measures(make_measurement(), active, (SOUND, sharded(SOUND)), make_measurement())
 
 
 def outcome(check: Check, base: str, measures: Measures) -> Outcome:
@@ -57,6 +57,7 @@ def emptied(measures: Measures, **values: Any) -> Measures:
         replace(collective, results=(), sizes_planned=2, **values),
         replace(active, **dict.fromkeys(_OF_ACTIVE, ()), **values),
         tuple(replace(run, **dict.fromkeys(_OF_TRAINING, ()), **values) for run in training),
+        replace(collective, results=(), sizes_planned=2, **values),
     )
 
 
@@ -69,6 +70,7 @@ def without_ranks(measures: Measures) -> Measures:
         tuple(
             replace(run, **{kind: others(getattr(run, kind)) for kind in _OF_TRAINING}) for run in training
         ),
+        replace(collective, results=collective.results[:1], sizes_planned=2),
     )
 
 
@@ -89,7 +91,7 @@ def nowhere(look: Snapshot) -> Measures:
     """What a preflight notes where the ranks have no place to work, by its own words."""
     place = place_tests(look, (), NOT_ASKED, force=False)
     assert isinstance(place, Missing)
-    return Measures(place, place, place)
+    return Measures(place, place, place, place)
 
 
 def without_torch(look: Snapshot, reason: MissingReason, state: SourceState) -> Measures:
@@ -100,7 +102,7 @@ def without_torch(look: Snapshot, reason: MissingReason, state: SourceState) -> 
 
 def missing(reason: MissingReason, base: str) -> Measures:
     gone = Missing(reason, "why")
-    return Measures(gone, gone, gone)
+    return Measures(gone, gone, gone, gone)
 
 
 GONE: dict[str, Callable[[str], Measures]] = {

@@ -13,7 +13,7 @@ import torch
 
 _ROUNDS = 3
 _WARMUP = 3
-_TIMED_ONCE = 5  # calls whose mean says how many fill the time: by the host's clock, which never gives 0
+_TIMED_ONCE = 5  # calls whose mean shows how many fill the time: by the host's clock, which never gives 0
 _COPY_SECONDS = 0.5
 # As long under load as gpudiag's products are: a GPU at its power limit is faster in its first tenths of a second than
 # it stays, and two loops of other lengths are not the same measurement.

@@ -3,7 +3,7 @@
 const BASE = new URL(".", document.baseURI);
 const TIME_LIMIT_MS = 15_000;
 
-// What the service said was wrong (RFC 9457), or why it could not be asked.
+// What the service reported as wrong (RFC 9457), or why it could not be asked.
 export class Problem extends Error {
   constructor(
     readonly status: number,

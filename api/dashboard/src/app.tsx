@@ -1,15 +1,14 @@
 // The shell: where we are, which views there are, what is wrong with the data, and the view itself.
 
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { clock, seconds, timeZone } from "./format";
 import { useTicks } from "./load";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
-import { Command, Loading, Notice } from "./parts/notice";
+import { Loading, Notice } from "./parts/notice";
+import { Connection, jumpToMain, ThemeChoice, useRoute, Waiting } from "./parts/shell";
 import { Outdated } from "./parts/status";
-import { link, parseRoute, type Route } from "./route";
+import { link, type Route } from "./route";
 import { outdatedSince, useStore } from "./store";
-import { chooseTheme, chosenTheme, type Theme } from "./theme";
 import { LogIn } from "./views/log_in";
 import { Overview } from "./views/overview";
 import type * as More from "./views/more";
@@ -23,16 +22,6 @@ const VIEWS: [view: string, title: string][] = [
   ["sources", "Sources"],
   ["runs", "Runs"],
 ];
-
-function useRoute(): Route {
-  const [hash, setHash] = useState(location.hash);
-  useEffect(() => {
-    const changed = (): void => setHash(location.hash);
-    addEventListener("hashchange", changed);
-    return () => removeEventListener("hashchange", changed);
-  }, []);
-  return parseRoute(hash);
-}
 
 // Since when the numbers are old; the whole page is dimmed then, whichever view is open.
 function useOutdated(): number | null {
@@ -69,26 +58,10 @@ export function App() {
               <Outdated.Provider value={outdated}><View route={route} live={live} /></Outdated.Provider>
             </div>
           </>
-        ) : <Waiting />}
+        ) : <Waiting what="the GPUs" />}
       </main>
     </>
   );
-}
-
-function Waiting() {
-  const connection = useStore((state) => state.connection);
-  if (connection !== "lost") return <Loading what="the GPUs" />;
-  return (
-    <Notice tone="fail" title="gpudiag serve cannot be reached." announce="gpudiag serve cannot be reached.">
-      The page keeps trying. Start it again with <Command>gpudiag serve</Command>; <Command>gpudiag</Command> in a terminal answers without it.
-    </Notice>
-  );
-}
-
-// The `#` of the address names the view: following the link would leave it.
-function jumpToMain(event: Event): void {
-  event.preventDefault();
-  document.getElementById("main")?.focus();
 }
 
 function Header({ live, current }: { live: Live | null; current: string }) {
@@ -110,30 +83,6 @@ function Header({ live, current }: { live: Live | null; current: string }) {
         <ThemeChoice />
       </p>
     </header>
-  );
-}
-
-function Connection({ at }: { at: string }) {
-  const connection = useStore((state) => state.connection);
-  return <span class={`connection ${connection}`} title={`connection: ${connection}; times are ${timeZone()}`}>{connection === "polling" ? "live (polling)" : connection} {clock(seconds(at))}</span>;
-}
-
-function ThemeChoice() {
-  const [theme, setTheme] = useState<Theme>(chosenTheme());
-  return (
-    <select
-      aria-label="Colours"
-      value={theme}
-      onChange={(event) => {
-        const chosen = event.currentTarget.value as Theme;
-        chooseTheme(chosen);
-        setTheme(chosen);
-      }}
-    >
-      <option value="auto">Auto</option>
-      <option value="light">Light</option>
-      <option value="dark">Dark</option>
-    </select>
   );
 }
 

@@ -54,7 +54,7 @@ export function dateClock(time: number | string): string {
   return `${day} ${clock(date.getTime() / 1000)}`;
 }
 
-// Times on the page are the browser's; gpudiag's own sentences say UTC.
+// Times on the page are the browser's; gpudiag's own sentences name UTC.
 export const timeZone = (): string => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export const seconds = (iso: string): number => Date.parse(iso) / 1000;

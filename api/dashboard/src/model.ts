@@ -361,3 +361,214 @@ export interface Run {
 export type RunState = "queued" | "running" | "cancelling" | "succeeded" | "failed" | "cancelled" | "lost";
 
 export type PlanValue = string | number | boolean | string[] | null;
+
+// `gpudiag.topology/1`: the GPUs of a machine, what lies between each two, and between GPUs and network cards.
+export interface Topology extends WithMissing {
+  schema: string;
+  host: string;
+  devices: TopologyDevice[];
+  links: TopologyLink[];
+  simulated: string | null;
+  nics: TopologyNic[];
+  nic_paths: NicPath[];
+  switches: TopologySwitch[];
+  numa_nodes: TopologyNode[] | null;
+  nccl: NcclLevels | null;
+  verdict: Outcome | null;
+  findings: Finding[];
+}
+
+// One GPU's place in the machine.
+export interface TopologyDevice extends WithMissing {
+  uuid: string | null;
+  bus_id: string | null;
+  nvml_index: number | null;
+  name: string | null;
+  numa_node: number | null;
+  pcie_generation: number | null;
+  pcie_width: number | null;
+  pcie_generation_slot_max: number | null;
+  pcie_width_slot_max: number | null;
+  nvlinks_active: number | null;
+  nvlinks_total: number | null;
+  processors: string | null;
+  root: string | null;
+  bridges: string[] | null;
+  nvlink_bytes_per_second: number | null;
+  nics: string[];
+}
+
+// What lies between two GPUs, in the words of `PeerAccess`, in one direction.
+export interface TopologyLink extends WithMissing {
+  from_uuid: string | null;
+  to_uuid: string | null;
+  path: string | null;
+  read: string | null;
+  nvlink: string | null;
+  nvlink_count: number | null;
+  measured: MeasuredLink | null;
+  label: string | null;
+  nvlink_bytes_per_second: number | null;
+  nccl_path: string | null;
+  nccl_transport: string | null;
+}
+
+// What was measured between two GPUs, the last time: the stored metric, which names the method.
+export interface MeasuredLink {
+  metric: string;
+  value: number;
+  unit: string;
+  at: string;
+}
+
+// One network card: an RDMA device, or a network interface without RDMA.
+export interface TopologyNic extends WithMissing {
+  name: string;
+  bus_id: string;
+  number: number | null;
+  interfaces: string[];
+  numa_node: number | null;
+  processors: string | null;
+  root: string;
+  bridges: string[];
+  link_layer: string | null;
+  active: boolean | null;
+  rate_gbit_per_second: number | null;
+  pcie_generation: number | null;
+  pcie_width: number | null;
+  virtual_function: boolean;
+}
+
+// What lies between a GPU and a network card; `path` and `label` as in `TopologyLink`.
+export interface NicPath extends WithMissing {
+  uuid: string | null;
+  nic: string;
+  path: string | null;
+  label: string | null;
+  nccl_path: string | null;
+  gpu_direct: boolean | null;
+}
+
+// One NVSwitch on the PCI bus.
+export interface TopologySwitch extends WithMissing {
+  bus_id: string;
+  numa_node: number | null;
+  root: string;
+  bridges: string[];
+}
+
+// One NUMA node: its processors as a kernel list, and the bus ids of the GPUs and network cards in it.
+export interface TopologyNode {
+  node: number;
+  processors: string;
+  gpus: string[];
+  nics: string[];
+}
+
+// The farthest path over which NCCL uses each way here, and the setting for it; None where it is NCCL's own.
+export interface NcclLevels extends WithMissing {
+  p2p: string;
+  p2p_setting: string | null;
+  gpu_direct: string;
+  gpu_direct_setting: string | null;
+  gpu_direct_ready: boolean | null;
+  version: string;
+}
+
+// `gpudiag.hub/1`: all machines of a hub, worst first.
+export interface HubDocument {
+  schema: string;
+  sequence: number;
+  at: string;
+  host: string;
+  version: string;
+  counts: HubCounts;
+  notes: string[];
+  machines: HubMachine[];
+}
+
+// How many machines have which verdict, and their GPUs.
+export interface HubCounts {
+  machines: number;
+  passed: number;
+  warned: number;
+  failed: number;
+  unknown: number;
+  silent: number;
+  gpus: number;
+  healthy_gpus: number;
+}
+
+// One machine: how it answers since when, and its last report.
+export interface HubMachine {
+  name: string;
+  page: string;
+  state: AnswerState;
+  since: string;
+  reason: string | null;
+  verdict: string | null;
+  verdict_since: string | null;
+  answered_at: string | null;
+  clock_offset_seconds: number | null;
+  notes: string[];
+  report: MachineReport | null;
+}
+
+// How a machine's service answers.
+export type AnswerState = "asked" | "answers" | "silent" | "refused" | "unreadable";
+
+// What a machine's service reported last; `lacks` names what its version does not have.
+export interface MachineReport extends WithMissing {
+  at: string;
+  host: string;
+  simulated: string | null;
+  version: string;
+  driver_version: string | null;
+  verdict: string | null;
+  headline: string;
+  gpus: MachineGpu[];
+  users: string[];
+  jobs: string[];
+  finding_count: number;
+  findings: MachineFinding[];
+  lacks: string[];
+}
+
+// One GPU of a machine, as its service reported it last.
+export interface MachineGpu extends WithMissing {
+  uuid: string | null;
+  nvml_index: number | null;
+  name: string | null;
+  health: string;
+  utilization_percent: number | null;
+  memory_used_bytes: number | null;
+  memory_total_bytes: number | null;
+  temperature_celsius: number | null;
+  power_draw_watts: number | null;
+  serial: string | null;
+}
+
+// One finding of a machine, in a line and its remedy.
+export interface MachineFinding {
+  code: string;
+  outcome: string;
+  message: string;
+  remedy: string;
+  blocks_jobs: boolean;
+}
+
+// `gpudiag.hub_events/1`: what happened on all machines, oldest first.
+export interface HubEvents {
+  schema: string;
+  entries: HubEvent[];
+}
+
+// One thing that happened to a machine: in its own words, or seen by the hub.
+export interface HubEvent {
+  number: number;
+  at: string;
+  machine: string;
+  kind: string;
+  message: string;
+  severity: string;
+}

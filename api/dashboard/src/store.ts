@@ -1,12 +1,13 @@
-// What the page knows now, and who wants to be told when it changes.
+// What the page knows now, and who listens to its changes.
 
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem, read, send } from "./api";
-import type { Live, Session } from "./model";
+import type { HubDocument, Live, Session } from "./model";
 import { type Connection, openStream, type StreamEvent } from "./stream";
 
 export interface State {
   live: Live | null;
+  hub: HubDocument | null; // in place of `live`, where the service is a hub
   receivedAt: number; // milliseconds of this machine's clock
   connection: Connection;
   session: Session | null;
@@ -15,8 +16,11 @@ export interface State {
 const SLOWEST_NEWS_SECONDS = 5; // somebody looks: a tick a second
 const HIDDEN_MS = 30_000; // then the stream is given up: the sampler slows down when nobody looks
 
+const first = inlined<Live | HubDocument>("gpudiag-live");
+
 export let state: State = {
-  live: inlined<Live>("gpudiag-live"),
+  live: first && "devices" in first ? first : null,
+  hub: first && "machines" in first ? first : null,
   receivedAt: Date.now(),
   connection: "connecting",
   session: inlined<Session>("gpudiag-session"),
@@ -62,22 +66,24 @@ export function useEvents(listener: (event: StreamEvent) => void, dependencies: 
 }
 
 // The service's clock: the page's own may be wrong, and ages must not be.
-export const serviceNow = (): number =>
-  (state.live ? Date.parse(state.live.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+export const serviceNow = (): number => {
+  const newest = state.live ?? state.hub;
+  return (newest ? Date.parse(newest.at) + (Date.now() - state.receivedAt) : Date.now()) / 1000;
+};
 
 const tooOld = (at: number, live: Live): boolean =>
   serviceNow() - at > Math.max(live.sampler.stale_after_seconds, SLOWEST_NEWS_SECONDS);
 
-// Since when the service itself has said nothing, in seconds of its clock; null: it speaks. Then its word does not count:
+// Since when the service itself has sent nothing, in seconds of its clock; null: it sends. Then its verdict does not count:
 // it may be gone, or stopped, or the computer with this page was asleep.
 export function silentSince({ live, connection }: State): number | null {
   if (!live) return null;
-  const told = Date.parse(live.at) / 1000;
-  return tooOld(told, live) || connection === "lost" ? told : null;
+  const sent = Date.parse(live.at) / 1000;
+  return tooOld(sent, live) || connection === "lost" ? sent : null;
 }
 
-// Since when the page has had no numbers that can be called current; null: they are current. The service says so too, in
-// its verdict, for as long as it speaks.
+// Since when the page has had no numbers that can be called current; null: they are current. The service shows that too, in
+// its verdict, for as long as it sends.
 export function outdatedSince(now: State): number | null {
   if (!now.live) return null;
   const silent = silentSince(now);
@@ -88,6 +94,7 @@ export function outdatedSince(now: State): number | null {
 
 function receive(event: StreamEvent): void {
   if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });
+  if (event.name === "machines") update({ hub: event.data as HubDocument, receivedAt: Date.now() });
   for (const listener of listeners) listener(event);
 }
 
@@ -96,7 +103,7 @@ const mayRead = (session: Session | null): boolean => session === null || sessio
 function connect(): void {
   if (close || !mayRead(state.session)) return;
   let wasLost = false;
-  const tell = (connection: Connection): void => {
+  const onConnection = (connection: Connection): void => {
     if (connection === state.connection) return;
     update({ connection });
     if (connection === "lost") wasLost = true;
@@ -106,7 +113,7 @@ function connect(): void {
       void readSession();
     }
   };
-  close = openStream(receive, tell, () => void readSession());
+  close = openStream(receive, onConnection, () => void readSession());
 }
 
 // Reads what this page may do now; without the right to read, it asks for a token and listens no longer.

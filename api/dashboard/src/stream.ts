@@ -9,7 +9,7 @@ export interface StreamEvent {
   data: unknown;
 }
 
-const NAMES = ["live", "findings", "event", "run", "run_event", "run_log"];
+const NAMES = ["live", "findings", "event", "run", "run_event", "run_log", "machines", "machine_event"];
 const FIRST_EVENT_MS = 5_000; // then the stream is held up by a proxy, and polling takes over
 const POLL_MS = 1_000;
 const POLLS_BEFORE_RETRY = 60;
@@ -23,7 +23,7 @@ interface Poll {
 type Message = { from: number } & ({ kind: "event"; event: StreamEvent } | { kind: "who" | "here" | "bye" });
 
 // `refused` is called when the service answers and wants a token: it was started anew, or the session has ended.
-export function openStream(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void, refused: () => void): () => void {
+export function openStream(receive: (event: StreamEvent) => void, onConnection: (connection: Connection) => void, refused: () => void): () => void {
   const self = Math.random();
   const channel = new BroadcastChannel(`gpudiag ${address("")}`);
   const post = (message: Message): void => channel.postMessage(message);
@@ -38,7 +38,7 @@ export function openStream(receive: (event: StreamEvent) => void, tell: (connect
     stop ??= connect((event) => {
       receive(event);
       post({ from: self, kind: "event", event });
-    }, tell, refused);
+    }, onConnection, refused);
   };
   const yieldTo = (other: number): void => {
     if (stop && other < self) {
@@ -54,7 +54,7 @@ export function openStream(receive: (event: StreamEvent) => void, tell: (connect
     else if (data.kind === "event") {
       yieldTo(data.from);
       if (stop) return;
-      tell("live");
+      onConnection("live");
       receive(data.event);
     }
   };
@@ -70,26 +70,26 @@ export function openStream(receive: (event: StreamEvent) => void, tell: (connect
 }
 
 // The stream, or polling where no stream comes through; returns what ends it.
-function connect(receive: (event: StreamEvent) => void, tell: (connection: Connection) => void, refused: () => void): () => void {
+function connect(receive: (event: StreamEvent) => void, onConnection: (connection: Connection) => void, refused: () => void): () => void {
   let source: EventSource | null = null;
   let timer = 0;
   let ended = false;
   let lastId = "";
 
   const stream = (): void => {
-    tell("connecting");
+    onConnection("connecting");
     source = new EventSource(address("stream"));
     timer = window.setTimeout(fallBack, FIRST_EVENT_MS);
     for (const name of NAMES) source.addEventListener(name, (event) => take(name, event));
     source.onerror = (): void => {
-      tell("lost");
+      onConnection("lost");
       // CLOSED: the service refused, and the browser does not try again by itself.
       if (source?.readyState === EventSource.CLOSED) fallBack();
     };
   };
   const take = (name: string, event: MessageEvent<string>): void => {
     clearTimeout(timer);
-    tell("live");
+    onConnection("live");
     lastId = event.lastEventId;
     receive({ name, data: JSON.parse(event.data) });
   };
@@ -106,11 +106,11 @@ function connect(receive: (event: StreamEvent) => void, tell: (connection: Conne
       const answer = await read<Poll>(`poll${lastId ? `?since=${encodeURIComponent(lastId)}` : ""}`);
       if (ended) return;
       lastId = answer.last_id;
-      tell("polling");
+      onConnection("polling");
       for (const { event, data } of answer.events) receive({ name: event, data });
     } catch (error) {
       if (ended) return;
-      tell("lost");
+      onConnection("lost");
       if (asProblem(error).status === 401) refused();
     }
     timer = window.setTimeout(() => void poll(left - 1), POLL_MS);

@@ -1,4 +1,4 @@
-// Light or dark: what the system says, unless the reader chose.
+// Light or dark: what the system prefers, unless the reader chose.
 
 export type Theme = "auto" | "light" | "dark";
 
@@ -31,7 +31,7 @@ export function applyTheme(theme: Theme = chosenTheme()): void {
   for (const listener of listeners) listener();
 }
 
-// Charts are drawn on canvas and take their colours from the style sheet once: they ask to be told.
+// Charts are drawn on canvas and take their colours from the style sheet once: they ask for each change.
 export function onThemeChange(listener: () => void): () => void {
   const system = matchMedia("(prefers-color-scheme: dark)");
   listeners.add(listener);

@@ -13,8 +13,8 @@ from gpudiag.reference.gpu_models import find_links
 from gpudiag.reference.speeds import nvlink_bytes_per_second, pcie_bytes_per_second, speed_limits
 from gpudiag.units import GIB, MIB
 
-# From this size on NVLink machines are on their plateau, and published figures of one kind of machine agree within 1.5 %;
-# at 1 GiB eight B200 give 723 of 846 GB/s.
+# From this size on NVLink machines are on their plateau, and published figures of one kind of machine agree
+# within 1.5 %; at 1 GiB eight B200 give 723 of 846 GB/s.
 PLATEAU_BYTES = 4 * GIB
 SMALLEST_BYTES = 64 * MIB  # below it sources differ by up to 2 times
 RING, TREE, NVLS = "ring", "tree", "NVLS"
@@ -87,8 +87,8 @@ def host_words(board: Board) -> str:
 def network_bound(operation: str, nics: Nics, gpus: int, nodes: int, board: Board | None) -> Bound:
     """What one node can send to the others: its cards, or its GPUs' links to them, or NVLink, whichever is least.
 
-    An all-to-all of N nodes sends (N-1)/N of a GPU's data over its share of the cards, so that its bus bandwidth is
-    N/(N-1) of that share (nccl-tests issue 130).
+    An all-to-all of N nodes sends (N-1)/N of a GPU's data over its share of the cards, so that its bus
+    bandwidth is N/(N-1) of that share (nccl-tests issue 130).
     """
     per_node = max(1, gpus // nodes)
     cards = Bound(

@@ -42,8 +42,8 @@ COUNTED_ONCE, COUNTED_TWICE = (
     "counted_twice",
 )  # bytes of a copy within a GPU, which are read and written
 WITHOUT_PEER_ACCESS, FASTER_WITHOUT, MULTI_NODE = "without_peer_access", "faster_without", "multi_node"
-# Of host and link: kernels that read host memory, copies both ways, and beside other GPUs reach less (nvbandwidth issue 24:
-# 35 of 63 GB/s on sound H100, H20 and H800; 34 of 63 both ways on an H800).
+# Of host and link: kernels that read host memory, copies both ways, and beside other GPUs reach less
+# (nvbandwidth issue 24: 35 of 63 GB/s on sound H100, H20 and H800; 34 of 63 both ways on an H800).
 _HARDER_SHARE = 0.55
 
 

@@ -8,12 +8,13 @@ from gpudiag.model.doctor import DoctorPart, PartState, TraceRights
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.reading_names import explain_missing, name_state
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.units import format_size
 
 _NO_GPU = "no GPU and no trace of one"
 _ANSWERED = (SourceState.OK, SourceState.NO_DEVICES)
 _LEAST_FREE_BYTES = 64 * 1024**2  # a year of runs takes some 20 MiB; below it the next one may fail
-_SERVE_PORT, _TORCH_PORT = "8765", "29500"
+_SERVE_PORT, _TORCH_PORT = str(SERVICE_PORT), "29500"
 
 
 def judge_nvml(sight: Sight) -> DoctorPart:

@@ -28,6 +28,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("nvml", "device-files", "kernel-log", "torch", "shared-memory", "state-folder", "history"),
     ),
+    "topo": (("nvml",), ("device-files", "state-folder", "history")),
     "nccl-test": (("torch",), ("nvml", "shared-memory")),
     "bandwidth": (("torch",), ("nvml", "device-files")),
     "train": (("torch",), ("nvml", "shared-memory")),

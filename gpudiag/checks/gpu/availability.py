@@ -23,7 +23,8 @@ _NO_DEVICES = ("", "-1", "NoDevFiles", "none")
 # GPU was given; a device plugin that mounts the devices itself writes `void`.
 _NO_NUMBER = ("", "all", "void")
 
-# Exact counts for this node first; Slurm documents them in sbatch(1) and srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+# Exact counts for this node first; Slurm documents them in sbatch(1) and srun(1), "OUTPUT ENVIRONMENT
+# VARIABLES".
 _COUNT_VARIABLES = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _LIST_VARIABLES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _SLURM_NUMBERS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
@@ -71,8 +72,8 @@ def is_granted(snapshot: Snapshot, device: Device) -> bool:
 def given_to_job(snapshot: Snapshot, device: Device) -> bool | None:
     """Whether a setting gives that GPU to the job; None where no setting names the job's GPUs.
 
-    A Slurm prolog has the numbers of its job in SLURM_JOB_GPUS, and sees all GPUs of the node; a job step or a
-    container sees those alone that it was given, however they are numbered.
+    A Slurm prolog has the numbers of its job in SLURM_JOB_GPUS, and sees all GPUs of the node; a job step or
+    a container sees those alone that it was given, however they are numbered.
     """
     allocation, here = snapshot.machine.allocation, len(snapshot.devices)
     if "CUDA_VISIBLE_DEVICES" in allocation:

@@ -26,9 +26,10 @@ class Board:
     counts: tuple[int, ...]
 
 
-# NVIDIA's product pages and user guides of HGX A100 (4 or 8 GPUs, 16 in two boards), HGX H100 and H200 (4 or 8), HGX
-# B200 and B300 (8), GB200 and GB300 NVL72 (4 on a compute tray, 2 on NVL2), DGX Spark (1), read 2026-11. Words are parts
-# of the name that end at its end or at a space, so that `H200 NVL` and `H100 PCIe` are none of them.
+# NVIDIA's product pages and user guides of HGX A100 (4 or 8 GPUs, 16 in two boards), HGX H100 and H200 (4 or
+# 8), HGX B200 and B300 (8), GB200 and GB300 NVL72 (4 on a compute tray, 2 on NVL2), DGX Spark (1), read
+# 2026-11. Words are parts of the name that end at its end or at a space, so that `H200 NVL` and `H100 PCIe`
+# are none of them.
 _BOARDS = (
     Board("HGX A100", ("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-SXM-80GB"), (4, 8, 16)),
     Board("HGX H100", ("H100 80GB HBM3", "H800"), (4, 8)),
@@ -81,8 +82,8 @@ MODEL_DIFFERS = FindingKind(
 def find_shortage(snapshot: Snapshot) -> tuple[Board, int, int] | None:
     """The board, how many GPUs it is made with and how many are here; None for a whole one, and where nobody can know.
 
-    A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for such a part,
-    even without a sign of it: our choice.
+    A guest, a container or a job may have been given a part of a board. Up to half of a board is taken for
+    such a part, even without a sign of it: our choice.
     """
     board, here = _board_of(snapshot), _count(snapshot)
     whole = () if board is None else tuple(count for count in board.counts if count >= here)

@@ -92,7 +92,8 @@ def gpu_started(context: Context) -> Judgement:
 def _starts_that_failed(log: Iterable[KernelEvent]) -> list[KernelEvent]:
     """The lines about GPUs that the driver could not start, without those about cards that it ignores by design.
 
-    Behind `ignoring the legacy GPU` the kernel logs that the probe failed, and the driver that one device failed.
+    Behind `ignoring the legacy GPU` the kernel logs that the probe failed, and the driver that one device
+    failed.
     """
     lines = list(log)
     ignored = {event.bus_id for event in lines if event.kind is KernelEventKind.GPU_IGNORED}
@@ -295,8 +296,8 @@ GPU_COUNT = FindingKind(
 
 _RESET_FIRST = "Drain the GPU, end what holds it, and reset it: `nvidia-smi -i INDEX -r`; reboot the machine where that is refused."
 _UNKNOWN_ACTION = "Drain the GPU; `nvidia-smi -i INDEX -q` has NVIDIA's word for it (GPU Recovery Action). A newer gpudiag may know it."
-# The faults for which the driver asks for a recovery, worst first: where one is found, it is the fault, and what
-# the driver asks for is its remedy.
+# The faults for which the driver asks for a recovery, worst first: where one is found, it is the fault, and
+# what the driver asks for is its remedy.
 ASKED_FOR_BY = (
     "memory.unrepairable", "memory.row_remap_failed", "ecc.sram_threshold_exceeded", "ecc.sram_uncorrected",
     "ecc.uncorrected_rising", "ecc.uncorrected_volatile", "nvlink.link_down", "nvlink.recovery_failed",
@@ -351,8 +352,8 @@ def gpu_hung(context: Context) -> Judgement:
 def gpu_count(context: Context) -> Judgement:
     """Findings where NVML lists fewer GPUs than the bus shows, the allocation grants or the user expects.
 
-    A machine with neither a GPU nor a trace of one passes where the user expects none, and is ERROR otherwise: there is
-    nothing that a job could train on, and no gate may open for that (decision 0001).
+    A machine with neither a GPU nor a trace of one passes where the user expects none, and is ERROR
+    otherwise: there is nothing that a job could train on, and no gate may open for that (decision 0001).
     """
     if context.snapshot.source("nvml").state is SourceState.NOT_ASKED:
         return does_not_apply("NVML was not asked")
@@ -495,8 +496,8 @@ def _not_in_nvml(context: Context, listed: tuple[Device, ...]) -> tuple[Finding,
 def _may_be_missing(context: Context) -> list[PciDevice]:
     """The GPUs on the bus of which one that NVML does not list is a fault.
 
-    Where devices may be hidden on purpose, and of those that no driver has, only those that the driver could not start
-    or keep, and those that were here before.
+    Where devices may be hidden on purpose, and of those that no driver has, only those that the driver could
+    not start or keep, and those that were here before.
     """
     snapshot, functions = context.snapshot, context.snapshot.machine.pci_devices
     if isinstance(functions, Missing):

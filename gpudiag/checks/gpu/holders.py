@@ -1,7 +1,7 @@
 """Who holds a GPU, in words; and the check whether enough of its memory is free for the job that is to use it.
 
-A GPU in use is not a broken one: the message names the process, its user and its memory, so that a reader can end it, wait
-for it, or take another GPU.
+A GPU in use is not a broken one: the message names the process, its user and its memory, so that a reader can
+end it, wait for it, or take another GPU.
 """
 
 from collections.abc import Iterable, Iterator
@@ -221,21 +221,19 @@ def _judge_memory(context: Context) -> Iterator[Finding]:
 def _matters(snapshot: Snapshot, device: Device, own: frozenset[int]) -> bool:
     """Whether a user would act on memory that is in use there.
 
-    Not where the Multi-Process Service shares the GPU, nor where a display has it. Memory of no process is another check's,
-    but in a container, which does not see the processes of others.
+    Not where the Multi-Process Service shares the GPU, nor where a display has it. Memory of no process is
+    another check's, but in a container, which does not see the processes of others.
     """
     processes = () if isinstance(device.processes, Missing) else device.processes
     if any(_is_mps_server(process) for process in processes):
         return False
-    if device.mig_mode == "enabled" and not _names_instances(snapshot):
+    if device.mig_mode == "enabled" and "MIG-" not in snapshot.machine.allocation.get(
+        "CUDA_VISIBLE_DEVICES", ""
+    ):
         return False
     if computing_on(device, own):
         return True
     return not processes and snapshot.machine.container is not None and not is_coherent(device)
-
-
-def _names_instances(snapshot: Snapshot) -> bool:
-    return "MIG-" in snapshot.machine.allocation.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def _memories(snapshot: Snapshot, device: Device, own: frozenset[int]) -> Iterator[_Memory]:

@@ -1,8 +1,9 @@
 """A single instrument of a GPU that does not answer: it costs its value, and neither the GPU nor the machine.
 
-NVML has been seen to fail on one power or fan reading of a healthy GPU (Azure/azhpc-diagnostics issue 77: a V100 whose
-power was `ERR!`, closed as transient; Quake4/MindMiner issue 627: the default limit of a working RTX 2080 Ti). Where more than one fails, the GPU's own firmware may have stopped
-(gpustack/runtime pull request 26), and each check that could not look is ERROR.
+NVML has been seen to fail on one power or fan reading of a healthy GPU (Azure/azhpc-diagnostics issue 77: a
+V100 whose power was `ERR!`, closed as transient; Quake4/MindMiner issue 627: the default limit of a working
+RTX 2080 Ti). Where more than one fails, the GPU's own firmware may have stopped (gpustack/runtime pull
+request 26), and each check that could not look is ERROR.
 """
 
 from gpudiag.model.device import Device, FailedCall
@@ -10,7 +11,8 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.reference.declaration import Call, Field, Question
 from gpudiag.reference.readings import READINGS
 
-# What an instrument shows at this moment, in groups that one call answers. None of them states a fault by itself.
+# What an instrument shows at this moment, in groups that one call answers. None of them states a fault by
+# itself.
 _INSTRUMENTS: tuple[tuple[str, ...], ...] = (
     ("power_draw_watts",),
     ("energy_joules",),

@@ -8,7 +8,8 @@ from gpudiag.model.reading import Missing
 # Brands that NVML gives to products for desks and laptops (nvmlBrandType_t).
 _CONSUMER_BRANDS = ("geforce", "geforce_rtx", "titan", "titan_rtx")
 _WORKSTATION_BRANDS = ("quadro", "quadro_rtx", "nvidia_rtx", "nvs")
-# A share of a GPU that a hypervisor assigns; its settings are the hypervisor's (`NVIDIA A10-24Q`, `GRID T4-16C`).
+# A share of a GPU that a hypervisor assigns; its settings are the hypervisor's (`NVIDIA A10-24Q`, `GRID
+# T4-16C`).
 _VIRTUAL_BRANDS = ("grid", "vapps", "vpc", "vcs", "vws", "cloud_gaming")
 _VIRTUAL_NAME = re.compile(r"-\d+[ABCQ]$")
 _CONSUMER_WORDS = ("GeForce", "TITAN")
@@ -39,7 +40,8 @@ def is_virtual_gpu(device: Device) -> bool:
 def is_coherent(device: Device) -> bool:
     """Whether the kernel may use the GPU's memory as its own: its page cache is in use there, and free for whoever wants it.
 
-    vllm-project/vllm issue 35313; NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms", 2025.
+    vllm-project/vllm issue 35313; NVIDIA, "Understanding Memory Management on Hardware-Coherent Platforms",
+    2025.
     """
     return _is_named(device, _COHERENT)
 

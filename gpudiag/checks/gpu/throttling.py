@@ -233,8 +233,8 @@ _COOLING = (
     "Look at fans, airflow, dust and paste (or the liquid loop) of this slot; compare with its neighbours."
 )
 _POWER = "Look at the power supplies, their cables and the rack's power cap."
-# A GB10 that negotiated too little power with its adapter stays at a few hundred MHz until both are without power
-# (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
+# A GB10 that negotiated too little power with its adapter stays at a few hundred MHz until both are without
+# power (hoesing/spark-gpu-throttle-check, and public reports on DGX Spark and GX10, read in November 2026).
 _SUPPLY_OF_A_DESKTOP = (
     "Shut the machine down, unplug its power adapter from the wall for a minute, and plug it in again: it then asks the"
     " adapter for full power again. Use the adapter that came with the machine, without a hub or another cable; if it stays slow, have it replaced."

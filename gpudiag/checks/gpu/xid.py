@@ -2,8 +2,9 @@
 
 The driver's own request to recover a GPU takes precedence over the catalogue: NVML's field 230, which is
 current, and otherwise the last Xid 154. A fault for which the driver asked for a recovery, and now asks
-for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of days
-ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a reboot repairs.
+for none, is settled: history, not a FAIL. So is one after which the GPU was restarted and works, and one of
+days ago where the driver cannot be asked and the GPU works, except for damage that neither a reset nor a
+reboot repairs.
 """
 
 from collections.abc import Iterable

@@ -36,7 +36,8 @@ _OFF_BUS_XID = 79
 class GpuBurst:
     """The lines about one GPU in one burst, oldest first, and the one that caused the others.
 
-    `device` is None for a GPU that the snapshot does not list. `others` are lines about other GPUs that follow from it.
+    `device` is None for a GPU that the snapshot does not list. `others` are lines about other GPUs that
+    follow from it.
     """
 
     device: Device | None
@@ -202,7 +203,8 @@ def is_later(event: KernelEvent, other: KernelEvent, by: timedelta = timedelta()
 KERNEL_XID = 13  # an exception of a job's kernel
 MIN_JOBS = 3  # that met it in one place: gpudiag's our choice; NVIDIA's workflow for Xid 13 gives no number
 _ROW_XID = 63
-_WAITS = "to activate"  # "New row marked for remapping, reset gpu to activate", "New page retired, reboot to activate"
+# "New row marked for remapping, reset gpu to activate", "New page retired, reboot to activate"
+_WAITS = "to activate"
 _STORM_LINES = 10  # of one burst, from which on a message counts them: our choice
 RECOVERY_XID = 154  # "GPU recovery action changed from ... to ..."
 
@@ -228,9 +230,9 @@ class GpuFault:
     def lives(self) -> int:
         """In how many lives of the GPU it came; bursts that nothing shows to be of one count as two.
 
-        No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has asked for a
-        recovery asks no second time before it got it: a burst without a request, after one with a request, is of the
-        same life.
+        No GPU is reset while a process uses it: bursts of one process are of one life. A driver that has
+        asked for a recovery asks no second time before it got it: a burst without a request, after one with a
+        request, is of the same life.
         """
         count, latest, asked = 0, None, False
         processes: set[int | None] = set()
@@ -329,8 +331,8 @@ _ONE_LIFE = timedelta(seconds=5)
 def find_restart(fault: GpuFault) -> Evidence | None:
     """What proves that the GPU was restarted after the fault, by a reset or a new load of the driver; or None.
 
-    That is a line of the kernel log after the last line of the fault. `nvidia-smi --gpu-reset` leaves none; but a row of
-    memory that waited for a reset, and waits no longer, was replaced by one.
+    That is a line of the kernel log after the last line of the fault. `nvidia-smi --gpu-reset` leaves none;
+    but a row of memory that waited for a reset, and waits no longer, was replaced by one.
     """
     burst = fault.last
     grave = [one for one in burst.events if one is burst.root or outcome_of(one) is Outcome.FAIL]

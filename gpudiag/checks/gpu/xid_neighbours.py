@@ -1,6 +1,7 @@
 """What stands beside an Xid in the kernel log: the Xid that caused it, and an error of the GPU's link at the same time.
 
-An application's Xid (13, 31, 43, 45 ...) on a GPU whose link has just failed is that failure's: programs read all ones.
+An application's Xid (13, 31, 43, 45 ...) on a GPU whose link has just failed is that failure's: programs read
+all ones.
 """
 
 from collections.abc import Iterable, Iterator

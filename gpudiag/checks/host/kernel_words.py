@@ -1,6 +1,7 @@
 """Check of the kernel's words about cards, links, crashes, power states, disks and heat; the words are reference data.
 
-The findings are made from the table that `gpudiag explain` reads (reference/kernel_words.py): one entry is one code.
+The findings are made from the table that `gpudiag explain` reads (reference/kernel_words.py): one entry is
+one code.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Flight records of a job's ranks, judged: which rank is not in the collective that the others wait in, or is in another.
 
-Group by group, the earliest collective that a rank has not come out of is looked for in the records of all members. Those
-that made another call there are blamed first; then those that have not launched it, unless they wait in another group
-themselves: then whoever holds that group up is to blame.
+Group by group, the earliest collective that a rank has not come out of is looked for in the records of all
+members. Those that made another call there are blamed first; then those that have not launched it, unless
+they wait in another group themselves: then whoever holds that group up is to blame.
 """
 
 from collections import Counter, defaultdict
@@ -79,8 +79,9 @@ def judge_records(
 ) -> JudgedRecords:
     """What the records of one job show; records of unknown ranks are left out, with a note.
 
-    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose time is
-    known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody is always last.
+    Of several records of one rank (gloo and NCCL, or two dumps) the calls are put together. Of records whose
+    time is known, only calls that had not ended for `still_seconds` count as waits: in a running job somebody
+    is always last.
     """
     records = [_without_young(record, still_seconds) for record in records]
     known = [record for record in records if not isinstance(record.rank, Missing)]

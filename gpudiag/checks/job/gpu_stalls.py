@@ -1,8 +1,9 @@
 """Ranks that all wait, some of them for their GPUs, judged: who is behind by NCCL's counts, other sizes, one GPU, or unknown.
 
-A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or for the ranks that
-have not come to a collective before it. Counts of launches show which, together with what the rank that is behind does: one that
-waits for a GPU at an earlier place may still come, and is healthy within the limit.
+A GPU executes what was launched in order, so a rank that waits for its GPU waits for a kernel of its own, or
+for the ranks that have not come to a collective before it. Counts of launches show which, together with what
+the rank that is behind does: one that waits for a GPU at an earlier place may still come, and is healthy
+within the limit.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,8 @@ def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Fi
         return _works_alone(waiters, behind, ahead, limits, f"; {apart.message}")
     odd, most = _choose_odd(behind, ahead)
     counts = Evidence(apart.source, apart.message, source=apart.source)
-    # Whoever waits in the call itself launches nothing more; only time shows a kernel that runs long from a wait.
+    # Whoever waits in the call itself launches nothing more; only time shows a kernel that runs long from a
+    # wait.
     limit = limits.still if any(one.waits_for_gpu for one in behind) else _APART_SECONDS
     facts = (counts, *apart.evidence, *_facts(odd), *_facts(most))
     message = f"{_describe(odd, most)}, while {_describe(most, odd)}{waiters.since}; {apart.message}"
@@ -114,7 +116,8 @@ def _works_alone(
 ) -> Finding:
     """The finding for ranks that wait for their own GPUs before the call in which the others wait: shown at once, blamed after the limit.
 
-    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step takes as long as an evaluation.
+    Where the others have left a loop in which these are, it had fewer steps there: no kernel of one step
+    takes as long as an evaluation.
     """
     left = bool(_left_loop(others[0], alone[0])) and not gpu_works(alone[0].seen)
     limit = min(limits.work, limits.idle) if left else limits.work
@@ -137,8 +140,8 @@ def _works_alone(
 def _judge_sizes(waiters: Waiters, limits: HangLimits) -> Finding | None:
     """The finding for ranks that wait at one line for the value of one tensor, of another size on some of them.
 
-    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or where another tensor
-    of the same function, such as the batch, is equal on all.
+    A batch may have another size on each rank; so it counts where the number of dimensions differs too, or
+    where another tensor of the same function, such as the batch, is equal on all.
     """
     if len({_shape(one) for one in waiters.positions}) != 1 or len(waiters.positions) < 2:
         return None

@@ -1,7 +1,8 @@
 """What the ranks' GPUs do, by NVML: which of them works, and which is the odd one out.
 
-A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that never ends. Both
-draw little more than an idle GPU. Power, the activity of tensor cores and memory, and traffic show work.
+A GPU at 100 % utilization proves no work: a kernel of NCCL that waits for others runs, and so does one that
+never ends. Both draw little more than an idle GPU. Power, the activity of tensor cores and memory, and
+traffic show work.
 """
 
 from collections import Counter
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from gpudiag.model.job import GpuLook, Job, RankSeen
 from gpudiag.model.reading import Missing, Reading
 
-# An H100 SXM of 700 W draws 120 W idle, and 125 W with NCCL kernels that wait (18 %); 170 to 240 W with light training (24 to 34 %).
+# An H100 SXM of 700 W draws 120 W idle, and 125 W with NCCL kernels that wait (18 %); 170 to 240 W with light
+# training (24 to 34 %).
 _WORK_POWER_SHARE = 0.30
 _WAIT_POWER_SHARE = 0.25
 _WORK_ACTIVITY_PERCENT = 5.0  # of tensor cores or memory: a kernel that waits polls one address
@@ -106,7 +108,8 @@ def _words(looks: Sequence[GpuLook]) -> str:
 
 
 def _is_idle(look: GpuLook) -> bool:
-    return _below(look.utilization_percent, _IDLE_PERCENT) is True
+    share = look.utilization_percent
+    return not isinstance(share, Missing) and share <= _IDLE_PERCENT
 
 
 def _only_waits(look: GpuLook) -> bool:
@@ -127,10 +130,6 @@ def _power_share(look: GpuLook) -> float | None:
 
 def _above(value: Reading[int] | Reading[float], limit: float) -> bool | None:
     return None if isinstance(value, Missing) else value >= limit
-
-
-def _below(value: Reading[int] | Reading[float], limit: float) -> bool | None:
-    return None if isinstance(value, Missing) else value <= limit
 
 
 def _is_known(value: Reading[int]) -> bool:

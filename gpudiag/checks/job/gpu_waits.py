@@ -1,8 +1,8 @@
 """Whether a thread waits for a GPU: by its C functions, by a library's frame, or by the call that its line makes.
 
-A wait for a GPU is a wait, though it looks like work: the driver spins in `cuStreamSynchronize`, in state R, with a whole
-processor and no system call. Behind a collective it is a wait for the other ranks, for the GPU executes what was launched in
-order. So processor time alone never shows that a rank works.
+A wait for a GPU is a wait, though it looks like work: the driver spins in `cuStreamSynchronize`, in state R,
+with a whole processor and no system call. Behind a collective it is a wait for the other ranks, for the GPU
+executes what was launched in order. So processor time alone never shows that a rank works.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,8 @@ def uses_gpu(seen: RankSeen) -> bool:
 def find_gpu_wait(thread: ThreadLook, *, rank_uses_gpu: bool) -> GpuWait | None:
     """The wait for a GPU that a thread is in; None where nothing shows one, or its C functions show that it is none.
 
-    A thread that sleeps in a system call waits for something else, but for a lock: some drivers wait by an event, which is one.
+    A thread that sleeps in a system call waits for something else, but for a lock: some drivers wait by an
+    event, which is one.
     """
     if thread.native:
         wait = find_native_wait(thread.native)

@@ -1,8 +1,8 @@
 """Process groups that were not made by all ranks: `new_group` and `DeviceMesh` concern the whole job, whoever belongs to the group.
 
-torch numbers the process groups of a rank in the order in which the rank makes them, and members find each other by that number. Where
-a rank leaves a call out, its next group has the number of another one: members wait for each other under two numbers, or ranks of
-two groups meet under one.
+torch numbers the process groups of a rank in the order in which the rank makes them, and members find each
+other by that number. Where a rank leaves a call out, its next group has the number of another one: members
+wait for each other under two numbers, or ranks of two groups meet under one.
 """
 
 from collections.abc import Mapping, Sequence

@@ -280,6 +280,14 @@ OF_POSITION: Mapping[str, FindingKind] = MappingProxyType(
         GPU: GPU_WAITS,
     }
 )
+# A rank that is held or gone, and calls that do not fit: true however short ranks have stood still.
+NEED_NO_TIME = frozenset(
+    one.code
+    for one in (
+        *(STOPPED, GONE, DEBUGGER, TERMINAL, UNRESPONSIVE, NCCL_ERROR),
+        *(OTHER_COLLECTIVE, OTHER_SIZE, OTHER_PEER, CALLS_APART, SWALLOWED, SHARED_GROUP, GROUP_MADE_BY_SOME),
+    )
+)
 HANG_FINDINGS = (
     *(
         STOPPED,

@@ -1,8 +1,9 @@
 """Who came late to each collective, by the flight records of the ranks of one machine: when each of them launched it.
 
-The recorder writes down when the host launched a call (`time_created_ns`), by the clock of its machine, also without
-TORCH_NCCL_ENABLE_TIMING, which torch warns may hold up its watchdog. A rank that sleeps, waits for its data or computes longer on its
-host launches the next collective later than the others do. One whose GPU is slow launches it in time: that is not seen here.
+The recorder writes down when the host launched a call (`time_created_ns`), by the clock of its machine, also
+without TORCH_NCCL_ENABLE_TIMING, which torch warns may hold up its watchdog. A rank that sleeps, waits for
+its data or computes longer on its host launches the next collective later than the others do. One whose GPU
+is slow launches it in time: that is not seen here.
 """
 
 from collections import defaultdict

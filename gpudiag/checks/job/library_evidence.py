@@ -1,8 +1,9 @@
 """Merge the evidence of libraries (RAS, flight records, torch's debug server) into the verdict from the looks at ranks.
 
-Looks show what a rank does and in which line; RAS and flight recorders show how far it is in each group, also where the
-stacks are equal or could not be read. So a difference that blames a rank that the looks blame too proves that finding; one
-that names a rank where the looks found none replaces the vaguer finding; and a job that moves is not accused by counts.
+Looks show what a rank does and in which line; RAS and flight recorders show how far it is in each group, also
+where the stacks are equal or could not be read. So a difference that blames a rank that the looks blame too
+proves that finding; one that names a rank where the looks found none replaces the vaguer finding; and a job
+that moves is not accused by counts.
 """
 
 from collections.abc import Iterable
@@ -137,7 +138,8 @@ def _add(findings: list[Finding], difference: Difference, verdict: JobVerdict) -
 def _blames(finding: Finding, difference: Difference) -> bool:
     """Whether a finding is about one of the ranks that the difference blames.
 
-    One that stands still and not yet for long is, too: a further look shows what it does, which counts do not.
+    One that stands still and not yet for long is, too: a further look shows what it does, which counts do
+    not.
     """
     if difference.is_within_group or (finding.code in _VAGUE and finding.code != kinds.NOT_YET.code):
         return False

@@ -16,9 +16,10 @@ _WAITS_FOR_END = frozenset(("join", "_wait_for_tstate_lock", "result"))
 def find_loop(looks: Sequence[ProcessLook], tid: int) -> tuple[str, Frame] | None:
     """The loop in which all looks found a thread, as `while True (line 12)`, and the frame it stands in; None for none.
 
-    The thread computes in the loop's own function, or in what the loop's condition calls. A loop of steps that calls a function in its
-    body is none: that function may well end. Nor is one that reads or writes files all the time, or whose condition compares a clock or a
-    number that moved: it does something, and has an end.
+    The thread computes in the loop's own function, or in what the loop's condition calls. A loop of steps
+    that calls a function in its body is none: that function may well end. Nor is one that reads or writes
+    files all the time, or whose condition compares a clock or a number that moved: it does something, and has
+    an end.
     """
     first, last = looks[0], looks[-1]
     stacks = [own_frames(_frames_of(look, tid)) for look in (first, last)]

@@ -1,7 +1,8 @@
 """Ranks that have no process: by the launcher, by a job that one machine alone can run, or because they never came to where the others wait.
 
-Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started by
-hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this machine.
+Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started
+by hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this
+machine.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from gpudiag.model.number_ranges import name_ranks
 from gpudiag.model.reading import Missing
 
 _LOOPBACK = ("localhost", "ip6-localhost", "[::1]", "::1", "127.")
-# Where rank 0, which serves the store, waits until every rank has come to it (TCPStore's wait_for_workers); later it shows that all came.
+# Where rank 0, which serves the store, waits until every rank has come to it (TCPStore's wait_for_workers);
+# later it shows that all came.
 _STORE = "_create_c10d_store"
 # Where all ranks of the job meet for the first time: a rank that is missing there has not joined.
 _FIRST_MEETINGS = frozenset(
@@ -31,8 +33,9 @@ _STARTS_SECONDS = 20.0  # of imports: a rank that was started longer ago has com
 def expected_ranks(job: Job) -> tuple[int, ...] | None:
     """The ranks that should be here; None where that is unknown.
 
-    Where no launcher records them, as for ranks that a script started: all of the job, if its store is at this machine's own address. Ranks
-    that have no RANK in their environment are found by other signs, which some of them may lack.
+    Where no launcher records them, as for ranks that a script started: all of the job, if its store is at
+    this machine's own address. Ranks that have no RANK in their environment are found by other signs, which
+    some of them may lack.
     """
     if job.expected is not None:
         return job.expected

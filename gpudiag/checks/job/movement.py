@@ -1,7 +1,7 @@
 """Whether something of a rank moves from look to look: its line, its variables, its files, a backward pass.
 
-Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only that moves is
-busy, and what it does must be shown by something else.
+Processor time alone is nothing: a wait for a GPU takes all of a processor, as work does. A rank of which only
+that moves is busy, and what it does must be shown by something else.
 """
 
 from collections.abc import Sequence

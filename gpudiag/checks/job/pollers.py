@@ -1,7 +1,7 @@
 """Jobs without a collective to wait in: some ranks poll a flag, a file or a queue, and another one stands still in something of its own.
 
-Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is blamed, and
-the others are named beside it.
+Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is blamed,
+and the others are named beside it.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,17 @@
 """Threads that only ask whether something has come: what they do between two looks is no movement.
 
-A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions around the loop do not run
-meanwhile: their lines and their variables stay as they are, which distinguishes a loop that goes round from a job
-that goes on.
+A loop that polls wakes up, is at another line, counts its attempts and makes new objects. The functions
+around the loop do not run meanwhile: their lines and their variables stay as they are, which distinguishes a
+loop that goes round from a job that goes on.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from gpudiag.model.job import Frame, ProcessLook, RankSeen, ThreadLook
+from gpudiag.reference.stacks import own_frames
 
 # Libraries of locks on files, which sleep and ask again; their own loops call much else.
 _LOCKS = re.compile(r"/(filelock|fasteners|portalocker|lockfile|oslo_concurrency)/")
@@ -19,20 +20,42 @@ _SPINS_SHARE = 0.5  # of a processor: `sleep(0)` and `pass` take all of it that 
 
 def only_polled(one: ThreadLook, other: ThreadLook) -> bool:
     """Whether a thread was in the same polling loop at two looks, and nothing around the loop ran."""
-    for earlier, later in zip(reversed(one.frames), reversed(other.frames), strict=False):
+    return _compare(one.frames, other.frames, _ran) is True
+
+
+def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
+    """Whether a thread stood between two glances at its stack: nothing of the user's functions ran but a loop that only polls.
+
+    A library's own wait may go round meanwhile. Without a line of the user's nothing shows it. A module's new
+    objects count too: there are glances of ranks that step.
+    """
+    mine, theirs = own_frames(one), own_frames(other)
+    found = _compare(mine, theirs, _has_new_objects)
+    return bool(mine) and (len(mine) == len(theirs) if found is None else found)
+
+
+def _compare(
+    one: Sequence[Frame], other: Sequence[Frame], ran: Callable[[Frame, Frame], bool]
+) -> bool | None:
+    """True where both stacks are in one polling loop and nothing around it ran, False where anything ran, None where they are alike."""
+    for earlier, later in zip(reversed(one), reversed(other), strict=False):
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
         if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
             return True
-        if earlier.line != later.line or _ran(earlier, later):
+        if earlier.line != later.line or ran(earlier, later):
             return False
-    return False
+    return None
 
 
 def _ran(earlier: Frame, later: Frame) -> bool:
     """Whether a frame's variables are others; a module's may change by what other functions do: its numbers and words count."""
     if earlier.function == "<module>" or not (earlier.mark and later.mark):
         return earlier.variables != later.variables
+    return earlier.mark != later.mark
+
+
+def _has_new_objects(earlier: Frame, later: Frame) -> bool:
     return earlier.mark != later.mark
 
 

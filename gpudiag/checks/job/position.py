@@ -17,6 +17,7 @@ from gpudiag.checks.job.movement import (
     works,
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
+from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import OWN_STACKS
@@ -77,7 +78,9 @@ class Position:
     moves: bool  # something of its own moves: its line, its counters, its files
     since_seconds: float | None  # since when it has been there at least; None where that is unknown
     in_loop: str = ""  # "`while True` of train.py:12", where it computes in one
-    inner: str = ""  # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in __getitem__`
+    # the worker or thread that it waits for: `its loader's worker, pid 12, sleeps at data.py:6 in
+    # __getitem__`
+    inner: str = ""
     counters: tuple[str, ...] = ()  # variables that moved between the looks: `step 41 -> 43`
     inner_since_seconds: float | None = None  # of that worker or thread
     on_disk: bool = False  # it waits for a disk that may be at work
@@ -127,11 +130,16 @@ def describe_line(frame: Frame | None) -> str:
     return frame.place if frame.function == "<module>" else f"{frame.place} in {frame.function}"
 
 
+def find_positions(job: Job) -> tuple[Position, ...]:
+    """The positions of all ranks: of the thread that trains, where main threads only wait for it."""
+    return tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
+
+
 def find_position(seen: RankSeen, job: Job) -> Position:
     """The rank's position by all its looks."""
     nothing = Call(None, (), "")
     seen = with_lock_file(seen)
-    first, last = _first_whole(seen), seen.last
+    first, last = next((look for look in seen.looks if look.main is not None), seen.first), seen.last
     gone = _if_gone(seen)
     if gone is not None:
         return Position(seen, GONE, gone, nothing, False, None)
@@ -148,12 +156,14 @@ def find_position(seen: RankSeen, job: Job) -> Position:
     moves, busy = moved(seen.looks), poll is None and is_busy(seen.looks)
     gpu_wait = find_gpu_wait(main, rank_uses_gpu=uses_gpu(seen))
     if call.awaited == RANKS and not moves:
-        # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show that it goes on.
+        # Whoever waits in a collective may spin, and is still; the threads that send and receive for it show
+        # that it goes on.
         moves = others_work(first, last)
     if not moves and not busy and call.awaited != RANKS:
         moves = works(first, last) if poll is None else others_work(first, last) or uses_files(first, last)
     if not moves and (busy or not (call.awaited == RANKS and main.syscall == "futex" and since is not None)):
-        # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo does not wake up.
+        # One that wakes up to look, or spins, has been there between the looks at least. A collective of gloo
+        # does not wake up.
         since = max(0.0 if busy else since or 0.0, still_since_seconds(seen.looks))
     if isinstance(last.stacks, Missing):
         return Position(seen, UNSEEN, _words_of_kernel(main), call, moves, since)
@@ -215,10 +225,6 @@ def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> 
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
-
-
-def _first_whole(seen: RankSeen) -> ProcessLook:
-    return next((look for look in seen.looks if look.main is not None), seen.first)
 
 
 def _if_gone(seen: RankSeen) -> str | None:

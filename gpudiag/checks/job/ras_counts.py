@@ -1,8 +1,9 @@
 """Two answers of NCCL's RAS, judged: who is behind, gone, silent or elsewhere, in communicators where nothing moves.
 
-RAS counts what a rank has launched, not what was completed, so a lower count alone is no fault: an answer is collected
-while the job runs. What stands still between two answers and is lower is suspect; all equal and still is a hang of all,
-or a job that does something else, which stacks decide. It may call a job OK while it timed out itself (NVIDIA/nccl#1730).
+RAS counts what a rank has launched, not what was completed, so a lower count alone is no fault: an answer is
+collected while the job runs. What stands still between two answers and is lower is suspect; all equal and
+still is a hang of all, or a job that does something else, which stacks decide. It may call a job OK while it
+timed out itself (NVIDIA/nccl#1730).
 """
 
 from collections import defaultdict
@@ -34,8 +35,8 @@ def judge_ras(
 ) -> JudgedRas:
     """What the answers of one address show.
 
-    `ranks_by_pid` are the job's ranks on the machine that was asked. With them, and with the communicator of all ranks,
-    ranks within smaller communicators are named as ranks of the job.
+    `ranks_by_pid` are the job's ranks on the machine that was asked. With them, and with the communicator of
+    all ranks, ranks within smaller communicators are named as ranks of the job.
     """
     last = looks.looks[-1]
     earlier = {one.identity: one for one in looks.looks[0].communicators} if len(looks.looks) > 1 else {}
@@ -163,7 +164,8 @@ def _judge_absent(communicator: RasCommunicator, names: _Names) -> list[Differen
 
 
 def _judge_errors(communicator: RasCommunicator, names: _Names) -> list[Difference]:
-    # A remote error reports that another process failed: an echo, where some rank reports an error of its own.
+    # A remote error reports that another process failed: an echo, where some rank reports an error of its
+    # own.
     own = [one for one in communicator.errors if one.word != "Remote process error"]
     return [
         _difference(

@@ -1,7 +1,7 @@
 """The rhythm of a job, from its ranks' pulses alone: how long one round of its work takes.
 
-A training step makes every rank run and then wait for the others, so its main thread falls asleep at the same points of
-every step. Two ways to see that, the stricter first:
+A training step makes every rank run and then wait for the others, so its main thread falls asleep at the same
+points of every step. Two ways to see that, the stricter first:
 
 1. How the ranks spend their time repeats itself: the shortest shift at which the record resembles itself about as well as
    at any other is the step's length. Compared are the share of time asleep (gloo, and whatever blocks), and how often threads
@@ -9,7 +9,8 @@ every step. Two ways to see that, the stricter first:
 2. On a busy machine no step is like the other, but the ranks still meet: moments at which most of them went to sleep
    together, some time apart. Of a step in which they meet several times, this gives the part between two meetings.
 
-Time in which a thread is ready to run and gets no processor counts as running, so the load of the machine is no sleep.
+Time in which a thread is ready to run and gets no processor counts as running, so the load of the machine is
+no sleep.
 """
 
 import math
@@ -20,9 +21,11 @@ from statistics import median
 from gpudiag.model.job_run import Pulse, StepTime
 from gpudiag.model.reading import Missing, MissingReason, Reading
 
-# A shift must make the record resemble itself at least so much: below, shifts by chance are as good (own recordings).
+# A shift must make the record resemble itself at least so much: below, shifts by chance are as good (own
+# recordings).
 LEAST_STRENGTH = 0.5
-# Every multiple of a step resembles the record as well: the shortest within this share of the best is the step.
+# Every multiple of a step resembles the record as well: the shortest within this share of the best is the
+# step.
 NEAR_BEST = 0.8
 ROUNDS_AT_LEAST = 4
 # A shorter shift than this many readings may be chance.
@@ -30,7 +33,8 @@ _SHORTEST_SHIFT = 3
 _READINGS_AT_LEAST = 40
 # Ranks meet where at least this share of them goes to sleep within two readings.
 _MEETING_SHARE = 0.6
-# Times between meetings that are left out on either side, the longest and the shortest: pauses, and one meeting in two.
+# Times between meetings that are left out on either side, the longest and the shortest: pauses, and one
+# meeting in two.
 _LEFT_OUT = 0.1
 
 

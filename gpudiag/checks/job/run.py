@@ -20,9 +20,11 @@ from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import format_seconds
 
 _ENDING = frozenset(("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGXCPU", "SIGALRM"))
+_NAMES_CAUSE = (VerdictKind.RANK_FAILED, VerdictKind.ALL_FAILED, VerdictKind.MACHINE_FAILED)
 # A signal and the ends that follow it are reported by two processes.
 _SAME_MOMENT = timedelta(seconds=0.5)
-# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception at a timeout.
+# What moves so soon before a rank fails, or after a signal or gpudiag ended the job, is its end: an exception
+# at a timeout.
 _LAST_MOVES = timedelta(seconds=30)
 _UNWATCHED_SECONDS = 60.0  # a command that ends sooner may well have no ranks
 # What starts ranks on other machines, or lets another service start them: they are not below the command.
@@ -84,11 +86,10 @@ def without_last_moves(
     ]
     ends = [*ended_by, *(one.ended for one in ranks if one.order is not None and one.ended is not None)]
 
-    def is_over_by_end(stall: Stall) -> bool:
-        return stall.over is not None and any(stall.began < end <= stall.over + _LAST_MOVES for end in ends)
-
     return tuple(
-        replace(one, ended=False, over=None) if is_over_by_end(one) else one
+        replace(one, ended=False, over=None)
+        if one.over is not None and any(one.began < end <= one.over + _LAST_MOVES for end in ends)
+        else one
         for one in stalls
         if not any(end <= one.began for end in ended_by)
     )
@@ -98,7 +99,7 @@ def judge_run(facts: RunFacts) -> tuple[Finding, ...]:
     """The findings, worst first; none for a job that ended well and was seen to step."""
     return worst_first(
         (
-            *_judge_stalls(facts),
+            *(_judge_stall(stall, facts) for stall in facts.stalls if stall.reported),
             *_judge_end(facts),
             *(_judge_slow(one, facts) for one in facts.slow),
             *_judge_watching(facts),
@@ -140,7 +141,9 @@ def _judge_end(facts: RunFacts) -> tuple[Finding, ...]:
     if facts.exit_status:
         seen = f"none of the {len(facts.ranks)} ranks seen here failed" if facts.ranks else "no rank was seen"
         log = (
-            f"; its output: {facts.log.sentence}" if facts.log is not None and _names_cause(facts.log) else ""
+            f"; its output: {facts.log.sentence}"
+            if facts.log is not None and facts.log.kind in _NAMES_CAUSE
+            else ""
         )
         message = f"the command ended with exit status {facts.exit_status}, and {seen}{log}"
         return (kinds.COMMAND_FAILED.finding(HostSubject(facts.host), message, *_kernel_facts(facts)),)
@@ -156,10 +159,6 @@ def _interrupted(ended_by: SignalSeen, facts: RunFacts) -> Finding:
     if seen:
         message += f"; when it was last looked at, {seen}"
     return kinds.INTERRUPTED.finding(HostSubject(facts.host), message, *evidence, *_kernel_facts(facts))
-
-
-def _names_cause(log: LogVerdict) -> bool:
-    return log.kind in (VerdictKind.RANK_FAILED, VerdictKind.ALL_FAILED, VerdictKind.MACHINE_FAILED)
 
 
 def _judge_failure(root: RankRecord, facts: RunFacts) -> Finding:
@@ -326,10 +325,6 @@ def _kernel_facts(facts: RunFacts) -> tuple[Evidence, ...]:
     if isinstance(facts.kernel, Missing):
         return ()
     return tuple(Evidence("kernel_log", one.text, source="kernel log") for one in facts.kernel[:4])
-
-
-def _judge_stalls(facts: RunFacts) -> tuple[Finding, ...]:
-    return tuple(_judge_stall(stall, facts) for stall in facts.stalls if stall.reported)
 
 
 def _judge_stall(stall: Stall, facts: RunFacts) -> Finding:

@@ -1,6 +1,7 @@
 """Jobs whose ranks are given their work by a server: which ranks wait for work, whether the job is idle, and who holds it up.
 
-A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at shared memory.
+A rank that waits for its next request stands still by nature, at a pipe, a socket or in a loop that looks at
+shared memory.
 """
 
 import re
@@ -36,7 +37,8 @@ _LOOPS = frozenset((at.SLEEP, at.PYTHON, at.WAITS))  # what a loop that looks fo
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _OF_PYTHON = re.compile(r"/lib(64)?/python\d[^/]*/(?!(site|dist)-packages)|^<")
 _LOOKS_PER_SECOND = 5.0  # our choice: vLLM's ring sleeps for 0.1 s at most, and most spin
-# What a server waits in that asks another one, as for a model's files; one that is asked itself is in selectors or socketserver.
+# What a server waits in that asks another one, as for a model's files; one that is asked itself is in
+# selectors or socketserver.
 _ASKS = re.compile(r"/http/client\.py$|/urllib3/|/requests/|/huggingface_hub/|/botocore/")
 # Collectives by which one rank gives the others what to do, as SGLang's scheduler does with its requests.
 _GIVES = frozenset(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"))
@@ -115,8 +117,8 @@ def _for_work(one: Position) -> Position:
 def judge_served(job: Job, positions: Sequence[Position], limits: HangLimits) -> Served | None:
     """What is found where ranks wait for work, and no rank for another; None for all other jobs.
 
-    A rank that others wait for in a collective while it waits for work has left the collective out: then the usual rules hold, unless
-    it is the one that gives the others their work by it.
+    A rank that others wait for in a collective while it waits for work has left the collective out: then the
+    usual rules hold, unless it is the one that gives the others their work by it.
     """
     work = [one for one in positions if one.kind == at.WORK]
     meeting = [one for one in positions if one.waits_for_ranks or one.waits_for_gpu]

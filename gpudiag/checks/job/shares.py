@@ -1,12 +1,15 @@
 """How ranks share the waiting, and who is slow: the one that waits least for the others.
 
-Ranks that meet in every step take equally long for it, whoever is slow: only the slow one does not wait. Judged is, in
-blocks of some seconds, how much less of its time a rank waits for ranks than the others do, and that it is so in most blocks.
+Ranks that meet in every step take equally long for it, whoever is slow: only the slow one does not wait.
+Judged is, in blocks of some seconds, how much less of its time a rank waits for ranks than the others do, and
+that it is so in most blocks.
 
-How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the moments at which its stack was
-looked at: of the time asleep, as much is waiting for ranks as of these glances, while a rank of which little was seen is taken to
-wait for ranks. A rank that waits for its GPU spins, and a GPU that is in a collective waits for the other ranks: of the time on a
-processor, as much is waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to work.
+How long a rank is asleep is counted by the kernel, without gaps. What it is asleep for is known at the
+moments at which its stack was looked at: of the time asleep, as much is waiting for ranks as of these
+glances, while a rank of which little was seen is taken to wait for ranks. A rank that waits for its GPU
+spins, and a GPU that is in a collective waits for the other ranks: of the time on a processor, as much is
+waiting as of the glances at work that saw such a wait, while a rank of which little was seen is taken to
+work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,8 @@ SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
-# Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for ranks.
+# Glances that count as seen before the first: a sleeping rank of a job that steps most likely waits for
+# ranks.
 _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
@@ -124,7 +128,8 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
     seen = [glance for glance in glances if glance.asleep]
     for_ranks = sum(glance.awaited in FOR_OTHERS for glance in seen)
     own = len(seen) - for_ranks
-    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it computes.
+    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it
+    # computes.
     certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
     runs = min(1.0, max(0.0, (last.ran_seconds - first.ran_seconds) / passed))
@@ -182,8 +187,8 @@ def _blocks(
 def _stood_still(first: Pulse, last: Pulse) -> bool:
     """Whether a rank has not woken up between two pulses, or has not gone to sleep: a pause, which shows nothing of steps.
 
-    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the backward
-    pass runs in a thread of autograd's.
+    Who waits for a collective on a GPU does not sleep; in each step its main thread does, at least while the
+    backward pass runs in a thread of autograd's.
     """
     asleep = asleep_share(first, last)
     return first.sleeps == last.sleeps and (asleep > _PAUSE_SHARE or asleep < 1 - _PAUSE_SHARE)

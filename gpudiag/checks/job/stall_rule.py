@@ -7,8 +7,9 @@ from gpudiag.errors import UsageError
 from gpudiag.model.job_run import StepTime
 from gpudiag.model.reading import Missing, Reading
 
-# Of the default rule. Twenty steps, because evaluations and checkpoints of some steps' length are common; a quarter of a
-# minute at least, because a busy file system or a garbage collection takes seconds however short the steps are.
+# Of the default rule. Twenty steps, because evaluations and checkpoints of some steps' length are common; a
+# quarter of a minute at least, because a busy file system or a garbage collection takes seconds however short
+# the steps are.
 FACTOR = 20.0
 LEAST_SECONDS = 15.0
 # Without a rhythm yet: imports, a first step that compiles, data that is prepared.
@@ -17,7 +18,8 @@ UNKNOWN_SECONDS = 60.0
 LEAST_OF_FACTOR_SECONDS = 3.0
 # A pause that ended by itself may well come again, a little longer.
 LONGER_THAN_BEFORE = 1.5
-# A rank that works while others wait for it is reported after so many limits: evaluation on one rank, a large checkpoint.
+# A rank that works while others wait for it is reported after so many limits: evaluation on one rank, a large
+# checkpoint.
 WORK_LIMITS = 6.0
 _LONGEST_SECONDS = 24 * 3600.0
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|x)?")

@@ -79,9 +79,9 @@ class _Call:
 def judge_missing_members(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
     """The finding for ranks that left out a call of a smaller group that they belong to, and wait further on.
 
-    Who waits in the smaller group is innocent, though it is missing in the others' call; unless most members are further
-    on, for then it made a call that was not due. Where it is unknown who is further on, the missing members are named
-    all the same: the call of the fewest shows most about who is missing.
+    Who waits in the smaller group is innocent, though it is missing in the others' call; unless most members
+    are further on, for then it made a call that was not due. Where it is unknown who is further on, the
+    missing members are named all the same: the call of the fewest shows most about who is missing.
     """
     calls = [found for waits in groups if (found := _find_call(waiters, waits)) is not None]
     if not calls:

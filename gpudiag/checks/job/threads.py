@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpudiag.model.job import Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job import Job, ProcessLook, ThreadLook
 from gpudiag.reference.stacks import own_frames, read_call
 from gpudiag.reference.waits import RANKS
 
@@ -24,7 +24,12 @@ def with_training_threads(job: Job) -> Job:
     if len(functions) != 1:
         return job
     function = functions.pop()
-    return replace(job, ranks=tuple(_with_leader(rank, function) for rank in job.ranks))
+    return replace(
+        job,
+        ranks=tuple(
+            replace(rank, looks=tuple(_led_by(look, function) for look in rank.looks)) for rank in job.ranks
+        ),
+    )
 
 
 def _training_function(look: ProcessLook) -> tuple[str, str] | None:
@@ -48,10 +53,6 @@ def _only_waits(main: ThreadLook) -> bool:
         and bool(library)
         and all(any(mark in frame.file for mark in _IDLE_FILES) for frame in library)
     )
-
-
-def _with_leader(rank: RankSeen, function: tuple[str, str]) -> RankSeen:
-    return replace(rank, looks=tuple(_led_by(look, function) for look in rank.looks))
 
 
 def _led_by(look: ProcessLook, function: tuple[str, str]) -> ProcessLook:

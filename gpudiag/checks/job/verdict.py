@@ -29,12 +29,11 @@ from gpudiag.checks.job.missing_ranks import (
     judge_missing,
 )
 from gpudiag.checks.job.pollers import judge_pollers
-from gpudiag.checks.job.position import Position, find_position
+from gpudiag.checks.job.position import Position, find_position, find_positions
 from gpudiag.checks.job.rendezvous import judge_agent
 from gpudiag.checks.job.served import judge_served, mark_work_waits, places_of_servers
 from gpudiag.checks.job.shared_groups import judge_shared_groups
 from gpudiag.checks.job.subgroups import awaited_ranks
-from gpudiag.checks.job.threads import with_training_threads
 from gpudiag.checks.job.waiters import Waiters
 from gpudiag.checks.registry import FindingKind
 from gpudiag.model.evidence import Evidence, HostSubject, about_ranks
@@ -46,7 +45,8 @@ from gpudiag.reference.waits import GPU, RANKS
 
 # What a loader's worker may well do between two batches.
 _MAY_BE_SLOW = frozenset((at.SLEEP, at.NETWORK, at.DATABASE))
-# What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU, or for nothing.
+# What a main thread does where it waits for no file, lock or server of its own: for other ranks, for its GPU,
+# or for nothing.
 _NO_WAIT_OF_ITS_OWN = frozenset((RANKS, GPU, at.PYTHON, at.EVALUATION, at.SLEEP))
 _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 
@@ -54,8 +54,7 @@ _NEVER_TIMED = frozenset((at.STOPPED, at.DEBUGGER, at.TERMINAL))
 def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
     """What the looks at a job show; each rank has at least one look, and two where movement is to be seen."""
     limits = limits or HangLimits()
-    found_at = tuple(find_position(rank, job) for rank in with_training_threads(job).ranks)
-    positions = mark_work_waits(found_at, job)
+    positions = mark_work_waits(find_positions(job), job)
     alive = tuple(one for one in positions if one.kind != at.GONE)
     libraries = judge_libraries(job)
     shared = judge_shared_groups(job, tuple(find_position(rank, job) for rank in job.ranks), limits)
@@ -89,22 +88,28 @@ def judge_job(job: Job, limits: HangLimits | None = None) -> JobVerdict:
         unseen,
         job,
     )
-    return add_library_evidence(
-        verdict,
-        replace(libraries, differences=tuple(one for one in libraries.differences if one not in used)),
-    )
+    return add_library_evidence(verdict, _without(libraries, used))
+
+
+def _without(libraries: LibraryEvidence, used: Sequence[Difference]) -> LibraryEvidence:
+    return replace(libraries, differences=tuple(one for one in libraries.differences if one not in used))
 
 
 def judge_positions(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for ranks whose positions the ranks themselves report, the worst first."""
+    """The findings for ranks whose positions the ranks themselves report, and their flight records, the worst first."""
     alive = tuple(one for one in positions if one.kind != at.GONE)
-    return _judge(job, positions, alive, limits, LibraryEvidence())[0]
+    libraries = judge_libraries(job)
+    findings, used = _judge(job, positions, alive, limits, libraries)
+    outcome = outcome_of_findings(findings)
+    verdict = JobVerdict(job.name, outcome, "", findings, (), (), (), job)
+    return add_library_evidence(verdict, _without(libraries, used)).findings
 
 
 def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
     """Whether another look in some seconds could not change the verdict: nothing stands still for too short a time.
 
-    A job of which nothing was seen to move, and of which nothing is reported, is not decided: it may have hung a moment ago.
+    A job of which nothing was seen to move, and of which nothing is reported, is not decided: it may have
+    hung a moment ago.
     """
     if verdict.outcome is Outcome.FAIL or not verdict.job.ranks:
         return True
@@ -112,7 +117,8 @@ def is_decided(verdict: JobVerdict, limits: HangLimits | None = None) -> bool:
         return False
     if verdict.outcome is not Outcome.PASS:
         return True
-    # That one rank moves does not show that those go on of which only processor time moves: only further looks do.
+    # That one rank moves does not show that those go on of which only processor time moves: only further
+    # looks do.
     still = (limits or HangLimits()).still
     places = verdict.places_of_ranks
     spin = [one for one in places if one.busy and not one.moves]
@@ -146,7 +152,8 @@ def _anything_moves(positions: Sequence[Position], libraries: LibraryEvidence) -
 def _judge_nothing_moves(job: Job, alive: Sequence[Position]) -> tuple[Finding, ...]:
     """The findings for a job of which nothing was seen to move, and of which nothing else is reported.
 
-    Ranks that stand still in something of their own are named; else all of them take processor time, or wait for each other.
+    Ranks that stand still in something of their own are named; else all of them take processor time, or wait
+    for each other.
     """
     own = [one for one in alive if not (one.busy or one.waits_for_ranks or one.waits_for_gpu)]
     if own:
@@ -310,7 +317,8 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
         return kinds.OF_POSITION[head.kind], ""
     works = all(one.moves or one.busy for one in group.positions)
     if not works and head.kind in kinds.OF_POSITION and head.kind != GPU:
-        # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows how long.
+        # That they wait now, and stood still between the looks, is seen; a thread of backward passes shows
+        # how long.
         still = _longest(group, waiters.at_most_seconds if (waited or 0.0) >= limits.news else waited)
         if (head.on_disk or head.inner_kind in _MAY_BE_SLOW) and still < limits.disk:
             who = "a disk may be busy" if head.on_disk else "a loader may be slow"
@@ -341,7 +349,8 @@ def _kind_of(group: Group, waiters: Waiters, limits: HangLimits) -> tuple[Findin
             kinds.WORKS_LONG,
             f"; {sign}, and the others have waited for more than {limits.work:g} s ({limits.work_flag})",
         )
-    # One of which only processor time moves may hang, and is reported at once; since when ranks spin, only looks show.
+    # One of which only processor time moves may hang, and is reported at once; since when ranks spin, only
+    # looks show.
     spin = any(one.busy for one in waiters.positions)
     reported_after = limits.still if spin else limits.alone
     if waited >= reported_after or not head.moves:
@@ -497,7 +506,8 @@ def _ruled_out(job: Job, positions: Sequence[Position], findings: Sequence[Findi
     expected = expected_ranks(job)
     if kinds.GONE.code not in codes and expected is not None and not absent_ranks(job):
         out.append(f"all {len(expected)} ranks of {_here(job)} are there")
-    # A thread that sleeps shows what it waits for by its system call alone, which may not be read of everybody's processes.
+    # A thread that sleeps shows what it waits for by its system call alone, which may not be read of
+    # everybody's processes.
     is_known = all(main.state == "R" or main.syscall for main in mains)
     if is_known and all(one.kind in _NO_WAIT_OF_ITS_OWN for one in alive):
         out.append(f"no main thread{seen} waits for a file, a lock or a server")

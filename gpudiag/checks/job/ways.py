@@ -99,7 +99,8 @@ def is_counter(name: str) -> bool:
 def order_of(one: Position, other: Position) -> int:
     """1 where one rank is further on in the program than the other, -1 where it is behind, 0 where that is unknown.
 
-    By the counters of the loops that both are in; where these are equal, by the lines of the function in which they part.
+    By the counters of the loops that both are in; where these are equal, by the lines of the function in
+    which they part.
     """
     for name, (theirs, own) in changed_counters(other.frames, one.frames).items():
         if is_counter(name) and name not in NAMES_OF_RANKS:

@@ -240,7 +240,8 @@ def _judge_port(
 def _is_of_idle_card(port: InfinibandPort, ports: tuple[InfinibandPort, ...]) -> bool:
     """Whether the port belongs to another fabric that this machine does not use.
 
-    No port of its kind of card is up, and two or more of another kind are: a storage network that is not connected.
+    No port of its kind of card is up, and two or more of another kind are: a storage network that is not
+    connected.
     """
     if isinstance(port.board, Missing):
         return False

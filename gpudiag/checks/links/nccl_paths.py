@@ -1,13 +1,13 @@
 """What NCCL would choose between GPUs and network cards: types of paths, P2P, GPUDirect RDMA, the cards of each GPU.
 
-Source: NCCL 2.30.7. src/include/graph.h has the types; src/graph/paths.cc the rules (ncclTopoSetPaths, ncclTopoCheckP2p,
-ncclTopoCheckGdr, ncclTopoCheckNet, ncclTopoComputePaths); src/graph/topo.cc the bandwidths (ncclTopoAddPci,
-ncclTopoGetInterCpuBw) and which card a GPU takes (ncclTopoGetLocalNetType). NCCL merges the chips of one Broadcom switch:
-its log may have PIX where a path is PXB here, and both are treated alike.
+Source: NCCL 2.30.7. src/include/graph.h has the types; src/graph/paths.cc the rules (ncclTopoSetPaths,
+ncclTopoCheckP2p, ncclTopoCheckGdr, ncclTopoCheckNet, ncclTopoComputePaths); src/graph/topo.cc the bandwidths
+(ncclTopoAddPci, ncclTopoGetInterCpuBw) and which card a GPU takes (ncclTopoGetLocalNetType). NCCL merges the
+chips of one Broadcom switch: its log may have PIX where a path is PXB here, and both are treated alike.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -28,7 +28,8 @@ _FEW_GPUS = 2  # up to this many on an AMD processor, P2P goes over the processo
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")  # 0 to 5, as before NCCL 2.5
 _GB_PER_LANE = {1: 0.1875, 2: 0.375, 3: 0.75, 4: 1.5, 5: 3.0, 6: 6.0}  # GB/s, by PCIe generation
 _BITS = 8
-# GB/s between two sockets: AMD, Arm, and Intel by the generation, the second digit of a Xeon's number (8480: the fourth).
+# GB/s between two sockets: AMD, Arm, and Intel by the generation, the second digit of a Xeon's number (8480:
+# the fourth).
 _AMD, _ARM, _OLDEST_XEON = 16.0, 6.0, 6.0
 _XEON = re.compile(r"Xeon\S* (?:Platinum|Gold|Silver|Bronze) \d(\d)")
 _XEONS = {"1": 10.0, "2": 10.0, "3": 10.0, "4": 22.0, "5": 40.0, "6": 40.0}
@@ -86,8 +87,8 @@ def choose_transport(
 ) -> tuple[Reading[str], Reading[str]]:
     """NCCL's transport between two GPUs (P2P, SHM or NET), and the type of the path as it then stands in its log.
 
-    `read` is NVML's word on peer access. Without P2P the data goes through the host's memory, so the path is PHB at least;
-    or over the network cards, where those are beside both GPUs and faster.
+    `read` is NVML's word on peer access. Without P2P the data goes through the host's memory, so the path is
+    PHB at least; or over the network cards, where those are beside both GPUs and faster.
     """
     if isinstance(path, Missing):
         return path, path
@@ -216,11 +217,10 @@ def network_is_faster(
     )
     if _setting(machine, "NCCL_NET_DISABLE_INTRA") == "1":
         return False
-    return all(_gb_beside(ways[gpu]) > between for gpu in (first, second))
-
-
-def _gb_beside(own: Iterable[WayToNic]) -> float:
-    return max((way.gb_per_second for way in own if is_within(way.path, "PXB")), default=0.0)
+    return all(
+        max((way.gb_per_second for way in ways[gpu] if is_within(way.path, "PXB")), default=0.0) > between
+        for gpu in (first, second)
+    )
 
 
 def takes_nic(machine: Machine, nic: TopologyNic) -> bool:

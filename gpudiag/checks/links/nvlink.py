@@ -18,7 +18,6 @@ from gpudiag.checks.per_device import (
     too_few_alike,
 )
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, check, does_not_apply
-from gpudiag.checks.runner import REPORTED_BY
 from gpudiag.checks.subjects import device_subject, name_device, short_bus_id
 from gpudiag.checks.traces import nvswitches, pci_gpus
 from gpudiag.model.context import Context
@@ -127,7 +126,7 @@ def _none_up(snapshot: Snapshot, linked: Sequence[_Linked]) -> Judgement:
             "no NVLink is up on any GPU, and this model works without NVLink: none is fitted"
         )
     if all(_is_joining(one.device) for one in linked):
-        return does_not_apply(f"{REPORTED_BY} fabric.not_ready: no GPU is registered with the NVLink fabric")
+        return does_not_apply("reported by fabric.not_ready: no GPU is registered with the NVLink fabric")
     why = "NVSwitches are there" if nvswitches(snapshot) else f"{linked[0].device.name} is joined by NVLink"
     message = f"no NVLink is up on any of {len(linked)} GPUs, and {why}"
     evidence = Evidence("active_links", 0, "links", linked[0].wanted, f"{_SOURCE}; limit: model")

@@ -60,7 +60,7 @@ NIC_WITHOUT_GPU = _kind(
 )
 GPU_ON_OTHER_ROOT = _kind(
     code="topology.gpu_on_other_root",
-    meaning="Equal GPUs are spread evenly over the processors, but for one: it is in another slot, or the firmware names a wrong "
+    meaning="Equal GPUs are spread evenly over the processors, except for one: it is in another slot, or the firmware names a wrong "
     "NUMA node for it.",
     remedy="Compare slots and `lspci -tv` with a good machine; look at the NUMA settings (NPS, SNC) in the firmware set-up.",
     basis=_ROOT_BASIS,
@@ -182,7 +182,7 @@ def _nic_subject(snapshot: Snapshot, nic: TopologyNic) -> LinkSubject:
 
 
 def _judge_roots(snapshot: Snapshot, gpus: Sequence[Device]) -> Iterator[Finding]:
-    if len(gpus) % 2 or any(len(alike(snapshot, gpu)) + 1 != len(gpus) for gpu in gpus):
+    if len(gpus) % _LEAST_GPUS or any(len(alike(snapshot, gpu)) + 1 != len(gpus) for gpu in gpus):
         return
     nodes = [gpu.numa_node for gpu in gpus]
     known = Counter(node for node in nodes if not isinstance(node, Missing))

@@ -1,7 +1,7 @@
 """Check of what the driver wrote into the kernel log about NVSwitches (SXid).
 
-An error that stopped the fabric is settled when the driver was loaded again since, or a day ago, and every GPU works and
-has its links: history, not a FAIL. NVML has no word on a switch itself.
+An error that stopped the fabric is settled when the driver was loaded again since, or a day ago, and every
+GPU works and has its links: history, not a FAIL. NVML has no word on a switch itself.
 """
 
 from collections.abc import Iterable

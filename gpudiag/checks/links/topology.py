@@ -44,6 +44,7 @@ def build_topology(snapshot: Snapshot, baselines: Iterable[Baseline] = ()) -> To
     levels = read_levels(machine, len(devices), gpu_direct_ready=reaches_gpu_memory(machine))
     paths = [[path_to_nic(snapshot, device, nic) for nic in nics] for device in devices]
     links = _Pairs(snapshot, levels, nics, paths)
+    far = _calls_one_node_far(snapshot)
     return Topology(
         snapshot.host,
         tuple(_device(snapshot, device, links.nics_of(at)) for at, device in enumerate(devices)),
@@ -51,7 +52,7 @@ def build_topology(snapshot: Snapshot, baselines: Iterable[Baseline] = ()) -> To
         simulated=snapshot.simulated,
         nics=nics,
         nic_paths=tuple(
-            NicPath(device.id.uuid, nic.name, path, label_of_path(path), *links.way(at, place))
+            NicPath(device.id.uuid, nic.name, path, label_of_path(path, far=far), *links.way(at, place))
             for at, device in enumerate(devices)
             for place, (nic, path) in enumerate(zip(nics, paths[at], strict=True))
         ),
@@ -117,9 +118,22 @@ def _nodes(snapshot: Snapshot) -> Reading[tuple[object, ...]]:
     return state.processor_layout.numa_nodes
 
 
-def label_of_path(path: Reading[str]) -> Reading[str]:
-    """The letters of a path over PCIe in `nvidia-smi topo -m`."""
-    return path if isinstance(path, Missing) else PATH_LABELS.get(path, path)
+def label_of_path(path: Reading[str], *, far: bool = False) -> Reading[str]:
+    """The letters of a path over PCIe in `nvidia-smi topo -m`; `far`: this driver calls host bridges of one node SYS."""
+    if isinstance(path, Missing):
+        return path
+    return PATH_LABELS.get("system" if far and path == "numa_node" else path, path)
+
+
+def _calls_one_node_far(snapshot: Snapshot) -> bool:
+    """Whether the driver reports `system` between two GPUs of one NUMA node, as some do of host bridges; of cards too then."""
+    nodes = {device.id.bus_id: device.numa_node for device in snapshot.devices}
+    return any(
+        peer.path == "system" and nodes.get(peer.bus_id) == device.numa_node
+        for device in snapshot.devices
+        if not isinstance(device.numa_node, Missing)
+        for peer in value_or(device.peers, ())
+    )
 
 
 # --- network cards

@@ -11,7 +11,7 @@ from gpudiag.checks.ranks.collective import (
     judge_collective,
     judge_each_speed,
 )
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS, judge_localisation
+from gpudiag.checks.ranks.localisation import ALL_SLOW, LOCALISATION_FINDINGS
 from gpudiag.checks.ranks.speed_list import collective_speeds
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.subjects import host_finding
@@ -77,13 +77,18 @@ def collective_operations(context: Context) -> Judgement:
     return judged(*wrong, *slow, speeds=collective_speeds(measured, each))
 
 
+# Of GPUs of one machine: that all are slow alike is said of hosts alone, whose network is known to be a network.
+_OF_CARDS = tuple(kind for kind in LOCALISATION_FINDINGS if kind is not ALL_SLOW)
+
+
 @check(
     "network.card_pairs",
     title="every two GPUs exchange data by their network cards as fast as the others",
     needs=("card_pairs",),
     level=Level.ACCEPTANCE,
-    reports=(*PLANNED_FINDINGS, *LOCALISATION_FINDINGS),
+    reports=(*PLANNED_FINDINGS, *_OF_CARDS),
     readings=("card_pairs",),
+    confirmed=f"{ON_CPU_RANKS}, by the exchanges of `nccl-test --localise`",
 )
 def network_card_pairs(context: Context) -> Judgement:
     """A finding for each GPU and card, or pair of these, that stands out; SKIP where too few ranks can be compared."""

@@ -16,8 +16,8 @@ from gpudiag.checks.benchmarks.collective_speeds import (
     fits_ring,
 )
 from gpudiag.checks.ranks.incidents import RANK_FINDINGS
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.measured_speeds import HISTORY_RUNS, Opinion, judge_speed
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS, judge_localisation
 from gpudiag.checks.ranks.own_ranks import judge_ranks
 from gpudiag.checks.ranks.rising_counters import explain_by
 from gpudiag.checks.registry import Basis, FindingKind
@@ -383,8 +383,8 @@ COLLECTIVE_FINDINGS = (
 def judge_data(measurement: CollectiveMeasurement) -> list[Finding]:
     """One finding per rank whose data was wrong, or that alone held wrong data; earliest first.
 
-    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a sum in
-    the place of another reduction, which is what the library made of the request.
+    Wrong data that every rank holds alike was wrong before or in the reduction: it names no rank. Nor does a
+    sum in the place of another reduction, which is what the library made of the request.
     """
     corrupted = [incident for incident in measurement.incidents if incident.kind is IncidentKind.CORRUPTED]
     corrupted.sort(key=lambda incident: incident.at_seconds)

@@ -49,6 +49,7 @@ from gpudiag.model.active import (
     metric_of,
 )
 from gpudiag.model.context import Context
+from gpudiag.model.device import Device
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, Subject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.reading import Missing
@@ -127,7 +128,7 @@ HEATS_UP = _kind(
     meaning="Under a sustained load the GPU's temperature still rises at its end, towards the temperature that slows it down.",
     remedy="Check airflow, fans, paste and the coolant's flow; compare with the other GPUs: `gpudiag list --wide --watch 1`.",
     basis=Basis(
-        reads="active.telemetry during active.sustained, temperature_slowdown_celsius",
+        reads="active.telemetry during active.sustained, temperature_slowdown_celsius, or the margin to it",
         limit=f"the slope over the last third of the load, continued for {_HEATING_MINUTES:.0f} minutes, stays below the slowdown temperature (our choice)",
         look_also=("nvidia-smi -q -d TEMPERATURE", "compute.slows_down", "clocks.throttled"),
     ),
@@ -272,6 +273,8 @@ def compute_heat(context: Context) -> Judgement:
     measured = active_of(context)
     if measured.device_kind != "cuda":
         return does_not_apply("a processor's temperature is not read")
+    if not has_all(context, SUSTAINED, [one.rank for one in measured.sustained]):
+        return could_not_look("not every GPU was under load to the end")
     if not measured.sustained:
         return does_not_apply(f"{NOT_TESTED}: {why_not_tested(context, (SUSTAINED,))}")
     loads = [result for result in measured.sustained if result.seconds >= _LEAST_LOAD_SECONDS]
@@ -313,8 +316,25 @@ def end_slope(measured: ActiveMeasurement, result: SustainedResult) -> HeatSlope
 
 def _slowdown_celsius(context: Context, result: SustainedResult) -> float | None:
     device = device_of(context.snapshot, result.device_uuid)
-    limit = None if device is None else device.temperature_slowdown_celsius
-    return None if limit is None or isinstance(limit, Missing) else float(limit)
+    return None if device is None else slowdown_celsius(device)
+
+
+def slowdown_celsius(device: Device) -> float | None:
+    """The temperature at which the GPU cuts its clocks; None where neither it nor the margin to it is known.
+
+    From Ada on some drivers report only the margin: an H100 at 42 C has 45 left and slows down at -2, which is the 89 C that
+    its NVML reports too (recorded with driver 580.159.04).
+    """
+    if not isinstance(device.temperature_slowdown_celsius, Missing):
+        return float(device.temperature_slowdown_celsius)
+    now, left, slows_at = (
+        device.temperature_celsius,
+        device.temperature_margin_celsius,
+        device.temperature_margin_slowdown_celsius,
+    )
+    if isinstance(now, Missing) or isinstance(left, Missing) or isinstance(slows_at, Missing):
+        return None
+    return float(now + left - slows_at)
 
 
 def _judge_heat(

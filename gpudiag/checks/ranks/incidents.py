@@ -351,7 +351,8 @@ _OF_THE_HOST = (
     IncidentKind.MISNAMED,
     IncidentKind.FILTERED,
 )
-# Incidents of what is between two hosts; and of one host, or of what is between two where there is another side.
+# Incidents of what is between two hosts; and of one host, or of what is between two where there is another
+# side.
 _OF_A_PATH = (IncidentKind.PARTED, IncidentKind.LOSSY)
 _OF_A_LINK = (IncidentKind.NARROWED, IncidentKind.OUTAGE)
 

@@ -183,9 +183,9 @@ _CHOSEN_CLOCKS = frozenset(word for word, means in REASON_MEANINGS.items() if me
 def matrix_opinions(device: Device, dtype: str, size: int, seen: Meanwhile | None) -> tuple[Opinion, ...]:
     """Operations per second of a large matrix product, at the clock read while it ran.
 
-    Where the board's power limit holds the clock down, how far is a matter of the data and the cooling: then only by what a
-    healthy GPU of its kind has sustained under a limit no higher. Empty where no clock was read, and where the GPU
-    emulates the type.
+    Where the board's power limit holds the clock down, how far is a matter of the data and the cooling: then
+    only by what a healthy GPU of its kind has sustained under a limit no higher. Empty where no clock was
+    read, and where the GPU emulates the type.
     """
     if seen is None or isinstance(seen.clocks_event_reasons, Missing):
         return ()

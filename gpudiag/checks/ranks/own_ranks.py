@@ -11,7 +11,7 @@ from gpudiag.checks.ranks.incidents import (
     RANK_START_FAILED,
     judge_incidents,
 )
-from gpudiag.checks.ranks.network import is_localised
+from gpudiag.checks.ranks.localisation import is_localised
 from gpudiag.model.finding import Finding
 from gpudiag.model.measure import CollectiveMeasurement
 from gpudiag.reference.shortages import find_shortage

@@ -11,8 +11,8 @@ from gpudiag.model.measure import HostCounters, Movement
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.units import significant
 
-# Findings that slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered another
-# collective they do not.
+# Findings that slow links, throttled GPUs and busy hosts explain; a process that died, stopped or entered
+# another collective they do not.
 _EXPLAINABLE = frozenset(
     {"collective.slow", "collective.corrupted", "collective.stalled", "rank.late", "rank.silent"}
 )

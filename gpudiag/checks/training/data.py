@@ -11,7 +11,7 @@ from gpudiag.checks.training.kinds import (
     verb,
 )
 from gpudiag.checks.training.steps import where
-from gpudiag.model.evidence import Evidence, HostSubject, Subject
+from gpudiag.model.evidence import Evidence, HostSubject
 from gpudiag.model.finding import Finding
 from gpudiag.model.number_ranges import count_of, name_ranks
 from gpudiag.model.training import RankStep, StrategyMeasurement
@@ -118,7 +118,10 @@ def _judge_covering(measurement: StrategyMeasurement, order: Order) -> Finding |
             Evidence("epoch", epoch, source=_SOURCE),
         )
         return NOT_COVERED.finding(
-            _who_is_short(measurement, epoch), message, *evidence, remedy=_SHORT_REMEDY if short else ""
+            where(measurement, sorted({step.rank for step in _short_batches(measurement, epoch)})),
+            message,
+            *evidence,
+            remedy=_SHORT_REMEDY if short else "",
         )
     return None
 
@@ -128,10 +131,6 @@ def _short_batches(measurement: StrategyMeasurement, epoch: int) -> list[RankSte
     steps = [step for step in measurement.steps if step.epoch == epoch]
     most = max((len(step.samples) for step in steps), default=0)
     return [step for step in steps if len(step.samples) < most]
-
-
-def _who_is_short(measurement: StrategyMeasurement, epoch: int) -> Subject:
-    return where(measurement, sorted({step.rank for step in _short_batches(measurement, epoch)}))
 
 
 def _describe_short(measurement: StrategyMeasurement, epoch: int) -> str:

@@ -229,8 +229,8 @@ def _judge_optimizer_shards(measurement: StrategyMeasurement) -> Finding | None:
 def _judge_gradient_shards(measurement: StrategyMeasurement) -> Finding | None:
     """The finding where every rank had all gradients at once, though each should keep only its part.
 
-    One rank may have: ZeRO frees other ranks' gradients and keeps its own part until the last, large tensor of a
-    small model is there too. Where nothing is split, every rank has.
+    One rank may have: ZeRO frees other ranks' gradients and keeps its own part until the last, large tensor
+    of a small model is there too. Where nothing is split, every rank has.
     """
     whole = _first(measurement).parameters_total
     here = {

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from gpudiag.checks.ranks.incidents import COLLECTIVE_MISMATCHED, judge_incidents
 from gpudiag.checks.training.exceptions import (
@@ -15,9 +16,10 @@ from gpudiag.checks.training.exceptions import (
 from gpudiag.checks.training.kinds import NOT_PARALLEL, SCRIPT_FAILED, verb
 from gpudiag.model.evidence import Evidence, HostSubject, RankSubject, about_ranks
 from gpudiag.model.finding import Finding
+from gpudiag.model.job_state import RecordedCall
 from gpudiag.model.measure import Incident
 from gpudiag.model.number_ranges import name_ranks
-from gpudiag.model.script import EXPLANATION, RecordedCollective, ScriptError, explanation
+from gpudiag.model.script import EXPLANATION, ScriptError, explanation
 from gpudiag.model.training import ScriptResult
 from gpudiag.units import format_size
 
@@ -37,13 +39,13 @@ _SHM = "/dev/shm"  # noqa: S108 - named, not written to
 class _Group:
     """Ranks that were in the same collective."""
 
-    collective: RecordedCollective | None  # None: not known, for the process is gone
+    call: RecordedCall | None  # None: not known, for the process is gone
     place: str
     ranks: tuple[int, ...]
 
     def __str__(self) -> str:
         """As `rank 1 was in all_reduce of [1000] at train.py:12`."""
-        call = "a smaller collective" if self.collective is None else str(self.collective)
+        call = "a smaller collective" if self.call is None else _describe_call(self.call)
         at = f" at {self.place}" if self.place else ""
         return f"{name_ranks(self.ranks)} {verb(self.ranks, 'was', 'were')} in {call}{at}"
 
@@ -53,8 +55,8 @@ def judge_mismatch(
 ) -> Finding | None:
     """The finding for a rank that was in another collective than the others; None where there was none.
 
-    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by rank,
-    `words` what libraries printed.
+    `findings` are of the ranks that ended badly, `raised` where an exception came to the user's code, by
+    rank, `words` what libraries printed.
     """
     if not any(_MISMATCH_IN_A_LIBRARY.search(line) for line in words):
         return None
@@ -83,18 +85,27 @@ def _group(raised: Mapping[int, ScriptError], gone: tuple[int, ...]) -> list[_Gr
     A process that was ended had expected fewer bytes than came, so it was in the smallest of them; where all
     others were in one, in a smaller one.
     """
-    ranks: dict[RecordedCollective, list[int]] = {}
-    for rank, place in sorted(raised.items()):
-        if place.collective is not None:
-            ranks.setdefault(place.collective, []).append(rank)
-    groups = [_Group(call, raised[here[0]].place, tuple(here)) for call, here in ranks.items()]
+    ranks: dict[str, list[int]] = {}
+    for rank, error in sorted(raised.items()):
+        if error.call is not None:
+            ranks.setdefault(_describe_call(error.call), []).append(rank)
+    groups = [_Group(raised[here[0]].call, raised[here[0]].place, tuple(here)) for here in ranks.values()]
     if len(groups) > 1 and gone:
-        smallest = min(groups, key=lambda group: group.collective.elements if group.collective else 0)
-        joined = _Group(smallest.collective, smallest.place, tuple(sorted((*smallest.ranks, *gone))))
+        smallest = min(groups, key=lambda group: _count_elements(group.call) if group.call else 0)
+        joined = _Group(smallest.call, smallest.place, tuple(sorted((*smallest.ranks, *gone))))
         groups = [joined if group is smallest else group for group in groups]
     elif gone and groups:
         groups.append(_Group(None, "", gone))
     return sorted(groups, key=lambda group: (len(group.ranks), group.ranks))
+
+
+def _describe_call(call: RecordedCall) -> str:
+    """As `all_reduce of [1000]`."""
+    return f"{call.operation} of {', '.join(str(list(size)) for size in call.input_sizes) or 'nothing'}"
+
+
+def _count_elements(call: RecordedCall) -> int:
+    return sum(map(prod, call.input_sizes))
 
 
 def judge_script(
@@ -107,8 +118,8 @@ def judge_script(
 ) -> tuple[Finding, ...]:
     """Everything wrong with how the ranks ended; `finished`: every rank reached the script's end.
 
-    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the ranks' output in
-    which a library explains what went wrong.
+    `raised` has the place in the user's code that each rank's exception reached; `words` are lines of the
+    ranks' output in which a library explains what went wrong.
     """
     found = judge_incidents(script.incidents, complete=finished)
     words = tuple(dict.fromkeys((*words, *_printed_elsewhere(script.incidents))))

@@ -12,6 +12,7 @@ from gpudiag.checks.training.script_positions import OUTSIDE, find_positions, wa
 from gpudiag.model.evidence import Evidence, HostSubject, Subject, about_ranks, ranks_of
 from gpudiag.model.finding import Finding, Outcome
 from gpudiag.model.job import Job
+from gpudiag.model.job_state import JobState
 from gpudiag.model.script import OWN_STACKS, OwnLook
 
 _SHOWN_GROUPS = 4
@@ -45,7 +46,11 @@ def judge_hang(
         ranks, message = short
         return SCRIPT_HUNG.finding(_subject(ranks, hosts), f"{message}; {end}", *facts, remedy=_SHORT_REMEDY)
     seen = tuple(one.seen for one in positions)
-    job = Job("script", hosts[min(hosts)], "gpudiag", None, len(seen), None, seen)
+    records = tuple(
+        replace(one.record, rank=rank) for rank, one in sorted(still.items()) if one.record is not None
+    )
+    state = JobState(records=records) if records else None
+    job = Job("script", hosts[min(hosts)], "gpudiag", None, len(seen), None, seen, state=state)
     found = judge_positions(job, positions, _limits_of_job(limits))
     blamed = [one for one in found if one.outcome is Outcome.FAIL] or found
     message = "; ".join(one.message for one in blamed[:2]) or "; ".join(map(describe, group_alike(positions)))

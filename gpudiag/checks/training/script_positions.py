@@ -1,26 +1,32 @@
 """Where ranks of a user's script are: by their looks at themselves, and by a look from outside where it shows more.
 
-Both are looks at processes, of which `find_position` makes positions as for any running job. A look of a rank's own adds for how long it has
-stood still, or what of it still moves.
+Both are looks at processes, of which `find_positions` of running jobs makes positions. A look of a rank's own
+adds for how long it has stood still, or what of it still moves.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from gpudiag.checks.job import position as at
-from gpudiag.checks.job.position import Position, find_position
-from gpudiag.checks.job.threads import with_training_threads
+from gpudiag.checks.job.position import Position
 from gpudiag.model.job import Job, KnownBy, ProcessLook, RankSeen
 from gpudiag.model.reading import NOT_ASKED
 from gpudiag.model.script import OwnLook
 from gpudiag.reference.stacks import Call
-from gpudiag.reference.waits import GPU
+from gpudiag.reference.waits import GPU, RANKS
 
 OUTSIDE = "py-spy and /proc"
 _NOTHING_SEEN = (at.UNSEEN, at.GONE, at.STARTING)
 _HELD = (at.STOPPED, at.DEBUGGER, at.TERMINAL)  # such a rank reports nothing
 # What a stack without a known wait is taken for where the rank moves, and what a function's name alone shows.
 _SEEMS_TO_WORK = (at.PYTHON, at.EVALUATION, at.CHECKPOINT, *_NOTHING_SEEN)
+# What the call that a line executes waits for, where neither a library's frame nor the kernel shows it.
+_BY_ITS_CALL = {
+    RANKS: (RANKS, "waits for an operation that it started"),
+    GPU: (GPU, "waits for its GPU"),
+    at.LOCK: (at.LOCK, "waits for a lock or another thread"),
+    at.SLEEP: (at.SLEEP, "sleeps"),
+}
 
 
 def find_positions(
@@ -33,7 +39,8 @@ def find_positions(
 ) -> tuple[Position, ...]:
     """The positions of all ranks; those that stand still have done so for `since` seconds, `finished` have the pids of those that ended.
 
-    Of ranks that wait for others, either all are as they are seen from outside, or none: two sources name one call in two ways.
+    Of ranks that wait for others, either all are as they are seen from outside, or none: two sources name one
+    call in two ways.
     """
     reports = dict(sorted({**working, **still}.items()))
     by_themselves = _by_rank(_job_of(reports, hosts))
@@ -61,8 +68,7 @@ def waits(one: Position) -> bool:
 
 
 def _by_rank(job: Job) -> dict[int, Position]:
-    positions = (find_position(rank, job) for rank in with_training_threads(job).ranks)
-    return {one.rank: one for one in positions if one.rank is not None}
+    return {one.rank: one for one in at.find_positions(job) if one.rank is not None}
 
 
 def _job_of(reports: Mapping[int, OwnLook], hosts: Mapping[int, str]) -> Job:
@@ -92,7 +98,7 @@ def _settle(one: Position, report: OwnLook, since: float) -> Position:
     if one.gpu_wait is not None or one.call.awaited == GPU:
         kind, words = GPU, "waits for its GPU"
     elif kind in _SEEMS_TO_WORK and not one.call.awaited:
-        kind, words = at.WAITS, "stands still"
+        kind, words = _BY_ITS_CALL.get(report.awaited, (at.WAITS, "stands still"))
     return replace(one, kind=kind, words=words, moves=False, busy=False, since_seconds=since, in_loop="")
 
 

@@ -23,7 +23,8 @@ _RDMA_INTERFACE = re.compile(r"ib(?:\d|s\d|p\d|P\d|\b)|rdma|roce")
 _EFA_HOSTS = re.compile(r"p[4-9]|g[7-9]")  # AWS' instances whose EFA has GPUDirect RDMA
 _RDMA_NETWORK = re.compile(r"NET/(?:IB|AWS Libfabric|Libfabric|OFI)")
 _LIBFABRIC = re.compile(r"NET/(?:AWS Libfabric|Libfabric|OFI)")
-# Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under NET/IB.
+# Cards that never reach GPU memory: those of DGX Spark, whose GPU has no GPUDirect RDMA, and Omni-Path under
+# NET/IB.
 _NEVER_DIRECT = re.compile(r"roceP\d+p\d+s\d+f\d|hfi1_")
 _KEEPS_TO_SOCKETS = (
     ("NCCL_IB_DISABLE", "1", "Unset NCCL_IB_DISABLE; it stays harmless only where no host has RDMA devices."),

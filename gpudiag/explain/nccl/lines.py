@@ -1,8 +1,9 @@
 """NCCL's lines taken out of a log's: who printed each, and its message.
 
-A line is `HOST:PID:THREAD [GPU] NCCL INFO MESSAGE`, since 2.26 with a time before it where NCCL_DEBUG_TIMESTAMP_LEVELS
-asks for one; a warning has its place in the source before `NCCL WARN`. Launchers put prefixes before that, and ranks that
-write into one file at once put two lines into one. Read from NCCL's src/debug.cc, 2.18 to 2.32.
+A line is `HOST:PID:THREAD [GPU] NCCL INFO MESSAGE`, since 2.26 with a time before it where
+NCCL_DEBUG_TIMESTAMP_LEVELS asks for one; a warning has its place in the source before `NCCL WARN`. Launchers
+put prefixes before that, and ranks that write into one file at once put two lines into one. Read from NCCL's
+src/debug.cc, 2.18 to 2.32.
 """
 
 import re

@@ -43,7 +43,8 @@ _CHANNELS = re.compile(
 _TIMINGS = re.compile(r"Init timings(?: - \w+)?: rank (\d+) nranks (\d+) total ([\d.]+)(?: \((.*?)\))?")
 _CHOSEN = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _UNNAMED_CHOICE = re.compile(r"(\d+) Bytes -> Algo (\d+) proto (\d+)")
-# The order of NCCL_ALGO_ and NCCL_PROTO_ in src/include/nccl_common.h, as long as numbers are printed (to 2.23).
+# The order of NCCL_ALGO_ and NCCL_PROTO_ in src/include/nccl_common.h, as long as numbers are printed (to
+# 2.23).
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
 

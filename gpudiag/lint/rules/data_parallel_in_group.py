@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gpudiag.lint.corrections import with_replaced
 from gpudiag.lint.program import Mistake, Program
 from gpudiag.lint.rule import Rule
-from gpudiag.lint.trace import Guard
 from gpudiag.lint.vocabulary import DATA_PARALLEL
 from gpudiag.model.lint import Severity
 
@@ -23,7 +22,10 @@ def _find(program: Program) -> Iterator[Mistake]:
     ):
         return
     opened = [
-        step for step in program.opens_group if step.where.entry is None or not _branches(step.where.guards)
+        step
+        for step in program.opens_group
+        if step.where.entry is None
+        or not any("__name__" not in ast.unparse(guard.test) for guard in step.where.guards)
     ]
     if not opened:
         return
@@ -44,10 +46,6 @@ def _find(program: Program) -> Iterator[Mistake]:
             fix,
         )
         return
-
-
-def _branches(guards: tuple[Guard, ...]) -> bool:
-    return any("__name__" not in ast.unparse(guard.test) for guard in guards)
 
 
 RULE = Rule(

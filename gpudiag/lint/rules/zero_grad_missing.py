@@ -11,7 +11,11 @@ from gpudiag.model.lint import Severity
 
 
 def _find(program: Program) -> Iterator[Mistake]:
-    if program.owner or program.uses_deepspeed or not _is_distributed(program):
+    if (
+        program.owner
+        or program.uses_deepspeed
+        or not (program.opens_group or program.ddp_steps or program.uses_horovod or program.uses_accelerate)
+    ):
         return
     if program.mentions(
         "zero_grad", "zero_grads?\\w*", "clear_grad\\w*", "autograd\\.grad", "functional_call", "grad_fn"
@@ -41,10 +45,6 @@ def _find(program: Program) -> Iterator[Mistake]:
                 f"{name}.zero_grad()",
                 place=behind(program, call),
             )
-
-
-def _is_distributed(program: Program) -> bool:
-    return bool(program.opens_group or program.ddp_steps or program.uses_horovod or program.uses_accelerate)
 
 
 def _is_named_so(node: ast.expr) -> bool:

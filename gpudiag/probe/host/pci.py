@@ -173,8 +173,10 @@ def read_redirecting_bridges(root: str = "/") -> list[str]:
     """The bus ids of the bridges above NVIDIA GPUs that redirect peer traffic.
 
     Raises:
-        Absent: NO_PERMISSION where the configuration space is shown to root only; NOT_SUPPORTED where there is no
-            bridge above a GPU, as in a virtual machine: what its host's bridges do is for its host to look at.
+        Absent: NO_PERMISSION where the configuration space is shown to root only; NOT_SUPPORTED where there
+            is no
+            bridge above a GPU, as in a virtual machine: what its host's bridges do is for its host to look
+            at.
     """
     bridges = sorted(set(_bridges(os.path.join(root, "sys/bus/pci/devices"))))
     if not bridges:

@@ -83,7 +83,8 @@ def _above(folder: str) -> tuple[str, list[str]]:
 def _by_address(directory: str) -> dict[str, list[str]]:
     """The names in a folder of /sys/class, by the PCI address of the function that each belongs to.
 
-    A subfunction hangs below its function; what no PCI function has (loopback, bridges, SoftiWARP) is left out.
+    A subfunction hangs below its function; what no PCI function has (loopback, bridges, SoftiWARP) is left
+    out.
     """
     found: dict[str, list[str]] = {}
     try:

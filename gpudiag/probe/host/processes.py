@@ -20,17 +20,19 @@ from gpudiag.probe.sheet import ERROR, NO_PERMISSION, SOURCE_ABSENT, Absent, She
 _HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _FIELDS_OF_PROC = ("user", "command", "container_id", "started_at", "state", "slurm_job_id")
-# Slurm's cgroup of a job: /system.slice/slurmstepd.scope/job_7/..., with NODE_ before it where a machine has several
-# slurmd; of cgroup v1 /slurm/uid_1000/job_7/... (slurm.schedmd.com/cgroup_v2.html; read 2026-11).
+# Slurm's cgroup of a job: /system.slice/slurmstepd.scope/job_7/..., with NODE_ before it where a machine has
+# several slurmd; of cgroup v1 /slurm/uid_1000/job_7/... (slurm.schedmd.com/cgroup_v2.html; read 2026-11).
 _SLURM_JOB = re.compile(r"/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?=/|$)", re.MULTILINE)
 
-# Others that limit a job's devices by its control group: PBS, HTCondor, LSF (their guides, "cgroups"; read 2026-11).
+# Others that limit a job's devices by its control group: PBS, HTCondor, LSF (their guides, "cgroups"; read
+# 2026-11).
 _OTHER_JOB = re.compile(r"/(pbs_jobs|htcondor|lsf)[^/\n]*/([^/\n]+)")
 _BATCH_SYSTEMS = {"pbs_jobs": "PBS", "htcondor": "HTCondor", "lsf": "LSF"}
 
 
 _MOST_PARENTS = 8
-# The kernel's names of programs that start everything of a session, a container or a batch job (at most 15 characters).
+# The kernel's names of programs that start everything of a session, a container or a batch job (at most 15
+# characters).
 _OF_MACHINE = (
     "systemd", "init", "sshd", "login", "su", "sudo", "tmux", "screen", "containerd-shim", "docker-init", "tini", "dumb-init",
     "conmon", "slurmstepd", "slurmd", "kubelet", "cron",
@@ -96,7 +98,8 @@ def stat_of_process(pid: int, root: str = "/") -> Stat | None:
 def read_parents(stat: Stat, root: str = "/") -> list[dict[str, Any]]:
     """Who started a process and who started that one, the nearest first: pid and command line of each.
 
-    The machine's own (process 1, what runs sessions and containers) are left out, as they have started everything.
+    The machine's own (process 1, what runs sessions and containers) are left out, as they have started
+    everything.
     """
     found: list[dict[str, Any]] = []
     pid = stat.parent_pid
@@ -249,7 +252,8 @@ _KERNEL_THREAD = "kthreadd"  # process 2 there, and in no other namespace
 def read_container(root: str = "/") -> dict[str, Any] | None:
     """The runtime's name, the container's id and the sign of it as a sheet's document; None outside a container.
 
-    A virtual machine may run the files of a container's image, with the marks that they hold: it is no container.
+    A virtual machine may run the files of a container's image, with the marks that they hold: it is no
+    container.
     """
     cgroup = _text_in(root, _CGROUP[1:])
     mounted = parse_mounted_roots(_text_in(root, _MOUNTS[1:]))
@@ -264,8 +268,9 @@ def read_container(root: str = "/") -> dict[str, Any] | None:
 
 def _name_runtime(root: str, cgroup: str, mounted: list[str]) -> tuple[str, str] | None:
     """The runtime's name, and the sign that names it."""
-    # What the kernel shows of this process comes first; what an image may hold as well counts only where another
-    # root or process 1 is in between. Kubernetes runs on another runtime, whose marks are there as well.
+    # What the kernel shows of this process comes first; what an image may hold as well counts only where
+    # another root or process 1 is in between. Kubernetes runs on another runtime, whose marks are there as
+    # well.
     evidence = {_CGROUP: cgroup, _MOUNTS: "\n".join(mounted)}
     by_piece = next(
         ((name, sign) for piece, name in _PIECES for sign, text in evidence.items() if piece.search(text)),

@@ -79,8 +79,9 @@ def _governors(root: str) -> list[str]:
     return sorted(found)
 
 
-# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else shows it (systemd issue 18929,
-# pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same vendor, and `metal` in its product.
+# What the firmware's tables name as vendor or product of a virtual machine. On Arm nothing else shows it
+# (systemd issue 18929, pull requests 20998 and 43347); a cloud's machine without a hypervisor has the same
+# vendor, and `metal` in its product.
 _VIRTUAL_VENDORS = (
     "QEMU",
     "KVM",

@@ -16,7 +16,8 @@ from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame, read_stacks
 
 _STACK_SECONDS = 5.0  # as for a look
-_RAN_SECONDS = 1.0  # of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less
+# of children that have ended: a rank imports torch for longer, what torchrun itself starts takes less
+_RAN_SECONDS = 1.0
 # torchrun's own defaults (torch/distributed/run.py, torch 2.4 to 2.13).
 _DEFAULTS = {
     "nnodes": "1:1", "rdzv_backend": "static", "rdzv_endpoint": "", "rdzv_id": "none", "node_rank": "", "master_addr": "127.0.0.1",

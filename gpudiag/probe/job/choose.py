@@ -16,7 +16,8 @@ from gpudiag.probe.job.servers import find_served_jobs
 _STACK_SECONDS = 5.0  # as for a look
 _TRIES = 3
 _INIT = 1
-# What starts a job as the first process of a container; any other process 1 is the machine's own, and started everything.
+# What starts a job as the first process of a container; any other process 1 is the machine's own, and started
+# everything.
 _FIRST_PROCESSES = frozenset(
     ("sh", "bash", "dash", "zsh", "tini", "dumb-init", "docker-init", "catatonit", "mpirun", "mpiexec")
 )

@@ -1,8 +1,9 @@
 """What torch's debug server (2.13, `torch.distributed.debug.start_debug_server`) reports on a job's ranks.
 
-A script must have started it. Rank 0 then has a child that serves pages on a port, 25999 unless the script sets
-another, and every rank serves its own on some port. A page of the first is written when all ranks have answered it, so
-that one stopped rank makes it wait for a minute; here it is asked only where the ranks serve, and each rank for itself.
+A script must have started it. Rank 0 then has a child that serves pages on a port, 25999 unless the script
+sets another, and every rank serves its own on some port. A page of the first is written when all ranks have
+answered it, so that one stopped rank makes it wait for a minute; here it is asked only where the ranks serve,
+and each rank for itself.
 """
 
 import json
@@ -44,8 +45,8 @@ _WAITS = "wait_counter_values"
 def find_debug_server(pids: list[int], root: Path = Path("/")) -> int | None:
     """The port on which one of these processes serves the pages: a rank 0, and the processes that it started.
 
-    25999 if one of them listens there; else the only port of a process other than the first that the first does not
-    share, as a fork does with what was open before it.
+    25999 if one of them listens there; else the only port of a process other than the first that the first
+    does not share, as a fork does with what was open before it.
     """
     if not pids:
         return None

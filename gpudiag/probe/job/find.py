@@ -10,8 +10,8 @@ from gpudiag.probe.job.proc import Process
 from gpudiag.probe.job.py_spy import RawFrame
 from gpudiag.reference.waits import is_library
 
-# How launchers name rank, world size, local rank and local world size, and what all ranks of a run have alike; the
-# first that a process shows counts (gpudiag/ranks/launchers.py has the sources).
+# How launchers name rank, world size, local rank and local world size, and what all ranks of a run have
+# alike; the first that a process shows counts (gpudiag/ranks/launchers.py has the sources).
 _RANK_VARIABLES = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")),
@@ -216,8 +216,8 @@ def find_descendants(process: Process, processes: Mapping[int, Process]) -> tupl
 def find_family(top: Process, processes: Mapping[int, Process], read_main: ReadMain) -> FoundJob:
     """The job of a Python process without launcher variables: the process alone, or the children that it waits for.
 
-    `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what distinguishes them from the workers of a
-    data loader is that the parent does nothing but wait for them to end.
+    `torch.multiprocessing.spawn` and `multiprocessing.Process` leave no variable; what distinguishes them
+    from the workers of a data loader is that the parent does nothing but wait for them to end.
     """
     children = [
         one

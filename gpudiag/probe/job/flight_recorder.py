@@ -1,15 +1,18 @@
 """Dumps of torch's flight recorder: pickle or JSON, of torch 2.2 to 2.13, to a `FlightRecord`.
 
-`parse_dump` takes bytes and `read_dump` a path; both refuse what is no dump, or one that would run code, in a sentence.
-Keys changed between versions of the format: `seq_id` became `collective_seq_id` and `p2p_seq_id` (2.0), `process_group`
-was a name before it was a pair of name and description (2.1), `pg_status` came with 2.3, `nccl_version` became
-`comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps have `scheduled` for good, and let go of a
-call (`retired`) when it has ended; they do not name the members of a group.
+`parse_dump` takes bytes and `read_dump` a path; both refuse what is no dump, or one that would run code, in a
+sentence. Keys changed between versions of the format: `seq_id` became `collective_seq_id` and `p2p_seq_id`
+(2.0), `process_group` was a name before it was a pair of name and description (2.1), `pg_status` came with
+2.3, `nccl_version` became `comm_lib_version` (2.8). JSON writes 0 for a time that has not come. gloo's dumps
+have `scheduled` for good, and let go of a call (`retired`) when it has ended; they do not name the members of
+a group.
 """
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,25 @@ def parse_dump(data: bytes, *, source: str, rank: int | None = None, host: str =
         host=host,
         left_out=len(entries) - len(calls),
     )
+
+
+def shorten(record: FlightRecord, kept_calls: int) -> FlightRecord:
+    """The record without calls that lie far back; so many are kept of each group, and those that have not ended."""
+    kept: dict[int, RecordedCall] = {}
+    for place, call in _last_of_each_group(record, kept_calls):
+        kept[place] = call
+    kept |= {place: call for place, call in enumerate(record.calls) if call.is_pending}
+    return replace(record, calls=tuple(kept[place] for place in sorted(kept)))
+
+
+def _last_of_each_group(record: FlightRecord, kept_calls: int) -> Iterator[tuple[int, RecordedCall]]:
+    counted: dict[tuple[str, bool], int] = defaultdict(int)
+    for place in range(len(record.calls) - 1, -1, -1):
+        call = record.calls[place]
+        key = (call.group, call.is_point_to_point)
+        counted[key] += 1
+        if counted[key] <= kept_calls:
+            yield place, call
 
 
 def _load(data: bytes, source: str) -> Any:

@@ -5,7 +5,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpudiag.model.job import Frame, GroupSeen, TensorSeen
 from gpudiag.model.untrusted_text import escape_controls, mask_text, names_secret
@@ -34,6 +34,21 @@ def describe_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
     finally:
         if memory is not None:
             memory.close()
+
+
+def glance_frames(pid: int, raw: Iterable[RawFrame]) -> tuple[Frame, ...]:
+    """The frames without what lies in the process's memory; the user's with the text of their line and the loop that polls there."""
+    sources = Sources()
+    return tuple(
+        frame
+        if is_library(frame.file)
+        else replace(
+            frame,
+            text=sources.text(pid, frame.file, frame.line),
+            polls=sources.poll_loop(pid, frame.file, frame.line),
+        )
+        for frame in (_describe(None, one) for one in raw)
+    )
 
 
 def mark_of(raw: Iterable[RawFrame]) -> str:
@@ -109,6 +124,11 @@ class Sources:
         text = _statement(lines, number)
         shown = mask_text(escape_controls(text))[:_TEXT_CHARACTERS]
         return SourceLine(shown, _around(tree, number), find_poll_loop(lines, number))
+
+    def text(self, pid: int, file: str, number: int) -> str:
+        """The text of a line; empty where it cannot be read."""
+        lines = self._read_lines(pid, file)
+        return lines[number - 1].strip()[:_TEXT_CHARACTERS] if 0 < number <= len(lines) else ""
 
     def poll_loop(self, pid: int, file: str, number: int) -> str:
         """The loop around a line, where it only polls; empty for every other line, and where the file cannot be read."""

@@ -1,7 +1,8 @@
 """What NVML shows of the GPUs that a job's ranks use, twice, in a guarded child; which rank uses which GPU.
 
-The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's activities and
-NVLink's traffic are what happened between the two; where a driver refuses them, the rest still counts.
+The child asks at the same time as the looks, for both together must take no longer than the looks. GPM's
+activities and NVLink's traffic are what happened between the two; where a driver refuses them, the rest still
+counts.
 """
 
 import os
@@ -94,18 +95,19 @@ def with_gpu_looks(
 ) -> RankSeen:
     """The rank with the looks at its GPU: the one that lists its process, else the only one whose device it has open.
 
-    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no looks.
+    `gpus` are the sheets of each GPU by moment; a rank on several GPUs, or on none that is known, gets no
+    looks.
     """
     listed = list(gpus)
-    own = [one for one in listed if _lists(one, pids)] or [one for one in listed if _is_only_open(one, rank)]
+    own = [
+        one
+        for one in listed
+        if any(process["pid"] in pids for _, sheet in one.values() for process in sheet.get("processes", ()))
+    ] or [one for one in listed if _is_only_open(one, rank)]
     if len(own) != 1:
         return rank
     looks = tuple(_look(at, sheet, pids) for _, (at, sheet) in sorted(own[0].items()))
     return replace(rank, gpu_looks=looks)
-
-
-def _lists(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], pids: frozenset[int]) -> bool:
-    return any(process["pid"] in pids for _, sheet in gpu.values() for process in sheet.get("processes", ()))
 
 
 def _is_only_open(gpu: Mapping[int, tuple[float, Mapping[str, Any]]], rank: RankSeen) -> bool:

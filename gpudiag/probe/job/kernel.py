@@ -17,7 +17,8 @@ from gpudiag.probe.job.wait_targets import Call, find_awaited
 
 _MOST_THREADS = 400  # of one process; the main thread is among them
 
-# The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
+# The numbers of calls that wait, from linux/arch/x86/entry/syscalls/syscall_64.tbl and
+# include/uapi/asm-generic/unistd.h.
 _X86_64 = {
     0: "read", 1: "write", 2: "open", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv",
     20: "writev", 21: "access", 23: "select", 34: "pause", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
@@ -51,8 +52,8 @@ class Schedule:
 class SchedulerClocks:
     """The scheduler's clock of each processor, which counts neither interrupts nor time that a hypervisor took.
 
-    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is known by the clock of the
-    processor that it ran on, which is read by running there for a moment.
+    So they drift apart, by seconds in an hour on a busy virtual machine: when a thread last ran is known by
+    the clock of the processor that it ran on, which is read by running there for a moment.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """The lock file for which a thread sleeps and asks again: filelock, fasteners, portalocker, and loops of the user's own.
 
-Such a wait makes no system call that names the file: the library opens it, is refused, and sleeps. The path is a variable of its
-frames, or stands in one of the user's; /proc shows who has the file, or that nobody has it.
+Such a wait makes no system call that names the file: the library opens it, is refused, and sleeps. The path
+is a variable of its frames, or stands in one of the user's; /proc shows who has the file, or that nobody has
+it.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Looks at the ranks of running jobs, in a guarded child: `run_looks` starts it, `stream_looks` runs in it.
 
-Every rank is looked at by a thread of its own, first by the kernel and then by py-spy, and each look is sent as it is
-made: a rank whose files in /proc do not answer costs only itself.
+Every rank is looked at by a thread of its own, first by the kernel and then by py-spy, and each look is sent
+as it is made: a rank whose files in /proc do not answer costs only itself.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Tensors and process groups in a rank's memory: shapes, and which group a call was given.
 
-`/proc/PID/mem` is read and never written, and the rank is not stopped. torch's layouts differ between versions, so no
-offset is taken on trust: a tensor is what has sizes whose product is its number of elements, a process group what has a
-rank below its size, and a backend with the same two numbers.
+`/proc/PID/mem` is read and never written, and the rank is not stopped. torch's layouts differ between
+versions, so no offset is taken on trust: a tensor is what has sizes whose product is its number of elements,
+a process group what has a rank below its size, and a backend with the same two numbers.
 """
 
 import math

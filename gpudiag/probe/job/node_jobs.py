@@ -39,7 +39,11 @@ def start_node_jobs() -> GuardedChild:
 def stream_node_jobs(emit: Callable[[Any], None]) -> None:
     """Send `("jobs", [[key, name, pid, [[pid, rank], ...], world size, expected], ...], hidden)`."""
     processes = list_processes()
-    jobs = [job for job in choose_jobs(processes, None, None).jobs if _is_of_several(job)]
+    jobs = [
+        job
+        for job in choose_jobs(processes, None, None).jobs
+        if job.ranks and (len(job.ranks) > 1 or (_number(job.world_size) or 1) > 1)
+    ]
     emit(
         (
             "jobs",
@@ -64,10 +68,6 @@ def read_node_jobs(child: GuardedChild) -> NodeJobs | None:
             )
             return NodeJobs(jobs, rest[1])
     return None
-
-
-def _is_of_several(job: FoundJob) -> bool:
-    return bool(job.ranks) and (len(job.ranks) > 1 or (_number(job.world_size) or 1) > 1)
 
 
 def _document(job: FoundJob) -> list[Any]:

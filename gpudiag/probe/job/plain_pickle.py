@@ -1,12 +1,13 @@
 """A pickle that holds only plain values: dicts, lists, tuples, words and numbers.
 
-Loading a pickle with Python's own reader can run any program that its writer chose, and a few bytes can make it take all
-memory. torch writes its flight recorder as a pickle of plain values only, and whoever sends such a file is not always
-known. So this reads the opcodes of plain values and no other, within bounds; an opcode that imports, calls or builds is
-refused and nothing of it is run.
+Loading a pickle with Python's own reader can run any program that its writer chose, and a few bytes can make
+it take all memory. torch writes its flight recorder as a pickle of plain values only, and whoever sends such
+a file is not always known. So this reads the opcodes of plain values and no other, within bounds; an opcode
+that imports, calls or builds is refused and nothing of it is run.
 
-A scan by `pickletools` before an `Unpickler` that refuses imports would be shorter, and loses dumps: both fail on a text that is no
-UTF-8, as torch writes the path of a source file in a folder of another encoding. It takes 1.6 times as long, too (20,000 calls).
+A scan by `pickletools` before an `Unpickler` that refuses imports would be shorter, and loses dumps: both
+fail on a text that is no UTF-8, as torch writes the path of a source file in a folder of another encoding. It
+takes 1.6 times as long, too (20,000 calls).
 """
 
 import struct

@@ -1,8 +1,8 @@
 """Loops that only ask whether something has come, by their source: `while not done(): sleep(1)`, `while flag[0] == 0: pass`.
 
-Whoever is in one takes processor time, is seen at several lines and counts its attempts, and yet has done nothing. So a loop
-counts as polling only where nothing in its body can be work: it asks, it waits, it logs, and leaves the loop with what it got.
-A loop whose body calls anything else is none, whatever it waits for.
+Whoever is in one takes processor time, is seen at several lines and counts its attempts, and yet has done
+nothing. So a loop counts as polling only where nothing in its body can be work: it asks, it waits, it logs,
+and leaves the loop with what it got. A loop whose body calls anything else is none, whatever it waits for.
 """
 
 import ast

@@ -1,8 +1,9 @@
 """Python stacks of another process by py-spy: the only place that runs it.
 
-It is asked to read without stopping the process. A process that runs changes while it is read, so that a reading may
-fail: it is tried again, and only then with a stop of some milliseconds, and never with a stop where a thread is stopped
-or in uninterruptible sleep, for there py-spy would wait without end, or leave a stop signal behind.
+It is asked to read without stopping the process. A process that runs changes while it is read, so that a
+reading may fail: it is tried again, and only then with a stop of some milliseconds, and never with a stop
+where a thread is stopped or in uninterruptible sleep, for there py-spy would wait without end, or leave a
+stop signal behind.
 """
 
 import itertools
@@ -32,9 +33,11 @@ _PYTHON_LOOP = "_PyEval_EvalFrameDefault"
 _NATIVE_TRIES = 3
 _LEFT_STOPPED_SECONDS = 0.5
 _LOOK_SECONDS = 0.002  # between two looks at a process that may be stopped
-# A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the time.
+# A stack that shows nothing else was cut off: at the kernel's clock, which a driver that waits reads all the
+# time.
 _OF_THE_SYSTEM = re.compile(r"\((\[vdso\]|libc\.so\.6|ld-linux[^)]*)\)$")
-# Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has ended.
+# Functions in which a main thread's stack begins: a script, `python -m`, and what runs once the script has
+# ended.
 _OUTERMOST = frozenset(("<module>", "_run_module_as_main", "_shutdown", "_run_exitfuncs", "_exit_function"))
 _ENDED = ("no such process", "failed to open process", "failed to get process executable name")
 _PERMISSION = ("permission denied", "operation not permitted", "eperm")
@@ -81,8 +84,8 @@ def find_py_spy() -> str | None:
 def read_stacks(pid: int, *, may_stop: bool, timeout_seconds: float) -> Reading[Stacks]:
     """The Python stacks of a process, or why there are none.
 
-    A reading in which the main thread's stack is empty or lacks its outermost frames is tried again: a thread that
-    computes changes its frames while they are read.
+    A reading in which the main thread's stack is empty or lacks its outermost frames is tried again: a thread
+    that computes changes its frames while they are read.
     """
     program = find_py_spy()
     if program is None:

@@ -1,32 +1,29 @@
 """The ranks of a job that gpudiag itself started, and quick glances at one of them; both are read by guarded children.
 
-Every process of such a job has the run's id in its environment, whichever launcher started it and whoever its parent is by
-then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked for below the command.
+Every process of such a job has the run's id in its environment, whichever launcher started it and whoever its
+parent is by then. Where no launcher set a rank (torch.multiprocessing.spawn), a family of processes is looked
+for below the command.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from gpudiag.linux.proc import read_stat
-from gpudiag.model.codec import decode
+from gpudiag.model.codec import decode, encode
 from gpudiag.model.job import Frame, Job
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.probe.job.agent import is_of_nodes
 from gpudiag.probe.job.find import FoundJob, find_launched_jobs
+from gpudiag.probe.job.frames import glance_frames
 from gpudiag.probe.job.look import stream_looks
 from gpudiag.probe.job.proc import Process, list_processes
-from gpudiag.probe.job.py_spy import RawFrame, read_stacks
-from gpudiag.probe.job.stance import read_stance
-from gpudiag.reference.waits import is_library
+from gpudiag.probe.job.py_spy import read_stacks
 
 Emit = Callable[[Any], None]
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_TEXT_CHARACTERS = 160
 _DRIVERS = ("/libcuda.so", "/libamdhip64.so")
 ENDED = "the process has ended"  # as in py_spy.py
 _GLANCE_SECONDS = 2.5  # py-spy takes 0.1 s, and 1 s on a machine with a load of 80
@@ -123,7 +120,7 @@ def start_glance(pid: int) -> GuardedChild:
 
 
 def stream_glance(emit: Emit, pid: int) -> None:
-    """Send `("glance", state letter, has a GPU, [[file, function, line, text], ...])`, or `("unseen", reason, why)`."""
+    """Send `("glance", state letter, has a GPU, frames)`, or `("unseen", reason, why)`."""
     state = read_stat(f"{pid}/task/{pid}").state
     # Without a stop where a thread is stopped or sleeps uninterruptibly: py-spy would wait for it.
     read = read_stacks(pid, may_stop=False, timeout_seconds=_GLANCE_SECONDS)
@@ -131,13 +128,8 @@ def stream_glance(emit: Emit, pid: int) -> None:
         emit(("unseen", read.reason.value, read.detail))
         return
     main = read[0].get(pid)
-    raw_frames = main.frames if main is not None else ()
-    own = next((raw for raw in raw_frames if not is_library(raw.file)), None)
-    frames = [
-        [raw.file, raw.function, raw.line, _text_of(pid, raw) if raw is own else ""] for raw in raw_frames
-    ]
-    emit(("glance", state, _has_gpu(pid), frames))
-    emit(("stance", *read_stance(pid, raw_frames)))
+    frames = glance_frames(pid, main.frames if main is not None else ())
+    emit(("glance", state, _has_gpu(pid), [encode(frame) for frame in frames]))
 
 
 def _has_gpu(pid: int) -> bool:
@@ -147,25 +139,11 @@ def _has_gpu(pid: int) -> bool:
     return False
 
 
-def _text_of(pid: int, raw: RawFrame) -> str:
-    """The frame's line as the process sees its file; empty where it cannot be read."""
-    with suppress(OSError):
-        path = raw.file if raw.file.startswith("/") else f"{os.readlink(f'/proc/{pid}/cwd')}/{raw.file}"
-        with open(f"/proc/{pid}/root{path}", errors="replace") as source:
-            return next(islice(source, raw.line - 1, raw.line), "").strip()[:_TEXT_CHARACTERS]
-    return ""
-
-
-def read_glance_stance(child: GuardedChild) -> tuple[str, bool]:
-    """Where the main thread stood in a glance, as a text to compare, and whether it only polls there; empty without an answer."""
-    return next(((rest[0], rest[1]) for kind, *rest in child.messages if kind == "stance"), ("", False))
-
-
 def read_glance(child: GuardedChild) -> tuple[str, bool, tuple[Frame, ...]] | Missing | None:
     """The state letter, whether it has a GPU, and frames, read by an ended child of `start_glance`; None without an answer."""
     for kind, *rest in child.messages:
         if kind == "glance":
-            return rest[0], rest[1], tuple(Frame(*one) for one in rest[2])
+            return rest[0], rest[1], tuple(decode(Frame, one) for one in rest[2])
         if kind == "unseen":
             return Missing(MissingReason(rest[0]), rest[1])
     return None

@@ -1,8 +1,9 @@
 """A client of NCCL's RAS subsystem: every NCCL job from 2.24 on listens on localhost:28028, or at NCCL_RAS_ADDR.
 
-The protocol is text: a line with the protocol's version, then commands that are answered with OK or an error, then
-STATUS, whose answer ends with the connection. All processes of a machine share the port, of whatever job, and the kernel
-picks the one that answers; so where the caller knows the job's processes, it is asked again until one of them does.
+The protocol is text: a line with the protocol's version, then commands that are answered with OK or an error,
+then STATUS, whose answer ends with the connection. All processes of a machine share the port, of whatever
+job, and the kernel picks the one that answers; so where the caller knows the job's processes, it is asked
+again until one of them does.
 """
 
 import socket
@@ -48,8 +49,9 @@ def read_ras(
 ) -> Reading[RasLooks]:
     """Two answers of the RAS at this address, begun `apart_seconds` apart, or why there are none.
 
-    With `pids`, JSON that names processes and none of these is of another job, and is not returned; so is a text, which names a few
-    of any machine, where `is_whole`: the job has no other processes. A first answer without a second is returned alone.
+    With `pids`, JSON that names processes and none of these is of another job, and is not returned; so is a
+    text, which names a few of any machine, where `is_whole`: the job has no other processes. A first answer
+    without a second is returned alone.
     """
     began = monotonic()
     client = _Client(address, pids, is_whole, began, began + deadline_seconds)

@@ -1,8 +1,8 @@
 """What NCCL's RAS subsystem prints, text (from 2.24) or JSON (from 2.28.7), to a `RasLook`.
 
-The text sums up: it names the ranks that stand out, and of communicators without a finding it gives no count. 2.24 and 2.25
-count all collectives as one, later versions each kind. JSON lists every rank; 2.28.7 and 2.28.9 leave out the comma before
-the status of a missing rank, which is inserted here.
+The text sums up: it names the ranks that stand out, and of communicators without a finding it gives no count.
+2.24 and 2.25 count all collectives as one, later versions each kind. JSON lists every rank; 2.28.7 and 2.28.9
+leave out the comma before the status of a missing rank, which is inserted here.
 """
 
 import json
@@ -29,7 +29,8 @@ _MAX_WORD = 200
 _MAX_RANKS = 1_000_000
 _MAX_COMMUNICATORS = 100_000
 
-# Within an answer no string has a line's end, so a line that ends in a value before one that begins with a key lacks its comma.
+# Within an answer no string has a line's end, so a line that ends in a value before one that begins with a
+# key lacks its comma.
 _COMMA_LEFT_OUT = re.compile(r'(?<=[0-9}\]"el])(\s*\n\s*)(?=")')
 
 # ncclResult_t, in the words that RAS prints.

@@ -1,8 +1,9 @@
 """Jobs of a server and its workers, without RANK in an environment: inference engines, Ray actors, processes that a program spawns.
 
-Ranks are recognised by what they share: a torch store or process groups (stores.py), or a group in their stacks. A server that gives them
-requests is no rank, though it started them. A rank's number comes from its process group in memory, else from a variable, its title or its
-name, and only where these numbers differ and contradict nothing; else it is unknown.
+Ranks are recognised by what they share: a torch store or process groups (stores.py), or a group in their
+stacks. A server that gives them requests is no rank, though it started them. A rank's number comes from its
+process group in memory, else from a variable, its title or its name, and only where these numbers differ and
+contradict nothing; else it is unknown.
 """
 
 import re
@@ -43,7 +44,8 @@ _DISTRIBUTED = "/torch/distributed/"
 _WORLD_SIZES = ("world_size", "nprocs", "num_processes", "tensor_parallel_size", "tp_size")
 # From the surest word to the least; a local rank is that of the job where its numbers fit.
 _RANKS = ("rank", "global_rank", "tp_rank", "local_rank", "proc_id", "worker_rank", "worker_id", "worker")
-# `VLLM::Worker_PP1_TP0`, `sglang::scheduler_DP0_TP1_EP1`, `worker 3`, `VllmWorker-2`; `SpawnProcess-3` counts all that a program started.
+# `VLLM::Worker_PP1_TP0`, `sglang::scheduler_DP0_TP1_EP1`, `worker 3`, `VllmWorker-2`; `SpawnProcess-3` counts
+# all that a program started.
 _PARTS = re.compile(r"(?<![a-zA-Z])(PP|TP)_?(\d+)(?![a-zA-Z\d])")
 _LAST_NUMBER = re.compile(r"(?:^|[a-zA-Z])[-_ ]?(\d+)$")
 _COUNTED_NAME = re.compile(r"^(Spawn|Fork|ForkServer|Dup|)Process-[\d:]+$")
@@ -84,8 +86,9 @@ def find_served_jobs(
 ) -> list[FoundJob]:
     """The jobs whose ranks share a store or a process group, of processes that belong to no launcher's job.
 
-    Where the process that started them does nothing but join them, it is a family (find.py). With `near` only those whose processes
-    have an ancestor in common with that process, or call it: the stacks of others are not read.
+    Where the process that started them does nothing but join them, it is a family (find.py). With `near` only
+    those whose processes have an ancestor in common with that process, or call it: the stacks of others are
+    not read.
     """
     free = [
         one

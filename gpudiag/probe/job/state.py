@@ -1,15 +1,14 @@
 """What a job reports about itself, read at the places that its environment sets: NCCL RAS, flight records, the debug server.
 
-Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only itself.
-Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the job has a pipe for that
-and has written none: an earlier dump, of a timeout, is never overwritten.
+Each source has a thread and all have one deadline: a pipe, a disk or a server that does not answer costs only
+itself. Nothing is sent to a port that no process of the job listens on. A dump is asked for only where the
+job has a pipe for that and has written none: an earlier dump, of a timeout, is never overwritten.
 """
 
 import os
 import stat
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,13 @@ from threading import Thread
 from gpudiag.linux.proc import read_environment, read_stat, read_status, socket_inodes
 from gpudiag.linux.sockets import listening_ports, read_network_namespace
 from gpudiag.model.job import Job, RankSeen
-from gpudiag.model.job_state import FlightRecord, JobState, RecordedCall
+from gpudiag.model.job_state import FlightRecord, JobState
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.probe.job.debug_server import (
     find_debug_server,
     read_debug_server,
 )
-from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump
+from gpudiag.probe.job.flight_recorder import DumpRefused, read_dump, shorten
 from gpudiag.probe.job.ras import ras_address, read_ras
 
 DEADLINE_SECONDS = 3.0
@@ -84,7 +83,7 @@ def read_job_state(
     done = list(parts)
     return JobState(
         ras=tuple(looks for part in done for looks in part.ras),
-        records=tuple(_shorten(record, kept_calls) for part in done for record in part.records),
+        records=tuple(shorten(record, kept_calls) for part in done for record in part.records),
         notes=(*(note for part in done for note in part.notes), *late),
     )
 
@@ -305,22 +304,3 @@ def _read_server(job: Job, root: Path) -> JobState:
     )
     now = time.time()
     return JobState(records=tuple(replace(one, dumped_at=now) for one in answers.records), notes=silent)
-
-
-def _shorten(record: FlightRecord, kept_calls: int) -> FlightRecord:
-    """The record without calls that lie far back."""
-    kept: dict[int, RecordedCall] = {}
-    for place, call in _last_of_each_group(record, kept_calls):
-        kept[place] = call
-    kept |= {place: call for place, call in enumerate(record.calls) if call.is_pending}
-    return replace(record, calls=tuple(kept[place] for place in sorted(kept)))
-
-
-def _last_of_each_group(record: FlightRecord, kept_calls: int) -> Iterator[tuple[int, RecordedCall]]:
-    counted: dict[tuple[str, bool], int] = defaultdict(int)
-    for place in range(len(record.calls) - 1, -1, -1):
-        call = record.calls[place]
-        key = (call.group, call.is_point_to_point)
-        counted[key] += 1
-        if counted[key] <= kept_calls:
-            yield place, call

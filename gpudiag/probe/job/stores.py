@@ -1,9 +1,10 @@
 """Processes that share a torch store or a process group, by their TCP connections: ranks of one job, whatever started them.
 
-`init_process_group` leaves a connection from every rank to one listening port, that of the TCPStore, and the process that serves it is
-connected to itself (torch/distributed/rendezvous.py). Where the store is a file, as in vLLM, gloo and NCCL leave connections between ranks,
-and threads of theirs that have names. No variable, no command line and no stack is needed for that, so that ranks are
-found which were renamed, are at work, or were started by a server without RANK.
+`init_process_group` leaves a connection from every rank to one listening port, that of the TCPStore, and the
+process that serves it is connected to itself (torch/distributed/rendezvous.py). Where the store is a file, as
+in vLLM, gloo and NCCL leave connections between ranks, and threads of theirs that have names. No variable, no
+command line and no stack is needed for that, so that ranks are found which were renamed, are at work, or were
+started by a server without RANK.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +15,8 @@ from pathlib import Path
 from gpudiag.linux.proc import socket_inodes
 from gpudiag.linux.sockets import ESTABLISHED, LISTENING, TcpSocket, read_network_namespace, read_tcp_sockets
 
-# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp, gloo's
-# transport/tcp/loop.cc; torch 2.5 to 2.13).
+# Names of threads that a process group runs, as the kernel cuts them off (c10d/ProcessGroupGloo.cpp,
+# ProcessGroupNCCL.cpp, gloo's transport/tcp/loop.cc; torch 2.5 to 2.13).
 _GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
 
 

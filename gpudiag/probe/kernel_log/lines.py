@@ -70,14 +70,16 @@ _PCIE_PATTERN = re.compile(
     re.IGNORECASE,
 )
 _OOM_PATTERN = re.compile(r"[Oo]ut of memory.*?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")
-# pcieport 0000:00:03.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:17:00.0   (before 5.3: id=1700)
+# pcieport 0000:00:03.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:17:00.0   (before 5.3:
+# id=1700)
 _AER_PATTERN = re.compile(
     r"AER: (?:Multiple )?(?P<severity>Correct\w+|Uncorrect\w+ \((?:Non-)?Fatal\)) error "
     r"(?:message )?received(?: from|:)? (?P<where>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])",
     re.IGNORECASE,
 )
-# What the firmware reports is a record of many lines (drivers/firmware/efi/cper.c), each with its number in front:
-# {3}[Hardware Error]: event severity: recoverable   ...   section_type: PCIe error   ...   device_id: 0000:05:00.1
+# What the firmware reports is a record of many lines (drivers/firmware/efi/cper.c), each with its number in
+# front: {3}[Hardware Error]: event severity: recoverable   ...   section_type: PCIe error   ...   device_id:
+# 0000:05:00.1
 _RECORD_PATTERN = re.compile(r"(?P<record>\{\d+\})\[Hardware Error\]:\s+(?P<words>.*)")
 _RECORD_SEVERITY_PATTERN = re.compile(r"event severity: (?P<word>\w+)")
 _RECORD_SECTION_PATTERN = re.compile(r"section[_ ]type: (?P<section>[^,]+)")
@@ -89,11 +91,11 @@ _RECORD_SEVERITIES = {
     "recoverable": "nonfatal",
     "fatal": "fatal",
 }
-# NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x24:0x72:1447)      NVRM: GPU0 RmInitAdapter: Cannot initialize ...
-# NVRM: GPU 0000:05:00.0: rm_init_adapter failed, device minor number 0
-# NVRM: BAR1 is 0M @ 0x0 (PCI:0000:56:00.0)    behind: This PCI I/O region assigned to your NVIDIA device is invalid
-# nvidia: probe of 0000:c1:00.0 failed with error -1      (since 6.9: nvidia 0000:c1:00.0: probe with driver nvidia ...)
-# NVRM: The NVIDIA probe routine failed for 1 device(s).
+# NVRM: GPU 0000:05:00.0: RmInitAdapter failed! (0x24:0x72:1447)      NVRM: GPU0 RmInitAdapter: Cannot
+# initialize ... NVRM: GPU 0000:05:00.0: rm_init_adapter failed, device minor number 0 NVRM: BAR1 is 0M @ 0x0
+# (PCI:0000:56:00.0)    behind: This PCI I/O region assigned to your NVIDIA device is invalid nvidia: probe of
+# 0000:c1:00.0 failed with error -1      (since 6.9: nvidia 0000:c1:00.0: probe with driver nvidia ...) NVRM:
+# The NVIDIA probe routine failed for 1 device(s).
 _NOT_STARTED_PATTERN = re.compile(
     r"NVRM: .*(?:RmInitAdapter failed|RmInitAdapter: Cannot|rm_init_adapter failed)"
     r"|NVRM: BAR\d+ is \d+M @ 0x[0-9a-f]+"
@@ -104,8 +106,9 @@ _NOT_STARTED_PATTERN = re.compile(
     re.IGNORECASE,
 )
 # NVRM: ignoring the legacy GPU 0000:07:00.0      NVRM: Ignoring probe for VF 0000:0d:00.4
-# NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1292)  -  NVRM: installed in this system is not supported by the 304.116
-# NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the NVIDIA 470.xx Legacy drivers.
+# NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1292)  -  NVRM: installed in this system is not supported by
+# the 304.116 NVRM: The NVIDIA GeForce GT 710 GPU installed in this system is  -  NVRM:  supported through the
+# NVIDIA 470.xx Legacy drivers.
 _IGNORED_PATTERN = re.compile(
     r"NVRM: ignoring (?:the legacy GPU|probe for VF) (?P<where>[0-9a-f:.]+)"
     r"|NVRM: installed in this system is not supported by|NVRM:\s+supported through the NVIDIA \S+ Legacy drivers"
@@ -113,15 +116,16 @@ _IGNORED_PATTERN = re.compile(
     re.IGNORECASE,
 )
 _HARD_LOCKUP_PATTERN = re.compile(r"Watchdog detected hard LOCKUP on cpu")
-# rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls on
+# rcu: INFO: rcu_sched self-detected stall on CPU; before 4.20 without `rcu:`; also: detected expedited stalls
+# on
 _RCU_STALL_PATTERN = re.compile(r"INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b")
 _LOCKUP_PATTERN = re.compile(r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>.+):(?P<pid>\d+)\]")
 _BLOCKED_PATTERN = re.compile(
     r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked (?:in I/O wait )?for more than \d+ seconds"
 )
-# mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00000000800400   (or `Machine Check: 0 Bank ...`)
-# [Hardware Error]: Corrected error, no action required.  (AMD; also: Deferred error, Uncorrected, ...; System Fatal error)
-# Memory failure: 0x40fa6: Killing python3:1296 due to hardware memory corruption
+# mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00000000800400   (or `Machine Check: 0
+# Bank ...`) [Hardware Error]: Corrected error, no action required.  (AMD; also: Deferred error, Uncorrected,
+# ...; System Fatal error) Memory failure: 0x40fa6: Killing python3:1296 due to hardware memory corruption
 _MACHINE_CHECK_PATTERN = re.compile(
     r"\[Hardware Error\]:.*machine check(?:.*Bank \d+: (?P<status>[0-9a-f]{16}))?"
     r"|\[Hardware Error\]: (?P<word>Corrected|Deferred|Uncorrected|System Fatal)\b"
@@ -141,7 +145,8 @@ _MACHINE_CHECK_SEVERITIES = {
 # NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.105.08  Release Build ...
 # One of them, when the kernel finds it again on the bus, or has reset it (drivers/pci/probe.c and pci.c):
 # pci 0000:5d:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint        nvidia 0000:5d:00.0: reset done
-# `nvidia-smi --gpu-reset` writes no line, so root may write one: `echo 'gpudiag: 5d:00.0 was reset' > /dev/kmsg`.
+# `nvidia-smi --gpu-reset` writes no line, so root may write one: `echo 'gpudiag: 5d:00.0 was reset' >
+# /dev/kmsg`.
 _RESTART_PATTERN = re.compile(
     r"(?P<all>NVRM: loading NVIDIA UNIX\b|\bgpudiag: all GPUs were reset\b)"
     r"|\bpci (?P<found>[0-9a-f:.]+): \[10de:[0-9a-f]{4}\] type 00 class 0x03"
@@ -151,8 +156,9 @@ _RESTART_PATTERN = re.compile(
 )
 _RESTARTABLE = (KernelEventKind.XID, KernelEventKind.GPU_OFF_BUS, KernelEventKind.SXID)
 
-# Behind a crash of the kernel, the module that it was in: RIP: 0010:uvm_hmm_unregister_gpu+0x51/0x3a0 [nvidia_uvm]
-# (on Arm: pc : uvm_hmm_unregister_gpu+0x51/0x3a0 [nvidia_uvm]). A warning, which is no crash, has such a line too.
+# Behind a crash of the kernel, the module that it was in: RIP: 0010:uvm_hmm_unregister_gpu+0x51/0x3a0
+# [nvidia_uvm] (on Arm: pc : uvm_hmm_unregister_gpu+0x51/0x3a0 [nvidia_uvm]). A warning, which is no crash,
+# has such a line too.
 _CRASHED_IN_PATTERN = re.compile(r"(?:RIP: 0010:|\bpc : )\S+\+0x\S+ \[(?P<module>\w+)")
 _CRASH = "kernel.crash"
 _CRASH_LINES = 12  # of a crash that are kept, up to the one that names the module
@@ -428,7 +434,8 @@ def _known_fault(text: str, at: Reading[datetime]) -> KernelEvent | None:
     fault = find_kernel_words(text)
     if fault is None:
         return None
-    # In front of a colon an address may lack its function, as in the driver's own lines: `nvidia 0000:41:00: AER ...`.
+    # In front of a colon an address may lack its function, as in the driver's own lines: `nvidia 0000:41:00:
+    # AER ...`.
     named = _KERNEL_ADDRESS_PATTERN.search(text)
     bus_id = f"{named[1]:0>8}:{named[2]}.{named[3] or 0}".lower() if named else parse_bus_id(text)
     return KernelEvent(kind=KernelEventKind.FAULT, at=at, text=text, bus_id=bus_id, fault=fault)

@@ -45,7 +45,8 @@ _STAMP = (
 _KERNEL_TAG = rb"\s*\S+\s+(?:\w+\.\w+\s+)?kernel(?:\[\d+\])?(?::| - - -)\s*(?:\[\s*\d+\.\d+\](?:\[\s*[TC]\d+\])?\s*)?(?P<text>.*)"
 _ANY_LINE = re.compile(_STAMP)
 _KERNEL_LINE = re.compile(_STAMP + _KERNEL_TAG)
-# A reset reported by a user through /dev/kmsg: a syslog daemon takes the word before the colon for its program.
+# A reset reported by a user through /dev/kmsg: a syslog daemon takes the word before the colon for its
+# program.
 _REPORTED_LINE = re.compile(_STAMP + rb"\s*\S+\s+gpudiag(?:\[\d+\])?: (?P<text>.* reset\b.*)")
 
 
@@ -174,8 +175,9 @@ class _Tagged:
 class Syslog(_Tagged):
     """A file that a syslog daemon wrote, or an older one that was rotated away.
 
-    Any user can have a line written into it, in the kernel's name too (`logger -t kernel`). So what would settle a fault
-    is not believed here: only in /dev/kmsg, into which root alone writes, and in the journal's lines of the kernel.
+    Any user can have a line written into it, in the kernel's name too (`logger -t kernel`). So what would
+    settle a fault is not believed here: only in /dev/kmsg, into which root alone writes, and in the journal's
+    lines of the kernel.
     """
 
     def __init__(self, path: Path, name: str) -> None:

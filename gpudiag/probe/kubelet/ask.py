@@ -1,7 +1,7 @@
 """Ask the kubelet which GPUs it has given to which containers, and which it may give.
 
-The only gate to grpc. It loads a library with threads of its own, and the kubelet may hang: it runs in a child
-(sampler/kubelet.py), and each call has a deadline.
+The only gate to grpc. It loads a library with threads of its own, and the kubelet may hang: it runs in a
+child (sampler/kubelet.py), and each call has a deadline.
 """
 
 import os
@@ -15,7 +15,8 @@ from gpudiag.model.untrusted_text import escape_controls
 
 DEADLINE_SECONDS = 5.0
 _AS_ROOT = "in Kubernetes: deploy/kubernetes/pods; not wanted: --kubelet-socket off"
-# A node's kubelet lists all its pods, also those without a GPU; grpc's own limit of 4 MiB is too little for 10,000.
+# A node's kubelet lists all its pods, also those without a GPU; grpc's own limit of 4 MiB is too little for
+# 10,000.
 _MAX_BYTES = 64 << 20
 _MAX_DEVICES = 4096  # MIG instances and shares of 16 GPUs are far less
 _MAX_NAME_CHARACTERS = 253  # of a name in Kubernetes (RFC 1123)

@@ -1,7 +1,8 @@
 """The messages of the kubelet's pod-resources API (v1), as far as GPUs need them.
 
 Declared here by field number, so that no generated code has to be kept: what is not declared is skipped by
-protobuf. Source: k8s.io/kubelet, pkg/apis/podresources/v1/api.proto, whose numbers never change (read 2026-11).
+protobuf. Source: k8s.io/kubelet, pkg/apis/podresources/v1/api.proto, whose numbers never change (read
+2026-11).
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
 """GPU activity between two samples: engines and links by NVML's GPM, NVLink traffic by its counters.
 
-A caller that asks again and again (`Ask.repeated`) has both looks; a single look has neither. GPM is for Hopper
-and later, and not for a part of a virtual GPU (NVIDIA/dcgm-exporter#701). In a container it may be refused for want
-of a privilege, even after it has answered for a while (NVIDIA/DCGM#214): the reason is reported, and it is tried again.
+A caller that asks again and again (`Ask.repeated`) has both looks; a single look has neither. GPM is for
+Hopper and later, and not for a part of a virtual GPU (NVIDIA/dcgm-exporter#701). In a container it may be
+refused for want of a privilege, even after it has answered for a while (NVIDIA/DCGM#214): the reason is
+reported, and it is tried again.
 """
 
 from __future__ import annotations

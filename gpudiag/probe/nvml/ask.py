@@ -177,7 +177,8 @@ class Noted:
 class Ask:
     """The questions about one GPU: `ask("nvmlDeviceGetName")` calls pynvml with its handle.
 
-    `repeated`: the same questions are asked again and again, so that what happened in between can be measured.
+    `repeated`: the same questions are asked again and again, so that what happened in between can be
+    measured.
     """
 
     repeated = False

@@ -1,8 +1,9 @@
 """NVML asked once more where a call has ended the process that asked: each call is announced, and the deadly one left out.
 
-A driver's library that crashes takes all GPUs' readings with it, and leaves no word of which call it was. So the next child
-announces each call about a GPU before it makes it; where it ends as well, the last one announced is the one, and the
-child after that goes without it. That costs a message a call, so it is done only after a crash.
+A driver's library that crashes takes all GPUs' readings with it, and leaves no word of which call it was. So
+the next child announces each call about a GPU before it makes it; where it ends as well, the last one
+announced is the one, and the child after that goes without it. That costs a message a call, so it is done
+only after a crash.
 """
 
 from __future__ import annotations

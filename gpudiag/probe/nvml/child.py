@@ -12,7 +12,7 @@
     ("attached", INDEX, AT, WAITED)  a handle has come, or was refused; of a slow one, how long its thread had no processor
     ("late", INDEX, CALL, {...})  a GPU that is still being asked: the call under way, its sheet so far
     ("device", INDEX, {...})      one GPU's sheet, when it is whole
-    ("process", PID, {...})       what /proc says about one process on a GPU
+    ("process", PID, {...})       what /proc shows of one process on a GPU
     ("peers", INDEX, {...})       what lies between one GPU and the others (`peers`), once all of them are read
     ("calling", INDEX, CALL)      the call that is made next; only after a crash (careful.py)
     ("late_peers", INDEX, CALL, OTHER)  a call about this GPU and that other one that has not returned
@@ -104,11 +104,12 @@ def stream_nvml(
     asleep: Mapping[int, str] = MappingProxyType({}),
     bound: int = 0,
 ) -> None:
-    """Ask NVML about every GPU and send what it says; `root` is where /proc is found.
+    """Ask NVML about every GPU and send its answers; `root` is where /proc is found.
 
-    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap` makes of
-    pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are the bus ids of GPUs that
-    must not be woken, by NVML index, where the driver has `bound` of them: they are not asked.
+    `await_initialization` returns when the library, which is being initialised already, has answered. `wrap`
+    makes of pynvml what is called instead; with `one_thread`, one GPU is asked after the other. `asleep` are
+    the bus ids of GPUs that must not be woken, by NVML index, where the driver has `bound` of them: they are
+    not asked.
     """
     try:
         pynvml, count = open_library(
@@ -140,11 +141,11 @@ def stream_nvml(
 
 def _await(batch: Batch, late: list[Callable[[], bool]], patience_seconds: float = float("inf")) -> None:
     """Return when all is read, or after `patience_seconds` of given time without news, which each of `late` sends."""
-    heard, waited = monotonic(), waited_seconds()
+    last_news, waited = monotonic(), waited_seconds()
     while not batch.done.wait(_LATE_AFTER_SECONDS):
         if any([send_late() for send_late in late]):
-            heard, waited = monotonic(), waited_seconds()
-        elif monotonic() - heard - (waited_seconds() - waited) > patience_seconds:
+            last_news, waited = monotonic(), waited_seconds()
+        elif monotonic() - last_news - (waited_seconds() - waited) > patience_seconds:
             return
 
 

@@ -56,7 +56,8 @@ _LINK_COUNT_FIELD = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
 _LINKS_BEFORE_THE_COUNT = 6  # a driver too old for that field knows GPUs of at most six links (Volta)
 _NO_LINK = (INVALID_ARGUMENT,)  # a link, or a counter, that is not there
 _STATE_FIELD = 165  # NVML_FI_DEV_NVLINK_GET_STATE, scope: the link
-# NVML_FI_DEV_NVLINK_*_ERROR_COUNT_L0 to _L5 and _L6 to _L11, by where each row starts; later links have no field.
+# NVML_FI_DEV_NVLINK_*_ERROR_COUNT_L0 to _L5 and _L6 to _L11, by where each row starts; later links have no
+# field.
 _COUNTER_FIELDS = {
     "replay_errors": (46, 108),
     "recovery_errors": (53, 114),
@@ -345,9 +346,10 @@ def read_plan(ask: Ask, sheet: DeviceSheet, plan: Plan) -> None:
     _drop_what_no_board_has(sheet, (one.name for _, readings in plan for one in readings))
 
 
-# By a reading's unit, what no board comes near: above it NVML has answered with other bytes, such as a driver whose
-# 32-bit library gives a counter for the power (flightlessmango/MangoHud pull request 2144), or an empty 64-bit number for a
-# temperature (NVIDIA/gpu-monitoring-tools issue 97). Own choice, of the order of three times what boards are built for.
+# By a reading's unit, what no board comes near: above it NVML has answered with other bytes, such as a driver
+# whose 32-bit library gives a counter for the power (flightlessmango/MangoHud pull request 2144), or an empty
+# 64-bit number for a temperature (NVIDIA/gpu-monitoring-tools issue 97). Own choice, of the order of three
+# times what boards are built for.
 _MOST_OF_A_BOARD = {"celsius": 300, "watts": 10_000, "mhz": 30_000}
 
 
@@ -413,7 +415,8 @@ def _given(raw: Any, question: Call | Field) -> Any:
     if gives == "positive" and number == 0:
         raise Absent(ERROR, "NVML answers 0")
     if gives == "running" and number <= 0:
-        # JetPack 6 answers success and zeros for the GPU of an Orin (nv-monitor issue 10, jetson_stats issue 889).
+        # JetPack 6 answers success and zeros for the GPU of an Orin (nv-monitor issue 10, jetson_stats issue
+        # 889).
         raise Absent(NOT_SUPPORTED, f"NVML answers {number}, which no GPU that runs has")
     if number < 0 and gives != "signed":
         raise Absent(NOT_SUPPORTED, f"NVML answers {number}, which cannot be below 0")
@@ -455,7 +458,8 @@ def read_identity(ask: Ask, sheet: DeviceSheet) -> None:
 def read_state(ask: Ask, sheet: DeviceSheet, *, fixed: bool = True) -> None:
     """Fill in everything but the identity: what may change while the driver stays loaded.
 
-    Without `fixed`, leave out what changes only where a user changes it: limits, defaults, versions (`FIXED_NAMES`).
+    Without `fixed`, leave out what changes only where a user changes it: limits, defaults, versions
+    (`FIXED_NAMES`).
     """
     read_plan(ask, sheet, _STATE if fixed else _MOVING)
     add_recovery(ask, sheet)

@@ -1,6 +1,7 @@
 """The entry of the child that asks NVML: the library initialises while Python loads what will ask it.
 
-nvmlInit takes some 35 ms on a GPU machine, and so do the imports. It is counted: pynvml's own nvmlInit then returns at once.
+nvmlInit takes some 35 ms on a GPU machine, and so do the imports. It is counted: pynvml's own nvmlInit then
+returns at once.
 """
 
 from __future__ import annotations

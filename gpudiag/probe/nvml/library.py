@@ -30,8 +30,9 @@ def open_library(
 ) -> tuple[Any, int]:
     """The pynvml module, initialised, and how many GPUs NVML counts.
 
-    `announce` gets each call before it is made: any may never return. `emit_library` gets what `read_library` returns,
-    before the GPUs are counted. `await_initialization` returns when the library, which is being initialised already, has answered.
+    `announce` gets each call before it is made: any may never return. `emit_library` gets what `read_library`
+    returns, before the GPUs are counted. `await_initialization` returns when the library, which is being
+    initialised already, has answered.
 
     Raises:
         Exception: whatever `describe_failure` describes.

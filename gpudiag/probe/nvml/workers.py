@@ -38,8 +38,9 @@ class Batch:
 class Workers:
     """Threads that take batches: one does it all while calls return at once; else others help.
 
-    On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight threads, which contend
-    for the interpreter lock (4.7 against 8 ms, simulated H100s). A thread whose call never returns is lost; another takes its place.
+    On a driver that answers at once, one thread reads eight GPUs in about 60 % of the time of eight threads,
+    which contend for the interpreter lock (4.7 against 8 ms, simulated H100s). A thread whose call never
+    returns is lost; another takes its place.
     """
 
     def __init__(self, most: int) -> None:

@@ -8,11 +8,12 @@
     ["device", ORDINAL, {...}] one GPU as CUDA shows it, once a context was tried on it
     ["finished", SECONDS]
 
-torch is imported once, in a process that never touches CUDA: even to ask torch for its architectures makes CUDA
-unusable in all that is forked later. Every question is asked in a fork of it, one per GPU, so that a context that hangs or
-crashes costs only its own GPU, and its memory is freed at once. Where a fork turns out unusable, whatever made it so, the
-question is asked again in an interpreter of its own: `PYTHON program.py QUESTION DESCRIPTOR`. The program runs under any
-interpreter from Python 3.9 on and imports of gpudiag a file alone.
+torch is imported once, in a process that never touches CUDA: even to ask torch for its architectures makes
+CUDA unusable in all that is forked later. Every question is asked in a fork of it, one per GPU, so that a
+context that hangs or crashes costs only its own GPU, and its memory is freed at once. Where a fork turns out
+unusable, whatever made it so, the question is asked again in an interpreter of its own: `PYTHON program.py
+QUESTION DESCRIPTOR`. The program runs under any interpreter from Python 3.9 on and imports of gpudiag a file
+alone.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _MOST_INTERFACES = 64
 
 
 def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddresses | None:
-    """What this host has and publishes with these variables; None where the kernel or the resolver does not say."""
+    """What this host has and publishes with these variables; None where the kernel or the resolver does not know."""
     try:
         interfaces = read_interfaces()
     except OSError:
@@ -35,8 +35,8 @@ def read_host_addresses(variables: Mapping[str, str] = os.environ) -> HostAddres
     nccl = nccl_addresses(variables, interfaces)
     chosen = {one.interface for one in (*gloo, *nccl)}
     # A host of containers has hundreds that lead to these alone, each with an address of its link.
-    told = [one for one in interfaces if one.name in chosen or not one.is_of_link_alone]
-    return HostAddresses(tuple(told[:_MOST_INTERFACES]), gloo, nccl, own_name)
+    published = [one for one in interfaces if one.name in chosen or not one.is_of_link_alone]
+    return HostAddresses(tuple(published[:_MOST_INTERFACES]), gloo, nccl, own_name)
 
 
 def read_interfaces() -> tuple[OwnInterface, ...]:

@@ -53,7 +53,8 @@ _GATHER_AFTER_SILENCE_SECONDS = 3.5
 # All processes of a second job have come by then.
 _TWINS_SECONDS = 3.0
 
-# Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a firewall.
+# Once all agents have met, ranks that do not move in these stages for so long may be kept apart by a
+# firewall.
 _STUCK_SECONDS = 2.0
 # After that, where nobody knows how long they may take: only a fault of the network that is seen counts.
 _STANDSTILL_SECONDS = 1.5
@@ -104,7 +105,7 @@ class Agent:
         self._siblings = assignment.siblings
         self._tcp = assignment.tcp
         self._notice = assignment.notice
-        self._tell = assignment.notice
+        self._notify = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
         self._goes_on = assignment.goes_on
@@ -155,7 +156,7 @@ class Agent:
             world_size=self._job.world_size,
             launcher=launcher,
             host=self._host,
-            reports=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
+            ranks=tuple(_report(view, self._dumps.get(view.rank), unkillable) for view in self._views),
             incidents=self._all_incidents(),
             returned=tuple(RankResult(rank, data) for rank, data in self._log.results.items()),
             events=tuple(self._log.events),
@@ -287,7 +288,7 @@ class Agent:
         strays = () if self._remote is None else self._remote.strays.lookers()
         if (
             self.meeting_faults is not None
-        ):  # those that reach the ranks' store are shut out, and told as such
+        ):  # those that reach the ranks' store are shut out, and reported as such
             strays = tuple(one for one in strays if one.rank not in self.meeting_faults.noted)
         if self._remote is None or not strays:
             return ()
@@ -330,7 +331,7 @@ class Agent:
 
     @property
     def _absent_after(self) -> float:
-        """From when on ranks that nobody has heard of never come."""
+        """From when on ranks that have shown no sign never come."""
         if (
             self._remote is None
         ):  # our own ranks start once their import is done, which has a limit of its own
@@ -354,7 +355,7 @@ class Agent:
         return now >= self._accounted_after
 
     def _explain_by_network(self, certain: tuple[Incident, ...]) -> tuple[Incident, ...]:
-        """The incidents, with a cut of the network told as such: also one that is seen before it counts as a hang."""
+        """The incidents; a network cut replaces the hangs that it explains, also before the hang limit."""
         waiting = certain or self._suspected or self._find_standstill()
         if self.meeting_faults is not None:
             kept_apart: tuple[Incident, ...] = ()
@@ -366,8 +367,8 @@ class Agent:
         if self._remote is None or not all(map(may_be_the_network, waiting)):
             return certain
         self._outages.observe(self._views, self._looked_at)
-        unheard = any(view.unheard_seconds for view in self._views)
-        if not waiting and not unheard and not self._remote.is_looking:
+        silent = any(view.silent_seconds for view in self._views)
+        if not waiting and not silent and not self._remote.is_looking:
             self._remote.forget_paths()
             self._outages.close(self._looked_at)
             return ()
@@ -388,7 +389,7 @@ class Agent:
         self, remote: RemoteRanks, certain: tuple[Incident, ...], waiting: tuple[Incident, ...]
     ) -> tuple[Incident, ...]:
         """The incidents that are certain, given what looks at the network have found since ranks began to wait."""
-        urgent = bool(certain or self._suspected) or any(view.unheard_seconds for view in self._views)
+        urgent = bool(certain or self._suspected) or any(view.silent_seconds for view in self._views)
         found = remote.look_on_at_paths(self._host, urgent=urgent)
         if found is None:
             return certain
@@ -400,8 +401,8 @@ class Agent:
             looks, certain, waiting, self._views, self._looked_at, at_the_end=self._timed_out
         )
         cut = self._outages.names
-        if cut is not None and before is None and self._tell is not None and not judged:
-            self._tell(f"{cut}; waiting up to {CUT_SECONDS:.0f} s for the network to come back")
+        if cut is not None and before is None and self._notify is not None and not judged:
+            self._notify(f"{cut}; waiting up to {CUT_SECONDS:.0f} s for the network to come back")
         if self._outages.is_excused(self._looked_at):
             self._suspicions.forget()
         return judged

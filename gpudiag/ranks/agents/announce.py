@@ -1,7 +1,8 @@
 """How agents that miss others find them beside the rendezvous: by datagrams to their own networks and to known hosts.
 
-Nobody announces while all goes well. An agent that has missed somebody for a moment says who it is and where it looks
-for rank 0; the leader of others of its job replies. What they do then is in `astray` and `diagnosis.split`.
+Nobody announces while all goes well. An agent that has missed somebody for a moment announces who it is and
+where it looks for rank 0; the leader of others of its job replies. What they do then is in `astray` and
+`diagnosis.split`.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.agents.messages import Card, decode_message, encode_message
 from gpudiag.ranks.agents.network import AGENT_PORTS
 
-ANNOUNCE_PORTS = AGENT_PORTS[:16]  # of UDP: as many agents of one machine can be heard
+ANNOUNCE_PORTS = AGENT_PORTS[:16]  # of UDP: as many agents of one machine can be received
 _PORTS_OF_ONE_HOST = ANNOUNCE_PORTS[:4]  # at a host that is only known, and may not be of this job
 
 # Ranks that are started together meet sooner.
@@ -37,7 +38,7 @@ _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's ha
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedCard:
     """A card, the address that it came from, and when: the last and the first time, by this machine's CLOCK_MONOTONIC."""
 
     card: Card
@@ -55,7 +56,7 @@ class Announcer:
         self._addresses, self._machine = card.addresses, card.machine
         self._hosts = tuple(hosts)[:_MOST_KNOWN]
         self._known: tuple[str, ...] | None = None
-        self._heard: dict[tuple[str, int, str, str, bool], Heard] = {}
+        self._received_cards: dict[tuple[str, int, str, str, bool], ReceivedCard] = {}
         self._misses = False
         self._closed = False
         self._relayed: Card | None = None
@@ -99,7 +100,7 @@ class Announcer:
         self._card = card
 
     def announce_end(self, exit_status: int) -> None:
-        """Announce some times that all are to end with that status, where agents were heard that no link reaches."""
+        """Announce some times that all are to end with that status, where cards came from agents that no link reaches."""
         opened = self._socket
         if opened is None or self._closed:
             return
@@ -109,10 +110,10 @@ class Announcer:
                 self._send_to_all(opened)
             time.sleep(_PAUSE_OF_END_SECONDS)
 
-    def heard(self) -> tuple[Heard, ...]:
+    def received_cards(self) -> tuple[ReceivedCard, ...]:
         """What other agents have announced lately."""
         oldest = time.monotonic() - FRESH_SECONDS
-        return tuple(one for one in tuple(self._heard.values()) if one.at >= oldest)
+        return tuple(one for one in tuple(self._received_cards.values()) if one.at >= oldest)
 
     def _run(self) -> None:
         began = time.monotonic()
@@ -148,10 +149,10 @@ class Announcer:
         if (card.key, card.rank, card.host, card.entry) == (own.key, own.rank, own.host, own.entry):
             return
         place = (card.key, card.rank, card.host, card.place, card.relayed)
-        if place in self._heard or len(self._heard) < _MOST_CARDS:
+        if place in self._received_cards or len(self._received_cards) < _MOST_CARDS:
             now = time.monotonic()
-            first = self._heard[place].first_at if place in self._heard else now
-            self._heard[place] = Heard(card, address[0], now, first)
+            first = self._received_cards[place].first_at if place in self._received_cards else now
+            self._received_cards[place] = ReceivedCard(card, address[0], now, first)
         answer = own if own.leads else self._relayed
         if answer is not None and not card.leads and (own.leads or card.key == answer.key):
             _send(opened, _datagram(answer), address)
@@ -204,7 +205,7 @@ def read_neighbours(path: str = "/proc/net/arp") -> tuple[str, ...]:
 
 
 def _networks() -> Iterator[str]:
-    """Loopback, where agents of this machine hear it, and the broadcast address of each network of this machine."""
+    """Loopback, where agents of this machine receive it, and the broadcast address of each network of this machine."""
     yield "127.0.0.1"
     with contextlib.suppress(OSError):
         for one in list_addresses():
@@ -215,7 +216,7 @@ def _networks() -> Iterator[str]:
 
 
 def _open_socket() -> socket.socket:
-    """A socket that hears announcements; where all ports are taken, one that hears replies alone."""
+    """A socket that receives announcements; where all ports are taken, one that receives replies alone."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)

@@ -4,7 +4,7 @@ import ipaddress
 import time
 from dataclasses import replace
 
-from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.announce import Announcer, ReceivedCard
 from gpudiag.ranks.agents.discovery import Address, Discovery, connect_agent
 from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.agents.messages import (
@@ -22,7 +22,7 @@ from gpudiag.ranks.diagnosis.split import Relation
 # What there is at the place where it looks takes a moment to find out; the leader wants to know that, too.
 _MOST_LOOK_SECONDS = 6.0
 _RETRY_SECONDS = 0.5
-# Leaders answer at once; what they hear alone they report some seconds later.
+# Leaders answer at once; what only they receive they report some seconds later.
 _FIND_SECONDS = 3.5
 _REPORT_SECONDS = 12.0
 
@@ -53,11 +53,13 @@ class Astray:
 
     @property
     def may_be_reported(self) -> bool:
-        """Whether there is a leader that has heard of this agent, or there was no time yet to find one."""
+        """Whether there is a leader that knows this agent, or there was no time yet to find one."""
         waited = time.monotonic() - (self._began or time.monotonic())
         if self.is_joined or waited < _FIND_SECONDS:
             return True
-        led = any(one.card.leads and is_same_job(self.card, one.card) for one in self._announcer.heard())
+        led = any(
+            one.card.leads and is_same_job(self.card, one.card) for one in self._announcer.received_cards()
+        )
         return led and waited < _REPORT_SECONDS
 
     def start(self) -> None:
@@ -84,20 +86,20 @@ class Astray:
     def addresses(self) -> dict[int, Address]:
         """Where agents of lower ranks that are of the same run, and look at the same place, listen."""
         found: dict[int, Address] = {}
-        for heard in self._announcer.heard():
-            one = heard.card
+        for received in self._announcer.received_cards():
+            one = received.card
             if one.port is None or one.relayed:
                 continue
-            if one.rank < self.card.rank and self._is_same_run(heard):
-                found[one.rank] = (heard.address, one.port)
+            if one.rank < self.card.rank and self._is_same_run(received):
+                found[one.rank] = (received.address, one.port)
         return found
 
     def leader(self) -> int | None:
         """The rank that leads those of the same run, where it is lower than this one's; None where none is known."""
         ranks = [
-            heard.card.rank
-            for heard in self._announcer.heard()
-            if heard.card.leads and heard.card.rank < self.card.rank and self._is_same_run(heard)
+            received.card.rank
+            for received in self._announcer.received_cards()
+            if received.card.leads and received.card.rank < self.card.rank and self._is_same_run(received)
         ]
         return min(ranks, default=None)
 
@@ -117,13 +119,13 @@ class Astray:
                 if isinstance(message, FailedRun | Interrupted):
                     if self._leader_key == self.card.key:
                         return message
-                    self.close()  # that may be of another job, and says nothing of this one
+                    self.close()  # that may be of another job, and shows nothing of this one
                     return None
         except LinkLostError:
             self.close()
         return None
 
-    def join(self, leader: Heard) -> bool:
+    def join(self, leader: ReceivedCard) -> bool:
         """Whether that leader takes this agent's report, and will send its verdict."""
         if leader.card.port is None:
             return False
@@ -137,16 +139,16 @@ class Astray:
         now = time.monotonic()
         if now - self._tried_at < _RETRY_SECONDS or self._is_still_looking(now):
             return
-        for heard in self._announcer.heard():
-            if not heard.card.leads or heard.card.relayed or not is_same_job(self.card, heard.card):
+        for received in self._announcer.received_cards():
+            if not received.card.leads or received.card.relayed or not is_same_job(self.card, received.card):
                 continue
-            if self._is_at_place(heard):
-                if heard.card.key != self.card.key:  # another name of the same machine
-                    self._discovery.adopt(heard.card.key)
-                    self._announcer.introduce(replace(self.card, key=heard.card.key))
+            if self._is_at_place(received):
+                if received.card.key != self.card.key:  # another name of the same machine
+                    self._discovery.adopt(received.card.key)
+                    self._announcer.introduce(replace(self.card, key=received.card.key))
                 continue
             self._tried_at = now
-            if heard.card.rank != self.card.rank and self.join(heard):
+            if received.card.rank != self.card.rank and self.join(received):
                 return
 
     def _describe_way(self) -> None:
@@ -158,9 +160,9 @@ class Astray:
 
     def _read_end(self) -> Message | None:
         """That a leader has reported this agent, though no link reaches it."""
-        for heard in self._announcer.heard():
-            if heard.card.ended is not None and heard.card.leads and heard.card.key == self.card.key:
-                return FailedRun(heard.card.ended)
+        for received in self._announcer.received_cards():
+            if received.card.ended is not None and received.card.leads and received.card.key == self.card.key:
+                return FailedRun(received.card.ended)
         return None
 
     def _is_still_looking(self, now: float) -> bool:
@@ -168,20 +170,20 @@ class Astray:
         waited = now - (self._began or now)
         return watch is not None and not watch.has_looked and waited < _MOST_LOOK_SECONDS
 
-    def _is_same_run(self, heard: Heard) -> bool:
-        if heard.card.key != self.card.key:
+    def _is_same_run(self, received: ReceivedCard) -> bool:
+        if received.card.key != self.card.key:
             return False
-        at_rank_0 = heard.card.leads and heard.card.rank == 0
-        return self._is_at_place(heard) if at_rank_0 else heard.card.place == self.card.place
+        at_rank_0 = received.card.leads and received.card.rank == 0
+        return self._is_at_place(received) if at_rank_0 else received.card.place == self.card.place
 
-    def _is_at_place(self, heard: Heard) -> bool:
-        """Whether the leader that was heard is rank 0's, and just where this agent looks for it."""
-        own, other = self.card, heard.card
+    def _is_at_place(self, received: ReceivedCard) -> bool:
+        """Whether the leader of that card is rank 0's, and just where this agent looks for it."""
+        own, other = self.card, received.card
         if other.rank != 0 or port_of(own.place) != port_of(other.place):
             return False
         if set(own.addresses) & set(other.machine):
             return True
-        is_here = heard.address.startswith("127.") or heard.address in own.machine
+        is_here = received.address.startswith("127.") or received.address in own.machine
         return is_here and all(ipaddress.ip_address(one).is_loopback for one in own.addresses)
 
 

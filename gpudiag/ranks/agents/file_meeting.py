@@ -1,6 +1,6 @@
 """On which machines the processes are that meet at a file (`--init-method file:///PATH`): by cards that they put beside it.
 
-The file itself says nothing of that, and ranks of one machine are started otherwise than those of several.
+The file itself shows nothing of that, and ranks of one machine are started otherwise than those of several.
 """
 
 import atexit
@@ -60,7 +60,7 @@ def place_by_file(
     own = FileCard(environment.rank, socket.gethostname(), read_machine().network, _addresses(variables))
     try:
         folder = _put(own, path)
-    except OSError:  # where no file can be made, the ranks say why
+    except OSError:  # where no file can be made, the ranks report why
         return environment
     began = time.monotonic()
     while True:
@@ -74,7 +74,7 @@ def place_by_file(
         if waited >= patience_seconds:
             raise LaunchError(
                 f"rank 0 has not come to {path}, where rank {own.rank} on {own.host} waits for it",
-                hint="is that path on a file system that all machines of the job share? `df` and it on each of them tells",
+                hint="is that path on a file system that all machines of the job share? `df` and it on each of them shows it",
             )
         time.sleep(_LOOK_AGAIN_SECONDS)
 

@@ -1,7 +1,8 @@
 """The processes that start ranks, as their agent has them: a template of its own, or one forked by a fork server.
 
-A template of its own imports torch itself. A `ForkServer` has imported it once, for all sets of ranks of a command and for
-the question what torch sees; what it forks is nobody's child here, so it says how that ended, and reaps it when told to.
+A template of its own imports torch itself. A `ForkServer` has imported it once, for all sets of ranks of a
+command and for the question what torch sees; what it forks is nobody's child here, so it reports how that
+ended, and reaps it on request.
 """
 
 import contextlib
@@ -20,9 +21,10 @@ from gpudiag.ranks.agents.link import wait_readable
 from gpudiag.ranks.rank.job import MESSAGE_BYTES
 
 _BOOT = Path(__file__).parents[1] / "rank" / "boot.py"
-# Starting the interpreter and gpudiag, not yet torch: 0.1 s; a cold network file system takes many times that.
+# Starting the interpreter and gpudiag, not yet torch: 0.1 s; a cold network file system takes many times
+# that.
 _HELLO_SECONDS = 5.0
-# How long a template that is told to end has to reap its ranks before its group is killed.
+# How long a template that is asked to end has to reap its ranks before its group is killed.
 _PATIENCE_SECONDS = 1.0
 # How soon the server reports the end of a process whose pipe is closed.
 _REPORT_SECONDS = 0.1
@@ -112,11 +114,12 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._program: Program | None = None
-        with theirs, contextlib.suppress(OSError):  # a template of its own says why it cannot be executed
+        with theirs, contextlib.suppress(OSError):  # a template of its own reports why it cannot be executed
             name = str(theirs.fileno())
             self._program = Program(
                 [python or sys.executable, str(_BOOT), "--fork-server", name, str(os.getpid())],
-                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is imported.
+                # One OpenMP thread in each rank, as torchrun sets: the library reads it when torch is
+                # imported.
                 {"OMP_NUM_THREADS": "1", **os.environ, **(variables or {})},
                 stdout=self._output,
                 stderr=self._output,
@@ -206,7 +209,7 @@ class ForkServer:
         return ForkedProcess(self, number)
 
     def reply(self, number: int) -> Mapping[str, Any]:
-        """What the server has said of that fork so far: `pid`, `exit`, `released`, or the `reason` why there is none."""
+        """What the server has reported of that fork so far: `pid`, `exit`, `released`, or the `reason` why there is none."""
         self._receive()
         return self._replies[number]
 
@@ -221,7 +224,7 @@ class ForkServer:
             self._lost = True
 
     def await_reply(self, number: int, field: str, deadline: float) -> bool:
-        """Whether the server says that of the fork by then (`time.monotonic`); False at once where it cannot."""
+        """Whether the server reports that of the fork by then (`time.monotonic`); False at once where it cannot."""
         self._wait(lambda: not {field, "reason"}.isdisjoint(self._replies[number]), deadline)
         return field in self._replies[number]
 
@@ -287,7 +290,8 @@ class ForkedProcess:
             return
         self._server.release(self._number)
         if not self._server.await_reply(self._number, "released", deadline) and self._server.is_usable:
-            # The server itself does not respond: kill by hand what it cannot have reaped, and then the server.
+            # The server itself does not respond: kill by hand what it cannot have reaped, and then the
+            # server.
             pid = self.pid
             if pid is not None:
                 kill_group(pid)

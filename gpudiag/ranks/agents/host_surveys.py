@@ -16,8 +16,8 @@ from gpudiag.ranks.agents.tcp_counters import plain_address
 from gpudiag.ranks.diagnosis.firewalls import SAMPLE_PORTS, failed_ways, master_failures
 from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Target, Try
 
-# A leader that says nothing for three seconds is taken for dead.
-_TELL_SECONDS = 0.5
+# A leader that sends nothing for three seconds is taken for dead.
+_SEND_SECONDS = 0.5
 _FREE_PORTS = 1024  # those below are root's
 
 Targets = Mapping[int, tuple[Target, ...]]
@@ -37,11 +37,11 @@ class HostSurveys:
         self._own_host = own_host
         self._master = master
         self._number = 0
-        self._told_at = 0.0
+        self._sent_at = 0.0
 
     @property
     def has_all_addresses(self) -> bool:
-        """Whether every other rank's agent has told what its host publishes."""
+        """Whether every other rank's agent has sent what its host publishes."""
         return all(record.host_addresses is not None for record in self._remote.records.values())
 
     def without_tries(self, library: str) -> Survey:
@@ -123,14 +123,14 @@ class HostSurveys:
                 target=lambda: own.append(self._paths.surveyor.try_all(targets[own_rank])), daemon=True
             )
             look.start()
-        deadline = time.monotonic() + SURVEY_SECONDS + _TELL_SECONDS
+        deadline = time.monotonic() + SURVEY_SECONDS + _SEND_SECONDS
         while time.monotonic() < deadline and (
             (own_rank in targets and not own) or any(self._is_awaited(rank) for rank in asked)
         ):
             self._remote.receive()
             now = time.monotonic()
-            if now - self._told_at >= _TELL_SECONDS:
-                self._told_at = now
+            if now - self._sent_at >= _SEND_SECONDS:
+                self._sent_at = now
                 self._remote.send(messages.ClockQuestion(now))
             time.sleep(0.01)
         rows = {

@@ -44,8 +44,8 @@ from gpudiag.ranks.stages import RENDEZVOUS, Budgets
 
 TORCH = ("torch", "torch.distributed")
 
-# So long a name without an address is looked up again, where names do not come late by design. It is enough for the
-# leader of the others to hear of it, and to report it for all.
+# So long a name without an address is looked up again, where names do not come late by design. It is enough
+# for the leader of the others to learn of it, and to report it for all.
 _NAME_SECONDS = 4.0
 
 # torch's own timeouts are this much longer than ours, so that the agent, which knows more, reports first.
@@ -84,11 +84,11 @@ def run_ranks(
     object. `python` is the interpreter for the ranks; `variables` are set for them in addition to this
     process's own. `preload` is imported once, before the ranks are forked, and so are those modules of
     `try_preload` that are installed. In the leading process of a launch only, `on_event` is called with
-    each event that an entry emits, `is_over` is polled (True ends the run), and `goes_on` says of the finished run
-    whether all processes are to run something more: `RankRun.goes_on` of each. `notice` is called with a
-    sentence in any process that has waited for ranks on other machines for 5 s. `explanations` is called if
-    this agent's only rank ends badly, for what a library printed about it. `server` has imported torch for `python`:
-    it forks the ranks' template; where it is gone, the template imports for itself.
+    each event that an entry emits, `is_over` is polled (True ends the run), and `goes_on` decides for the
+    finished run whether all processes are to run something more: `RankRun.goes_on` of each. `notice` is
+    called with a sentence in any process that has waited for ranks on other machines for 5 s. `explanations`
+    is called if this agent's only rank ends badly, for what a library printed about it. `server` has imported
+    torch for `python`: it forks the ranks' template; where it is gone, the template imports for itself.
 
     Raises:
         UsageError: `python` cannot run ranks, or a module of `preload` is not installed.
@@ -163,10 +163,8 @@ def _nameless_run(
         world_size=environment.world_size,
         launcher=environment.launcher,
         host=host,
-        reports=(),
+        ranks=(),
         incidents=(incident,),
-        returned=(),
-        events=(),
         injected=(),
         seconds=seconds,
         reporter=environment.local_rank == 0 and all(one.rank >= environment.rank for one in others),
@@ -279,7 +277,7 @@ def _local_ranks(environment: RankEnvironment | None, world_size: int) -> tuple[
 
 
 def _init_method(environment: RankEnvironment | None, directory: Path) -> str:
-    """Where torch's process group has its rendezvous: where the launcher says, or a file.
+    """Where torch's process group has its rendezvous: where the launcher sets it, or a file.
 
     A file needs no port that other programs could take.
     """

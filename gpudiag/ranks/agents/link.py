@@ -57,11 +57,11 @@ def line_of(message: Message) -> bytes:
     return json.dumps(encode_message(message)).encode() + b"\n"
 
 
-# A network that loses large packets still carries those of 576 bytes, which every IPv4 host takes (RFC 791): so agents
-# can still agree on what they report.
+# A network that loses large packets still carries those of 576 bytes, which every IPv4 host takes (RFC 791):
+# so agents can still agree on what they report.
 _SMALL_SEGMENT_BYTES = 500
-# The kernel hands several segments to an interface as one; where a virtual one drops that by its size, each of them must
-# be sent by itself. More than this is sent as it comes: then there are too many ranks for that.
+# The kernel hands several segments to an interface as one; where a virtual one drops that by its size, each
+# of them must be sent by itself. More than this is sent as it comes: then there are too many ranks for that.
 _APART_BYTES = 16_384
 
 
@@ -106,7 +106,7 @@ class Link:
         self._unsent = b""
         self._stuck = False  # the other end does not read
         self._looked_at = time.monotonic()
-        self.unheard_seconds = 0.0  # for how long `receive` has returned nothing
+        self.silent_seconds = 0.0  # for how long `receive` has returned nothing
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
@@ -226,12 +226,12 @@ class Link:
                 self._unsendable = True
         self._stuck = False
 
-    def _count_silence(self, heard: bool) -> None:
+    def _count_silence(self, received: bool) -> None:
         """Add the time since the last call, but only one tick if this process was itself paused meanwhile."""
         now = time.monotonic()
         gap, self._looked_at = now - self._looked_at, now
         listened = gap if gap <= _OWN_PAUSE_SECONDS else _ONE_LOOK_SECONDS
-        self.unheard_seconds = 0.0 if heard else self.unheard_seconds + listened
+        self.silent_seconds = 0.0 if received else self.silent_seconds + listened
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from gpudiag.ranks.stages import RENDEZVOUS, Position
 
 # The template reports a rank's end within milliseconds. If it cannot (it was stopped), a process that has
 # looked dead for this long counts as ended without the report.
-_UNTOLD_END_SECONDS = 1.0
+_UNKNOWN_END_SECONDS = 1.0
 
 # A rank that has not moved for this long: read which collectives it entered last.
 HISTORY_SECONDS = 0.3
@@ -149,7 +149,7 @@ class RankRecord:
 
     def _add_process(self, now: float, state: Stat | None, load: float) -> None:
         if state is None or state.state in DEAD_STATES:
-            self._add_untold_end(now, _UNTOLD_END_SECONDS * load)
+            self._add_unknown_end(now, _UNKNOWN_END_SECONDS * load)
             return
         self.seen, self.cpu_seconds_total = replace(self.seen, process_state=state.state), state.cpu_seconds
         if not self.looked_for_gpu and self.seen.still_seconds >= _GPU_SECONDS:
@@ -177,12 +177,12 @@ class RankRecord:
         if (frozen_by, shown) != (seen.frozen_by, seen.process_state):
             self.seen = replace(seen, frozen_by=frozen_by, process_state=shown)
 
-    def _add_untold_end(self, now: float, patience_seconds: float) -> None:
+    def _add_unknown_end(self, now: float, patience_seconds: float) -> None:
         if self.dead_since is None:
             self.dead_since = now
         elif now - self.dead_since >= patience_seconds:
             self.add_end(None, self.dead_since)
-            self.add_traces(evidence.of_untold_end())
+            self.add_traces(evidence.of_unknown_end())
 
 
 # --- all ranks of this agent
@@ -193,15 +193,17 @@ _TAIL_BYTES = 1500
 _LINES_AT_MOST = 12
 _LINE_CHARACTERS = 300
 _READ_BYTES = 1 << 20  # from the start, and from the end: a rank may write for hours
-_TELLING = re.compile(
+_EXPLAINS = re.compile(
     r"error|exception|warn|fatal|failed|out of memory|terminate called|what\(\)|abort|assert|xid|timed? ?out",
     re.IGNORECASE,
 )
-_FRAME = re.compile(r"^\s*(frame #\d+|#\d+ |File \"|at )")  # of a C++ or Python stack: never a telling line
+_FRAME = re.compile(
+    r"^\s*(frame #\d+|#\d+ |File \"|at )"
+)  # of a C++ or Python stack: never an explaining line
 
 _KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(r"out of memory: killed process (?P<pid>\d+) ", re.IGNORECASE)
-# The line before it, which says whose limit was reached (mm/oom_kill.c of the kernel).
+# The line before it, which names the group whose limit was reached (mm/oom_kill.c of the kernel).
 _LIMITED = re.compile(r"oom-kill:.*oom_memcg=(?P<group>[^,]*),.*\bpid=(?P<pid>\d+),")
 
 # What torch's TCPStore raises if it cannot listen (torch/csrc/distributed/c10d/socket.cpp).
@@ -233,21 +235,21 @@ def read_last_words(path: Path) -> str:
 
 
 def shorten(data: bytes) -> str:
-    """The text; if it is long, its start, the telling lines in between (errors, warnings), and its end."""
+    """The text; if it is long, its start, the explaining lines in between (errors, warnings), and its end."""
     if len(data) <= _WHOLE_BYTES:
         return data.decode(errors="replace").strip()
     head = data[:_HEAD_BYTES].rpartition(b"\n")[0] or data[:_HEAD_BYTES]
     tail = data[-_TAIL_BYTES:].partition(b"\n")[2] or data[-_TAIL_BYTES:]
     between = data[len(head) : len(data) - len(tail)].decode(errors="replace").splitlines()
-    told = list(
-        dict.fromkeys(shorten_text(line.strip(), _LINE_CHARACTERS) for line in between if _tells(line))
+    explaining = list(
+        dict.fromkeys(
+            shorten_text(line.strip(), _LINE_CHARACTERS)
+            for line in between
+            if _EXPLAINS.search(line) and not _FRAME.match(line)
+        )
     )
-    parts = [head.decode(errors="replace").strip(), *_cut(told), tail.decode(errors="replace").strip()]
+    parts = [head.decode(errors="replace").strip(), *_cut(explaining), tail.decode(errors="replace").strip()]
     return "\n".join(parts)
-
-
-def _tells(line: str) -> bool:
-    return bool(_TELLING.search(line)) and not _FRAME.match(line)
 
 
 def _cut(lines: list[str]) -> list[str]:
@@ -267,7 +269,7 @@ class OomWatch:
             os.lseek(self._log, 0, os.SEEK_END)
 
     def read_evidence(self, pid: int) -> tuple[Evidence, ...]:
-        """What the kernel log says about process `pid`; empty if nothing, or if it cannot be read."""
+        """What the kernel log has about process `pid`; empty if nothing, or if it cannot be read."""
         self._lines += self._read_log()
         facts = [
             Evidence("oom_killer", line, source="kernel log")

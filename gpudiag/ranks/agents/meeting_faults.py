@@ -28,8 +28,8 @@ from gpudiag.ranks.stages import INIT, RENDEZVOUS
 _AGAIN_SECONDS = 2.0
 # From the first note on: those of other hosts are on their way, and look once more.
 _NOTES_SECONDS = 4.0
-# What an exception in these stages holds where the network, or an address, may be the cause: the words of gloo's
-# transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
+# What an exception in these stages holds where the network, or an address, may be the cause: the words of
+# gloo's transport (transport/tcp), of torch's sockets (c10d/socket.cpp) and of NCCL's.
 _OF_THE_NETWORK = (
     "gloo",
     "Unable to find address",
@@ -59,7 +59,7 @@ class MeetingFaults:
     def __init__(
         self, surveys: HostSurveys, point: Address | None, backend: str, store: StoreWatch | None = None
     ) -> None:
-        """`backend` is gloo or nccl, or empty where the job does not say; `store` is rank 0's agent's look at the store.
+        """`backend` is gloo or nccl, or empty where it is unknown; `store` is rank 0's agent's look at the store.
 
         `point` is where ranks meet.
         """
@@ -75,8 +75,8 @@ class MeetingFaults:
     def find_early(self, views: Sequence[RankView], now: float) -> tuple[Incident, ...]:
         """What is certain before any rank fails; `now` is in seconds since the run started.
 
-        A firewall that leaves the rendezvous port alone; and, looked for once, when all agents are there, hosts that
-        publish no address, or a loopback one: their ranks and those of other hosts cannot connect.
+        A firewall that leaves the rendezvous port alone; and, looked for once, when all agents are there,
+        hosts that publish no address, or a loopback one: their ranks and those of other hosts cannot connect.
         """
         if self.shut_out is not None:
             return (self.shut_out.incident(now),)
@@ -137,7 +137,7 @@ class MeetingFaults:
         if self._point is None or not ranks or not all(rank in notes for rank in ranks):
             return ()
         words = [notes[rank].split() for rank in ranks]
-        answers = sorted({answer for _, said in words for answer in said.split(",")})
+        answers = sorted({answer for _, given in words for answer in given.split(",")})
         hosts = tuple(dict.fromkeys(host for host, _ in words))
         found = OnlyOpenPort(socket.gethostname(), *self._point, self.agent_port, tuple(answers), hosts)
         return (found.incident(now),)
@@ -162,8 +162,8 @@ def _may_be_explained(incident: Incident) -> bool:
     if incident.stage not in (RENDEZVOUS, INIT):
         return False
     if incident.kind is IncidentKind.RAISED:
-        said = str(incident.facts.get("message", ""))
-        return any(word in said for word in _OF_THE_NETWORK)
+        message = str(incident.facts.get("message", ""))
+        return any(word in message for word in _OF_THE_NETWORK)
     return may_be_the_network(incident)
 
 

@@ -14,7 +14,7 @@ from gpudiag.model.published import HostAddresses
 from gpudiag.ranks.agents import messages
 from gpudiag.ranks.agents.addresses import read_host_addresses
 from gpudiag.ranks.agents.agent import Agent, Assignment
-from gpudiag.ranks.agents.announce import Announcer, Heard
+from gpudiag.ranks.agents.announce import Announcer, ReceivedCard
 from gpudiag.ranks.agents.astray import Astray
 from gpudiag.ranks.agents.discovery import Address, Discovery, Peers
 from gpudiag.ranks.agents.host_surveys import HostSurveys
@@ -33,10 +33,11 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 _TICK_SECONDS = 0.1
 _REPORTS_PER_SECOND = 2500.0
-_LEADER_UNHEARD_SECONDS = 3.0  # the leader sends twice a second
-# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its network delays.
+_LEADER_SILENT_SECONDS = 3.0  # the leader sends twice a second
+# Once it has judged the run, it waits for all agents to have ended their ranks, and for those that its
+# network delays.
 _VERDICT_SECONDS = 40.0
-_ASK_LEADER_SECONDS = 1.0  # how often a leader that is not heard is asked whether it runs
+_ASK_LEADER_SECONDS = 1.0  # how often a leader that is silent is asked whether it runs
 
 # A launcher that lost one process sends SIGTERM to the others; the leader needs this long to find out why.
 LAUNCHER_PATIENCE_SECONDS = 5.0
@@ -99,7 +100,7 @@ class Follower:
         self._judged = False  # the leader has judged the run, and its verdict is on the way
         self._started = assignment.started
         self._import_seconds = assignment.budgets.seconds_for(IMPORT)
-        self._told_settings = False
+        self._sent_settings = False
         self._reported_at = 0.0
         # A little less than a round: rounds are not exact.
         self._report_seconds = 0.9 * report_seconds(self._local.world_size)
@@ -111,7 +112,7 @@ class Follower:
             UsageError: another process in the run has the same rank.
             LinkLostError: the leader is gone, and had not judged the run.
             LaunchError: the leader is gone; it had judged the run, and its verdict did not arrive.
-            LeaderSilentError: the leader has sent nothing for three seconds, and does not reply otherwise either.
+            LeaderSilentError: the leader has sent nothing for three seconds, and does not reply either.
         """
         size = self._local.world_size
         paths_port = None if self._paths is None else self._paths.port
@@ -140,28 +141,28 @@ class Follower:
             if self._tcp.sample(self._local.live_pids()):
                 self._link.send(messages.SentSegments(self._tcp.totals()))
             if self._judged:
-                if self._link.unheard_seconds > _VERDICT_SECONDS:
+                if self._link.silent_seconds > _VERDICT_SECONDS:
                     raise verdict_lost()
-            elif self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS and not self._replies(leader):
+            elif self._link.silent_seconds > _LEADER_SILENT_SECONDS and not self._replies(leader):
                 raise LeaderSilentError
         self._link.send(messages.VerdictReceived())
         return self._verdict
 
     @property
     def relays(self) -> bool:
-        """Whether agents were heard that the leader may not hear."""
+        """Whether cards came from agents that the leader may not receive."""
         return bool(self._relayed)
 
     def _relay(self) -> None:
         """Send the leader what agents of its run have announced since the last time."""
         if not self._is_relay or self.announcer is None:
             return
-        for heard in self.announcer.heard():
-            card, place = heard.card, (heard.card.rank, heard.card.host)
-            is_new = self._relayed.get(place) != heard.at
+        for received in self.announcer.received_cards():
+            card, place = received.card, (received.card.rank, received.card.host)
+            is_new = self._relayed.get(place) != received.at
             if is_new and not card.leads and card.key == self.announcer.card.key:
-                self._relayed[place] = heard.at
-                self._link.send(messages.RelayedCard(card, heard.address))
+                self._relayed[place] = received.at
+                self._link.send(messages.RelayedCard(card, received.address))
 
     def _receive(self) -> list[messages.Message]:
         try:
@@ -172,11 +173,11 @@ class Follower:
             raise
 
     def _replies(self, leader: int) -> bool:
-        """Whether the unheard leader's process runs: it may be starved, or be looking at the network itself."""
+        """Whether the silent leader's process runs: it may be starved, or be looking at the network itself."""
         location = self._peers.agents.get(leader)
         if self._paths is None or location is None or location.paths_address is None:
             return False
-        if self._link.unheard_seconds > _LEADER_UNHEARD_SECONDS + EXCUSED_SECONDS:
+        if self._link.silent_seconds > _LEADER_SILENT_SECONDS + EXCUSED_SECONDS:
             return False
         if time.monotonic() - self._asked_at < _ASK_LEADER_SECONDS:
             return True
@@ -185,7 +186,7 @@ class Follower:
         if contact in UNANSWERED:  # the network may come back, and TCP with it
             # By the clock: the link does not count the time in which this agent asked.
             if self._unanswered_since is None:
-                self._unanswered_since = self._asked_at - self._link.unheard_seconds
+                self._unanswered_since = self._asked_at - self._link.silent_seconds
             return self._asked_at - self._unanswered_since <= CUT_SECONDS
         return contact is Contact.REPLIES
 
@@ -198,8 +199,8 @@ class Follower:
         if failure is not None:
             stderr = self._local.stderr_tail()
             self._link.send(messages.FailedLaunch(failure, stderr, self._host))
-        if self._local.settings and not self._told_settings:
-            self._told_settings = True
+        if self._local.settings and not self._sent_settings:
+            self._sent_settings = True
             self._link.send(messages.RankSettings(self._local.settings))
         self._reported_at = time.monotonic()
         (view,) = self._local.views(self._host)
@@ -242,8 +243,8 @@ class Follower:
 _lines_to_followers: list[Link] = []
 _lines_to_leader: list[Link] = []
 
-# Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still reach
-# what these reach: so long after the verdict, their answers are still there.
+# Where the network was cut, the hosts behind the cut notice it by themselves, and ask those that they still
+# reach what these reach: so long after the verdict, their answers are still there.
 _ANSWER_SECONDS = 12.0
 _answering: list[tuple[PathWatch, float]] = []
 _CUTS = (IncidentKind.CUT_OFF, IncidentKind.PARTED)
@@ -282,7 +283,7 @@ class Membership:
         self._announcer = announcer
         self._astray: Astray | None = None
         self._last_word: messages.Message | None = None
-        self._twin: Heard | None = None
+        self._twin: ReceivedCard | None = None
         if announcer is not None:
             announcer.introduce(replace(announcer.card, port=discovery.port))
             self._astray = Astray(announcer, discovery, watch)
@@ -322,7 +323,7 @@ class Membership:
                 self._peers.leaders_lost.add(leader)
             except LeaderSilentError:
                 link.close()
-                self._peers.leaders_silent[leader] = time.monotonic() - link.unheard_seconds
+                self._peers.leaders_silent[leader] = time.monotonic() - link.silent_seconds
             else:
                 self._keep_answering(verdict.run)
                 if follower.relays and self._announcer is not None and verdict.run is not None:
@@ -409,14 +410,14 @@ class Membership:
         if watch is None or announcer is None or self._peers.met:
             return
 
-        def tell(found: Reach | None) -> None:
+        def send_reach(found: Reach | None) -> None:
             card = None
             if found is not None:
                 card = replace(announcer.card, obstacle=found.obstacle.value, found=found.words)
             follower.notes.append(messages.WayLook(looking=False, card=card))
 
         follower.notes.append(messages.WayLook(looking=True))
-        watch.look_on(tell)
+        watch.look_on(send_reach)
 
     def _may_be_reported(self) -> bool:
         """Whether a leader of others of this job may still report that this one does not get to rank 0's machine."""
@@ -426,7 +427,7 @@ class Membership:
         """Where agents that have not met this one listen, as they announce it."""
         return {} if self._astray is None else self._astray.addresses()
 
-    def _follow_twin(self, leader: Heard, assignment: Assignment) -> RankRun | None:
+    def _follow_twin(self, leader: ReceivedCard, assignment: Assignment) -> RankRun | None:
         """The verdict of the agent of the same rank at the address where all look.
 
         Raises:
@@ -443,7 +444,7 @@ class Membership:
         raise started_twice(self._discovery.rank)
 
     def _obey_word(self, word: messages.Message) -> RankRun | None:
-        """The run as the leader of others of this job tells it, who reports it; None where that one was interrupted.
+        """The run as the leader of others of this job reports it; None where that one was interrupted.
 
         Raises:
             UsageError: that leader refuses this process.
@@ -480,7 +481,7 @@ class Membership:
             self._announcer.introduce(replace(self._announcer.card, leads=True))
         remote.remember(self._peers)
         if self._watch is not None and not self._peers.met:
-            assignment = replace(assignment, notice=None)  # the watch has said what it waits for
+            assignment = replace(assignment, notice=None)  # the watch has printed what it waits for
         agent = Agent(assignment, remote, log)
         if self._is_kept_out and not self._peers.met:
             agent.expect_nobody()
@@ -497,8 +498,8 @@ class Membership:
             run = agent.build_run(self._launcher, (*unkillable, *remote.unkillable))
             if self._watch is not None and 0 in self._peers.unreachable and not self._peers.met:
                 reach = self._watch.conclude()
-                told = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
-                run = replace(run, incidents=told)
+                explained = explain_absence(run.incidents, reach, discovery.rank, assignment.host)
+                run = replace(run, incidents=explained)
             self._keep_answering(run)
             remote.send_verdict(messages.FinishedRun(run))
             remote.strays.announce_end(int(_exit_status(run)))

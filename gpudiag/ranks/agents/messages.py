@@ -153,7 +153,7 @@ class AllStates:
 
 @dataclass(frozen=True, slots=True)
 class NextLeaders:
-    """To a follower that is told all states only in turn: where the agents are that would lead next."""
+    """To a follower that gets all states only in turn: where the agents are that would lead next."""
 
     agents: tuple[tuple[int, AgentLocation], ...]
 
@@ -180,7 +180,7 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """From a follower: where the rank says it hangs."""
+    """From a follower: where the rank reports that it hangs."""
 
     dumps: tuple[RankDump, ...]
 
@@ -199,7 +199,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Both ways: this process was told to give up."""
+    """Both ways: this process was asked to give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class PathTarget:
 
 @dataclass(frozen=True, slots=True)
 class PathRequest:
-    """To any agent: connect to each of these, and say what you find."""
+    """To any agent: connect to each of these, and report what you find."""
 
     targets: tuple[PathTarget, ...]
 
@@ -286,7 +286,7 @@ class OwnAddresses:
 
 @dataclass(frozen=True, slots=True)
 class SurveyRequest:
-    """To a follower: try these ports, and say what you find; first listen on those of your own for a while."""
+    """To a follower: try these ports, and report what you find; first listen on those of your own for a while."""
 
     number: int
     targets: tuple[Target, ...]

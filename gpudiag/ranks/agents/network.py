@@ -12,8 +12,8 @@ from gpudiag.linux.proc import list_pids, socket_inodes
 from gpudiag.linux.sockets import listening_ports
 from gpudiag.model.untrusted_text import shorten_text
 
-# Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents find each
-# other, and where ranks meet if nobody has named a port.
+# Below the ports that the kernel gives away by itself (32768 and up), above those of services: where agents
+# find each other, and where ranks meet if nobody has named a port.
 AGENT_PORTS = range(20000, 26000)
 MEETING_PORTS = range(26000, 32000)
 
@@ -33,13 +33,13 @@ _COMMAND_CHARACTERS = 60
 class NoAddressError(LaunchError):
     """The name of rank 0's machine has no address on this one."""
 
-    def __init__(self, name: str, said: str) -> None:
-        """Keep the `name`, and what the resolver `said`."""
+    def __init__(self, name: str, reason: str) -> None:
+        """Keep the `name`, and the resolver's `reason`."""
         super().__init__(
-            f"the rendezvous host {name} has no address on {socket.gethostname()}: {said}",
+            f"the rendezvous host {name} has no address on {socket.gethostname()}: {reason}",
             hint=f"try `getent hosts {name}`; MASTER_ADDR or --init-method names rank 0's machine",
         )
-        self.words = f"{name} has no address on this machine: {said}"
+        self.words = f"{name} has no address on this machine: {reason}"
 
 
 def require_address(
@@ -52,23 +52,24 @@ def require_address(
     """Return once the name where ranks are to meet has an address.
 
     It may get one late: a cluster names rank 0's container when that is up, which may be after this one.
-    `notice` is told after 5 s what is waited for; `meanwhile` is called several times a second with what the resolver says.
+    `notice` gets after 5 s what is waited for; `meanwhile` is called several times a second with the
+    resolver's reason.
 
     Raises:
         NoAddressError: the name still did not resolve after `patience_seconds`.
     """
     began = time.monotonic()
     deadline = began + patience_seconds
-    while (said := _why_unknown(name, look_up_seconds)) is not None:
+    while (reason := _why_unknown(name, look_up_seconds)) is not None:
         if notice is not None and time.monotonic() - began >= NOTICE_SECONDS:
-            notice(f"waiting for an address of {name}, the rendezvous host: {said}")
+            notice(f"waiting for an address of {name}, the rendezvous host: {reason}")
             notice = None
         if time.monotonic() >= deadline:
-            raise NoAddressError(name, said)
+            raise NoAddressError(name, reason)
         again = min(time.monotonic() + _RETRY_SECONDS, deadline)
         while (left := again - time.monotonic()) > 0:
             if meanwhile is not None:
-                meanwhile(said)
+                meanwhile(reason)
             time.sleep(min(_MEANWHILE_SECONDS, left))
 
 
@@ -80,7 +81,7 @@ def names_are_late() -> bool:
 
 
 def has_address(name: str) -> bool:
-    """Whether the resolver knows an address for that name, or takes too long to tell."""
+    """Whether the resolver knows an address for that name, or takes too long to answer."""
     return _why_unknown(name, _LOOK_UP_SECONDS) is None
 
 
@@ -102,18 +103,18 @@ def is_own_address(name: str) -> bool:
 
 def _why_unknown(name: str, seconds: float) -> str | None:
     """Why the resolver does not know the name; None if it does, or if it takes longer than `seconds`."""
-    said: list[str] = []
+    reasons: list[str] = []
 
     def look_up() -> None:
         try:
             socket.getaddrinfo(name, None)
         except OSError as error:
-            said.append(error.strerror or str(error))
+            reasons.append(error.strerror or str(error))
 
     thread = threading.Thread(target=look_up, daemon=True)  # daemon: a resolver may hang
     thread.start()
     thread.join(seconds)
-    return said[0] if said else None
+    return reasons[0] if reasons else None
 
 
 def find_listener(port: int) -> str | None:

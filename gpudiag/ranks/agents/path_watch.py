@@ -1,10 +1,11 @@
 """Whether the hosts of a run reach each other: every agent answers at a port of its own, and tries the others' ports.
 
-The port is one that the kernel gives (an ephemeral one), as those of NCCL and gloo are: a firewall that opens the
-rendezvous port alone is found. A thread answers, so that an agent that is busy still does; a stopped one does not.
+The port is one that the kernel gives (an ephemeral one), as those of NCCL and gloo are: a firewall that opens
+the rendezvous port alone is found. A thread answers, so that an agent that is busy still does; a stopped one
+does not.
 
-Agents agree by small packets, so that they still can where large ones are lost. Whether a packet of full size passes is
-tried on a connection of its own; where none does, the largest that passes is looked for.
+Agents agree by small packets, so that they still can where large ones are lost. Whether a packet of full size
+passes is tried on a connection of its own; where none does, the largest that passes is looked for.
 """
 
 import contextlib
@@ -27,11 +28,13 @@ _CONNECT_SECONDS = 1.5
 _REPLY_SECONDS = 2.0
 # TCP sends a lost packet again after 0.2, 0.6 and 1.4 s.
 _FULL_SECONDS = 1.6
-# Sizes are tried several at once, in two rounds, so that the largest one that passes is known to some ten bytes.
+# Sizes are tried several at once, in two rounds, so that the largest one that passes is known to some ten
+# bytes.
 _SIZE_SECONDS, _SIZES_AT_ONCE, _SIZE_ROUNDS = 0.8, 12, 2
 # The other agent first looks by itself, all its targets at once.
 _ROW_SECONDS = _CONNECT_SECONDS + _REPLY_SECONDS + _FULL_SECONDS + _SIZE_ROUNDS * _SIZE_SECONDS + 0.5
-# A further look starts so long after the last one; later where that found nothing, and where nothing is suspected.
+# A further look starts so long after the last one; later where that found nothing, and where nothing is
+# suspected.
 _LOOK_AGAIN_SECONDS, _WHOLE_AGAIN_SECONDS, _IDLE_AGAIN_SECONDS = 1.0, 2.0, 10.0
 # Of IPv4 and TCP, with its time stamps.
 _HEADER_BYTES = 52

@@ -1,6 +1,6 @@
 """Why this machine does not reach rank 0's: looked at step by step, name, address, port, and who answers there.
 
-torch says the same of all of them, "client socket has timed out", and only after its whole timeout.
+torch reports the same for all of them, "client socket has timed out", and only after its whole timeout.
 """
 
 import errno
@@ -32,16 +32,17 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LATER_LOOK_SECONDS = 3.0  # once the notice is out
 _LAST_LOOK_SECONDS = 1.0  # the last look before the notice starts so long before it
 _LOOK_ON_SECONDS = 4.0
-# Where nobody has an address of this machine's own network, its kernel says so after 3 s (neigh/retrans_time_ms).
+# Where nobody has an address of this machine's own network, its kernel reports that after 3 s
+# (neigh/retrans_time_ms).
 _NEIGHBOUR_SECONDS = 4.0
 # In that time TCP sends a lost segment again twice (RFC 6298): an outage of a moment is no obstacle.
 _LASTING_SECONDS = 3.0
 _LASTING_LOOKS = 2
-# What a client of torch's TCPStore says first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING with a
-# number that the store sends back.
+# What a client of torch's TCPStore sends first (TCPStoreBackend.hpp): VALIDATE with a magic number, then PING
+# with a number that the store sends back.
 _STORE_GREETING = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 4242)
 _STORE_ANSWER = struct.pack("<I", 4242)
-# Servers of text wait for the end of a line before they say what they are.
+# Servers of text wait for the end of a line before they send what they are.
 _END_OF_LINES = b"\r\n\r\n"
 _RESETS = "it resets connections"
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
@@ -52,7 +53,7 @@ class Obstacle(StrEnum):
 
     NO_ADDRESS = "no_address"
     OWN_ADDRESS = "own_address"  # the name leads to this machine, and rank 0 is on another one
-    NO_ROUTE = "no_route"  # this machine's kernel knows no way, or the network says that there is none
+    NO_ROUTE = "no_route"  # this machine's kernel knows no way, or the network reports that there is none
     NO_ANSWER = "no_answer"
     REFUSED = "refused"  # the machine is up, and nobody listens there
     FOREIGN = "foreign_server"
@@ -63,7 +64,8 @@ class Obstacle(StrEnum):
 _PASSED_OVER = (Obstacle.NO_ROUTE, Obstacle.NO_ANSWER, Obstacle.REFUSED)
 _LASTING = (Obstacle.FOREIGN, Obstacle.OTHER_PORTS)
 _NOBODY = {Obstacle.NO_ANSWER, Obstacle.NO_ROUTE}
-# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be nobody.
+# Of several addresses the one that rank 0 may have counts: who refuses is there, who does not answer may be
+# nobody.
 _HOPES = (Obstacle.NOT_FOUND, Obstacle.REFUSED, *_LASTING, Obstacle.NO_ANSWER, Obstacle.NO_ROUTE)
 
 
@@ -94,7 +96,7 @@ class Meeting:
     port: int
     agent_ports: tuple[int, ...]
     elsewhere: bool  # rank 0 is on another machine than this one
-    by_launcher: bool = False  # a launcher says so, which starts the ranks of each machine itself
+    by_launcher: bool = False  # by a launcher, which starts the ranks of each machine itself
     names_are_late: bool = False  # machines get their addresses when they are up
     key: str = ""  # of the run, by which rank 0's agent is known in the ranks' store
 
@@ -124,26 +126,26 @@ def look_at(meeting: Meeting) -> Reach | None:
 def look_for_silent_address(meeting: Meeting) -> Reach | None:
     """The address of the name that torch waits for until its timeout, with others behind it; None where there is none.
 
-    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to the one
-    before. Takes up to 5 s.
+    torch tries IPv6 before IPv4, and goes on to the next address only where it learns that there is no way to
+    the one before. Takes up to 5 s.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str):
         return None
     in_order = sorted(found[:_MOST_ADDRESSES], key=lambda address: ":" not in address)
     for address in in_order[:-1]:
-        said = _connect(address, meeting.port)
+        answer = _connect(address, meeting.port)
         if (
-            said == errno.ETIMEDOUT
+            answer == errno.ETIMEDOUT
         ):  # once more: what was lost is sent again, and the kernel finds that nobody is there
-            said = _connect(address, meeting.port, _NEIGHBOUR_SECONDS)
-        if isinstance(said, socket.socket):
-            said.close()
+            answer = _connect(address, meeting.port, _NEIGHBOUR_SECONDS)
+        if isinstance(answer, socket.socket):
+            answer.close()
             return None
-        if said == errno.ETIMEDOUT:
+        if answer == errno.ETIMEDOUT:
             words = f"{meeting.name} ({address}) does not answer on port {meeting.port}, and torch does not try its next address"
             return Reach(Obstacle.NO_ANSWER, words, f"{meeting.name}:{meeting.port}")
-        if said not in _NO_ROUTE:
+        if answer not in _NO_ROUTE:
             return None
     return None
 
@@ -151,8 +153,8 @@ def look_for_silent_address(meeting: Meeting) -> Reach | None:
 def look_for_other_server(meeting: Meeting) -> Reach | None:
     """The server that takes connections at an address of the name before rank 0's own does; None where there is none.
 
-    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where that server
-    resets the connection torch tries again, and comes past it within seconds.
+    torch stays with the first address that takes a connection, whoever listens there; agents try on. Where
+    that server resets the connection torch tries again, and comes past it within seconds.
     """
     found = _look_up(meeting.name)
     if isinstance(found, str) or len(found) < 2:
@@ -169,8 +171,8 @@ def look_for_other_server(meeting: Meeting) -> Reach | None:
 class Certainty:
     """Whether what is in the way to rank 0 lasts, and does not go away because another rank is started.
 
-    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody knows, a
-    machine that does not answer, or another server at the port need not be waited for.
+    A machine that is up and refuses the connection may have rank 0 started any moment. A name that nobody
+    knows, a machine that does not answer, or another server at the port need not be waited for.
     """
 
     def __init__(self, meeting: Meeting) -> None:
@@ -188,7 +190,8 @@ class Certainty:
     def add(self, found: Reach | None, began: float, ended: float) -> None:
         """Add what a look between those times has found."""
         obstacle = None if found is None else found.obstacle
-        # The kernel says that there is no route where the machine has answered no look for its address for a while.
+        # The kernel reports that there is no route where the machine has answered no look for its address for
+        # a while.
         same = obstacle is self._obstacle or {obstacle, self._obstacle} == _NOBODY
         if not same:
             self._since, self._looks = began, 0
@@ -199,7 +202,7 @@ class Certainty:
 
 
 class MeetingWatch:
-    """Looks at rank 0's machine from time to time while its agent is waited for, and says once what is in the way."""
+    """Looks at rank 0's machine from time to time while its agent is waited for, and reports once what is in the way."""
 
     def __init__(self, meeting: Meeting, rank: int, notice: Callable[[str], None] | None) -> None:
         """`notice` gets the one sentence, which names this `rank`, from a thread of its own."""
@@ -232,13 +235,13 @@ class MeetingWatch:
         return self._certainty.reach
 
     def stop(self) -> None:
-        """Say nothing from now on: rank 0 was met, or is waited for no longer."""
+        """Report nothing from now on: rank 0 was met, or is waited for no longer."""
         self._over.set()
 
-    def look_on(self, told: Callable[[Reach | None], None]) -> None:
+    def look_on(self, report: Callable[[Reach | None], None]) -> None:
         """After rank 0's agent was met, look once more, in a thread: its rank may be kept from the others by another server.
 
-        `told` gets what was found in the way, or None.
+        `report` gets what was found in the way, or None.
         """
 
         def look() -> None:
@@ -249,7 +252,7 @@ class MeetingWatch:
                     time.sleep(max(0.0, _LOOK_ON_SECONDS - (time.monotonic() - began)))
                     found = look_for_other_server(self._meeting)
             finally:
-                told(found)  # in any case: the leader holds its verdict on this rank until then
+                report(found)  # in any case: the leader holds its verdict on this rank until then
 
         threading.Thread(target=look, daemon=True).start()
 
@@ -321,8 +324,8 @@ def explain_absence(
 ) -> tuple[Incident, ...]:
     """The incidents of a rank that has not met rank 0: who never came, or that this host does not get there.
 
-    Where all others are here, and nobody listens on rank 0's machine, it is rank 0 that is missing. Else this rank may
-    be the one that looks at a wrong place: it says where it looked, and what is there.
+    Where all others are here, and nobody listens on rank 0's machine, it is rank 0 that is missing. Else this
+    rank may be the one that looks at a wrong place: it reports where it looked, and what is there.
     """
     missing = [one for one in incidents if one.kind is IncidentKind.NOT_STARTED]
     absent = next((one for one in missing if one.rank == 0), None)
@@ -340,19 +343,19 @@ def explain_absence(
 
 def _look_at_address(address: str, meeting: Meeting, place: str) -> Reach | None:
     named = meeting.name if meeting.name in (address, "localhost") else f"{meeting.name} ({address})"
-    said = _connect(address, meeting.port)
-    if isinstance(said, socket.socket):
-        with said:
-            return _identify(said, named, address, meeting, place)
-    if said in _NO_ROUTE:
-        words = f"there is no route from this machine to {named}: {os.strerror(said)}"
+    answer = _connect(address, meeting.port)
+    if isinstance(answer, socket.socket):
+        with answer:
+            return _identify(answer, named, address, meeting, place)
+    if answer in _NO_ROUTE:
+        words = f"there is no route from this machine to {named}: {os.strerror(answer)}"
         if may_send_to(address):  # an ICMP message came back
-            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(said)}"
+            words = f"port {meeting.port} of {named} is prohibited by a firewall, or it is unreachable behind a router: {os.strerror(answer)}"
         return Reach(Obstacle.NO_ROUTE, words, place)
-    if said == errno.ECONNRESET:  # before the server could be greeted
+    if answer == errno.ECONNRESET:  # before the server could be greeted
         words = f"another server has port {meeting.port} of {named}; {_RESETS}"
         return Reach(Obstacle.FOREIGN, words, place)
-    if said == errno.ECONNREFUSED:
+    if answer == errno.ECONNREFUSED:
         tried = _try_agents(address, meeting)
         if None in tried:
             return None  # its agent, or somebody else's: the agents find out
@@ -377,7 +380,8 @@ def _identify(
 ) -> Reach | None:
     """Who listens where the ranks are to meet.
 
-    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is said to it.
+    A job of somebody else's has no agents, and an old torch that does not know the greeting: nothing is sent
+    to it.
     """
     if not meeting.agent_ports:
         return None
@@ -427,7 +431,7 @@ def _protocol(first_line: str) -> str:
 
 
 def _greet(connection: socket.socket) -> tuple[bytes, str]:
-    """What the server says to torch's greeting, or to the end of a line; and how the connection ended, if it did."""
+    """What the server replies to torch's greeting, or to the end of a line; and how the connection ended, if it did."""
     connection.settimeout(_REPLY_SECONDS)
     for greeting in (_STORE_GREETING, _END_OF_LINES):
         try:
@@ -465,10 +469,10 @@ def _try_agents(address: str, meeting: Meeting) -> list[int | None]:
     """For each port at which rank 0's agent may listen the number of the error; None where somebody answers."""
     tried: list[int | None] = []
     for port in meeting.agent_ports[:_MOST_AGENT_PORTS]:
-        said = _connect(address, port)
-        if isinstance(said, socket.socket):
-            said.close()
-        tried.append(None if isinstance(said, socket.socket) else said)
+        answer = _connect(address, port)
+        if isinstance(answer, socket.socket):
+            answer.close()
+        tried.append(None if isinstance(answer, socket.socket) else answer)
     return tried
 
 

@@ -1,4 +1,4 @@
-"""A process that cannot take part in its job, and knows why: the leader of the others is told, and reports it for all."""
+"""A process that cannot take part in its job, and knows why: the leader of the others gets the reason, and reports it for all."""
 
 import contextlib
 import os
@@ -22,8 +22,8 @@ _FIND_SECONDS = 8.0
 _VERDICT_SECONDS = 60.0
 _SEARCH_SECONDS = 20.0
 _LOOK_AGAIN_SECONDS = 0.1
-# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's own limit
-# is 256 or more.
+# An agent has some twenty open, a rank with torch and its connections to three others forty; every system's
+# own limit is 256 or more.
 _OPEN_FILES = 64
 
 
@@ -37,7 +37,7 @@ class Outsider:
         self._announcer.start()
 
     @property
-    def is_heard(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether a leader has taken it."""
         return self._link is not None
 
@@ -45,10 +45,10 @@ class Outsider:
         """Whether a leader has ended the run, and reports this process in it. Does not wait for that."""
         card = self._announcer.card
         if self._link is None:
-            for heard in self._announcer.heard():
-                one = heard.card
+            for received in self._announcer.received_cards():
+                one = received.card
                 if one.leads and one.port is not None and is_same_job(card, one):
-                    self._link = connect_agent((heard.address, one.port), one.key)
+                    self._link = connect_agent((received.address, one.port), one.key)
                     if self._link is not None:
                         self._link.send(Stray(card))
                         break
@@ -68,7 +68,9 @@ class Outsider:
     def others(self) -> tuple[Card, ...]:
         """Those of the same job that are kept out by the same."""
         own = self._announcer.card
-        cards = [heard.card for heard in self._announcer.heard() if is_same_job(own, heard.card)]
+        cards = [
+            received.card for received in self._announcer.received_cards() if is_same_job(own, received.card)
+        ]
         return tuple(one for one in cards if (one.place, one.obstacle) == (own.place, own.obstacle))
 
     def close_link(self) -> None:
@@ -105,7 +107,7 @@ def share_refusal(error: GpudiagError, rank: int, world_size: int) -> bool:
     outsider = Outsider(_card(rank, world_size, trouble=error.message, hint=error.hint))
     began = time.monotonic()
     with contextlib.closing(outsider):
-        while time.monotonic() - began < (_VERDICT_SECONDS if outsider.is_heard else _FIND_SECONDS):
+        while time.monotonic() - began < (_VERDICT_SECONDS if outsider.is_taken else _FIND_SECONDS):
             if outsider.poll():
                 return True
             time.sleep(_LOOK_AGAIN_SECONDS)
@@ -121,26 +123,26 @@ class Search:
         self._outsider: Outsider | None = None
         self._began = time.monotonic()
 
-    def __call__(self, said: str) -> None:
-        """Look on; `said` is what the resolver says.
+    def __call__(self, reason: str) -> None:
+        """Look on; `reason` is the resolver's.
 
         Raises:
             SystemExit: the leader of others has reported that.
         """
         if self._outsider is None:
-            words = f"{self._card.place.rpartition(':')[0]} has no address there: {said}"
+            words = f"{self._card.place.rpartition(':')[0]} has no address there: {reason}"
             self._outsider = Outsider(replace(self._card, obstacle=Obstacle.NO_ADDRESS.value, found=words))
         if self._outsider.poll():
             raise SystemExit(int(ExitStatus.ERROR))
 
     def await_report(self) -> None:
-        """Wait for a leader that has heard of it; return where none has.
+        """Wait for a leader that knows of it; return where none does.
 
         Raises:
             SystemExit: it has reported that.
         """
         until = self._began + _SEARCH_SECONDS
-        while self._outsider is not None and self._outsider.is_heard and time.monotonic() < until:
+        while self._outsider is not None and self._outsider.is_taken and time.monotonic() < until:
             self("")
             time.sleep(_LOOK_AGAIN_SECONDS)
 

@@ -25,12 +25,12 @@ from gpudiag.ranks.diagnosis.paths import Paths
 from gpudiag.ranks.diagnosis.split import Looker
 from gpudiag.ranks.diagnosis.start_error import FailedStart
 from gpudiag.ranks.diagnosis.view import Life, RankView
-from gpudiag.ranks.diagnosis.watchdog import UNHEARD_SECONDS
+from gpudiag.ranks.diagnosis.watchdog import SILENT_SECONDS
 from gpudiag.ranks.event_log import RawEvent
 from gpudiag.ranks.stages import IMPORT, INIT, RENDEZVOUS
 
 # Agents report every tenth of a second; only gaps longer than this count as silence.
-_UNHEARD_FLOOR_SECONDS = 0.5
+_SILENT_FLOOR_SECONDS = 0.5
 
 # The host of a rank that has not connected from another machine.
 UNKNOWN_HOST = "a host unknown here"
@@ -38,22 +38,23 @@ UNKNOWN_HOST = "a host unknown here"
 # How long the agents get to kill their ranks after the verdict; each needs two seconds at most.
 _END_SECONDS = 3.0
 
-# How long the verdict may take to reach all agents, over a network that the ranks have filled; and how long an agent
-# may be silent meanwhile that is still waited for.
+# How long the verdict may take to reach all agents, over a network that the ranks have filled; and how long
+# an agent may be silent meanwhile that is still waited for.
 _VERDICT_SECONDS = 30.0
-_VERDICT_UNHEARD_SECONDS = 3.0
+_VERDICT_SILENT_SECONDS = 3.0
 
 # How long other agents get to ask their ranks for stacks, which takes them half a second at most.
 _DUMP_SECONDS = 1.0
 
-# How long the leader waits for agents before it tells them that the run has failed.
+# How long the leader waits for agents before it reports to them that the run has failed.
 _GATHER_SECONDS = 2.0
 
-# How often the leader is heard by its followers, and how often the next leaders get what it knows.
-_TELL_SECONDS = 0.5
+# How often the leader sends to its followers, and how often the next leaders get what it knows.
+_SEND_SECONDS = 0.5
 _MOST_RELAYS = 8
-# All states are as many as there are ranks, so telling all ranks costs the square of that: the lowest ranks, which lead
-# next, get them every time, and as many of the others in turn. With many ranks they are made less often.
+# All states are as many as there are ranks, so sending them to all ranks costs the square of that: the lowest
+# ranks, which lead next, get them every time, and as many of the others in turn. With many ranks they are
+# made less often.
 _HEIRS = 16
 _VIEWS_PER_SECOND = 500.0
 
@@ -70,14 +71,14 @@ class RemoteRecord:
     lost: bool = False
     silent_since: float | None = None  # since when it has been silent, having led
     ended: bool = False  # its agent has killed it after the verdict
-    has_verdict: bool = False  # its agent has said that it has the run's
+    has_verdict: bool = False  # its agent has confirmed that it has the run's
     unkillable: tuple[int, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     sent: tuple[PeerSegments, ...] = ()
-    way: messages.WayLook | None = None  # None: its agent does not look, or has not said so yet
+    way: messages.WayLook | None = None  # None: its agent does not look, or has not confirmed it yet
     addresses: tuple[str, ...] = ()  # of its host, as the connection shows them
     dumps: tuple[RankDump, ...] | None = None  # None: not requested, or not answered yet
-    host_addresses: HostAddresses | None = None  # None: not told, or its kernel does not list them
+    host_addresses: HostAddresses | None = None  # None: not sent, or its kernel does not list them
     survey: messages.SurveyRow | None = None  # the last answer
     comparison: ClockComparison = field(default_factory=ClockComparison)
     held: list[dict[str, Any]] = field(default_factory=list)  # events that came before its clock was known
@@ -105,15 +106,15 @@ class RemoteRecord:
         """The rank's view for the watchdog; times are our CLOCK_MONOTONIC."""
         offset = self.offset or SAME_CLOCK
         view = self.view if offset is SAME_CLOCK else self.view.counted_from(offset.seconds)
-        unheard = self.link.unheard_seconds if self.link is not None else 0.0
+        silent = self.link.silent_seconds if self.link is not None else 0.0
         if self.silent_since is not None:
-            unheard = time.monotonic() - self.silent_since
-        if unheard < _UNHEARD_FLOOR_SECONDS or self.ended:
+            silent = time.monotonic() - self.silent_since
+        if silent < _SILENT_FLOOR_SECONDS or self.ended:
             return view
         traces = view.traces
         if self.pid_here is not None:
             traces = (*traces, *evidence.of_agent_process(find_process(self.pid_here)))
-        return replace(view, unheard_seconds=unheard, traces=traces)
+        return replace(view, silent_seconds=silent, traces=traces)
 
     def update(self, state: messages.RankState) -> list[RawEvent]:
         """Keep the view; return the events in the message and those held so far, with times of our clock."""
@@ -182,12 +183,12 @@ class RemoteRanks:
     ) -> None:
         """Wait on `listeners` for the agents of all ranks but `own_rank`, which know the run's `key`.
 
-        `own` is where this agent is, with the address at which other machines reach this one; `path_watch` looks
-        at the network to them; the `announcer` finds agents that do not find this one.
+        `own` is where this agent is, with the address at which other machines reach this one; `path_watch`
+        looks at the network to them; the `announcer` finds agents that do not find this one.
         """
         self._path_watch = path_watch
         self._own_addresses: set[str] = set()
-        self.interrupted = False  # one of the agents was told to give up
+        self.interrupted = False  # one of the agents was asked to give up
         self._start_failures: dict[int, FailedStart] = {}
         self._world_size = world_size
         self._own_host = socket.gethostname()
@@ -197,9 +198,9 @@ class RemoteRanks:
         self._handshake = Handshake(listeners, key)
         self._own_rank = own_rank
         self._own = own
-        self._told_at = 0.0
+        self._sent_at = 0.0
         self._received: list[RawEvent] = []
-        self._relays: set[str] = set()  # hosts whose followers listen for agents that are not heard here
+        self._relays: set[str] = set()  # hosts whose followers listen for agents that are not received here
         self._asked_at = 0.0
         self._turn = 0
         others = (rank for rank in range(world_size) if rank != own_rank)
@@ -245,7 +246,7 @@ class RemoteRanks:
         return {rank: record.offset for rank, record in self._records.items() if record.offset is not None}
 
     def settings(self) -> dict[int, dict[str, str]]:
-        """What each rank that has told it has that all ranks need alike."""
+        """The settings that all ranks need alike, of each rank that has sent them."""
         return {rank: record.settings for rank, record in self._records.items() if record.settings}
 
     @property
@@ -350,7 +351,7 @@ class RemoteRanks:
         return tuple(self._start_failures.values())
 
     def _ask_for_relays(self) -> None:
-        """Let one follower of each of some hosts listen for agents that this one does not hear."""
+        """Let one follower of each of some hosts listen for agents that this one does not receive."""
         request = self.strays.wants_relays
         if request is None or len(self._relays) >= _MOST_RELAYS:
             return
@@ -367,7 +368,7 @@ class RemoteRanks:
         )
         self._ask_for_relays()
         now = time.monotonic()
-        due = now - self._asked_at >= _TELL_SECONDS
+        due = now - self._asked_at >= _SEND_SECONDS
         question = line_of(messages.ClockQuestion(now))
         for record in self._records.values():
             if record.link is not None and (due or record.needs_clock):
@@ -376,10 +377,10 @@ class RemoteRanks:
             self._asked_at = now
             for link in self.strays.links():
                 link.send_line(question)  # which it leaves unanswered: it shows that this one runs
-        if now - self._told_at >= max(_TELL_SECONDS, self._world_size / _VIEWS_PER_SECOND):
-            self._told_at = now
+        if now - self._sent_at >= max(_SEND_SECONDS, self._world_size / _VIEWS_PER_SECOND):
+            self._sent_at = now
             states = line_of(messages.AllStates(views, self._locations()))
-            for link in self._next_told():
+            for link in self._next_receivers():
                 link.send_line(states)
             heirs = line_of(messages.NextLeaders(self._locations()[:_HEIRS]))
             for link in self._links()[_HEIRS:]:
@@ -391,8 +392,8 @@ class RemoteRanks:
         for link in self._links():
             link.send_line(line, wait=True)
 
-    def _next_told(self) -> list[Link]:
-        """Those that are told all states now: the agents that would lead next, and some of the others in turn."""
+    def _next_receivers(self) -> list[Link]:
+        """Those that get all states now: the agents that would lead next, and some of the others in turn."""
         links = self._links()
         heirs, others = links[:_HEIRS], links[_HEIRS:]
         some = [others[(self._turn + number) % len(others)] for number in range(min(_HEIRS, len(others)))]
@@ -416,7 +417,7 @@ class RemoteRanks:
                 record.kill_agent()
 
     def await_receipts(self, is_interrupted: Callable[[], bool]) -> None:
-        """Wait until every agent that is heard has the verdict: a link that is closed sooner may lose it on the way."""
+        """Wait until every agent that still sends has the verdict: a link that is closed sooner may lose it on the way."""
         self._poll_while(lambda record: _lacks_verdict(record) and not is_interrupted(), _VERDICT_SECONDS)
 
     def release_links(self) -> list[Link]:
@@ -478,7 +479,7 @@ class RemoteRanks:
             address=self._address_of(link, hello.port),
             paths_address=self._address_of(link, hello.paths_port),
         )
-        self._told_at = 0.0  # let the others know at once
+        self._sent_at = 0.0  # let the others know at once
         return [event for message in caller.messages for event in self._read(record, message)]
 
     def _hosts(self) -> dict[int, str]:
@@ -574,10 +575,10 @@ def _is_same_process(record: RemoteRecord, hello: messages.Hello) -> bool:
 
 def _is_ending(record: RemoteRecord) -> bool:
     """Whether its agent has yet to confirm that it killed the rank, and may still do so."""
-    return record.link is not None and not record.ended and record.link.unheard_seconds < UNHEARD_SECONDS
+    return record.link is not None and not record.ended and record.link.silent_seconds < SILENT_SECONDS
 
 
 def _lacks_verdict(record: RemoteRecord) -> bool:
-    """Whether its agent has yet to say that it has the verdict, and may still do so."""
-    is_heard = record.link is not None and record.link.unheard_seconds < _VERDICT_UNHEARD_SECONDS
-    return is_heard and not record.has_verdict
+    """Whether its agent has yet to confirm that it has the verdict, and may still do so."""
+    is_alive = record.link is not None and record.link.silent_seconds < _VERDICT_SILENT_SECONDS
+    return is_alive and not record.has_verdict

@@ -2,7 +2,7 @@
 
 It lies under $XDG_RUNTIME_DIR, else under the temporary directory, in a folder of this user. Its
 owner holds a lock on a file in it for as long as it lives, whatever ends it; so the next start can
-tell a directory that was left behind (kill -9, power loss) from one in use, and removes it.
+distinguish a directory that was left behind (kill -9, power loss) from one in use, and removes it.
 """
 
 import contextlib

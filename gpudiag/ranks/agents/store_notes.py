@@ -1,8 +1,9 @@
 """Notes that agents leave in the store where the ranks meet: where only that port is open, they can still find out.
 
-Rank 0's agent writes its host's name there once its ranks' store is up; an agent that reaches the store and none of the ports
-of rank 0's agent reads it, so knows that the run is right and that a firewall is between, and leaves a note of what it found.
-The words are those of torch's TCPStore (TCPStoreBackend.hpp): a byte for the kind of the query, and lengths of 8 bytes.
+Rank 0's agent writes its host's name there once its ranks' store is up; an agent that reaches the store and
+none of the ports of rank 0's agent reads it, so knows that the run is right and that a firewall is between,
+and leaves a note of what it found. The words are those of torch's TCPStore (TCPStoreBackend.hpp): a byte for
+the kind of the query, and lengths of 8 bytes.
 """
 
 import contextlib
@@ -101,7 +102,7 @@ def _receive(store: socket.socket, size: int) -> bytes:
 
 
 class StoreWatch:
-    """Rank 0's agent at its own ranks' store: says there who it is, and reads who reaches the store and not the agent."""
+    """Rank 0's agent at its own ranks' store: writes there who it is, and reads who reaches the store and not the agent."""
 
     def __init__(self, notes: StoreNotes, host: str, ranks: Sequence[int]) -> None:
         """Start, in a thread of its own; `ranks` are those of other agents."""

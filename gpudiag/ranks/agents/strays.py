@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpudiag.ranks.agents import messages
-from gpudiag.ranks.agents.announce import FRESH_SECONDS, Announcer, Heard
+from gpudiag.ranks.agents.announce import FRESH_SECONDS, Announcer, ReceivedCard
 from gpudiag.ranks.agents.astray import relation
 from gpudiag.ranks.agents.link import Link, LinkLostError
 from gpudiag.ranks.diagnosis.split import Looker, Met, Relation
@@ -39,7 +39,8 @@ class Strays:
     ) -> None:
         """Of the run with that `key`; the `announcer` finds agents that do not find this leader.
 
-        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` says whether they have begun to measure.
+        `hosts` are those of the ranks that are here, `addresses` those of other hosts; `is_under_way` is
+        whether they have begun to measure.
         """
         self._key = key
         self._own_rank = own_rank
@@ -49,11 +50,11 @@ class Strays:
         self._addresses = addresses
         self._is_under_way = is_under_way
         self._records: dict[_Place, StrayRecord] = {}
-        self._relayed: dict[_Place, Heard] = {}
+        self._relayed: dict[_Place, ReceivedCard] = {}
         self._has_refused = False
         self.twins: dict[_Place, str] = {}  # ranks that were started twice, with both hosts
         self.twins_since = math.inf  # CLOCK_MONOTONIC, in seconds
-        self.yields_to: Heard | None = None  # another leader of the same rank, on rank 0's machine
+        self.yields_to: ReceivedCard | None = None  # another leader of the same rank, on rank 0's machine
 
     @property
     def place(self) -> str:
@@ -86,7 +87,7 @@ class Strays:
         self._records[card.rank, card.host] = StrayRecord(card, link)
 
     def poll(self) -> None:
-        """Receive what strays say; forget those that are gone: they have found their own rank 0, or have ended."""
+        """Receive the messages of strays; forget those that are gone: they have found their own rank 0, or have ended."""
         for place, record in tuple(self._records.items()):
             try:
                 for message in record.link.receive():
@@ -97,11 +98,11 @@ class Strays:
                 del self._records[place]
 
     def note_relayed(self, card: messages.Card, address: str) -> None:
-        """Keep what an agent announces that a follower hears."""
+        """Keep what an agent announces that a follower receives."""
         now = time.monotonic()
         earlier = self._relayed.get((card.rank, card.host))
         first_at = now if earlier is None else earlier.first_at
-        self._relayed[card.rank, card.host] = Heard(card, address, now, first_at)
+        self._relayed[card.rank, card.host] = ReceivedCard(card, address, now, first_at)
 
     @property
     def wants_relays(self) -> messages.RelayRequest | None:
@@ -118,24 +119,24 @@ class Strays:
             return
         self._announcer.start()
         own = self._announcer.card
-        for heard in self._announcer.heard():
-            other = heard.card
+        for received in self._announcer.received_cards():
+            other = received.card
             if not other.leads or (other.key, other.rank) != (own.key, own.rank):
                 continue
             if set(own.addresses) & set(own.machine):  # the others look here
                 if not self._is_under_way() and (own.rank, other.host) not in self.twins:
                     self._note_twin(own.rank, other.host)
             elif set(other.addresses) & set(other.machine) or other.host < own.host:
-                self.yields_to = heard
+                self.yields_to = received
 
     def lookers(self) -> tuple[Looker, ...]:
-        """The agents that have found this one, or that it hears, and whose ranks are missing here.
+        """The agents that have found this one, or whose cards it receives, and whose ranks are missing here.
 
         Those who look where a process looks that has a rank of this run, too, are of another job.
         """
         now = time.monotonic()
         known = [(record.card, record.found_at, True) for record in self._records.values()]
-        known += [(heard.card, heard.first_at, False) for heard in self._unreached()]
+        known += [(received.card, received.first_at, False) for received in self._unreached()]
         of_others = {(one.key, one.place) for one, *_ in known if self._is_here(one) and one.key != self._key}
         return tuple(
             self.looker(one, now - found_at, joined=joined)
@@ -185,7 +186,7 @@ class Strays:
             self._records.pop(place).link.close()
 
     def announce_end(self, exit_status: int) -> None:
-        """Let agents that are heard, and that no link reaches, end as all do: this one has reported on them."""
+        """Let agents whose cards come, and that no link reaches, end as all do: this one has reported on them."""
         if self._announcer is not None and self._unreached():
             self._announcer.announce_end(exit_status)
 
@@ -198,7 +199,7 @@ class Strays:
         return card.world_size == self._world_size and card.rank in self._hosts()
 
     def _why_refused(self, card: messages.Card) -> str:
-        """What a process is told that comes to a run of which all ranks are there."""
+        """The reply to a process that comes to a run of which all ranks are there."""
         place = f" at {card.place}" if card.place else ""
         if not self._is_here(card):
             return f"another run, of {self._world_size} ranks, meets{place}"
@@ -211,24 +212,24 @@ class Strays:
         self.twins[rank, host] = describe_twins(rank, self._hosts()[rank], host)
         self.twins_since = min(self.twins_since, time.monotonic())
 
-    def _heard(self) -> tuple[Heard, ...]:
+    def _received_cards(self) -> tuple[ReceivedCard, ...]:
         """What agents announce that reaches this one, or one of its followers."""
-        own = () if self._announcer is None else self._announcer.heard()
-        known = {(heard.card.rank, heard.card.host) for heard in own}
+        own = () if self._announcer is None else self._announcer.received_cards()
+        known = {(received.card.rank, received.card.host) for received in own}
         oldest = time.monotonic() - FRESH_SECONDS
-        relayed = (heard for place, heard in self._relayed.items() if place not in known)
-        return (*own, *(heard for heard in relayed if heard.at >= oldest))
+        relayed = (received for place, received in self._relayed.items() if place not in known)
+        return (*own, *(received for received in relayed if received.at >= oldest))
 
-    def _unreached(self) -> list[Heard]:
-        """The agents of this run that are heard, and that no link reaches."""
+    def _unreached(self) -> list[ReceivedCard]:
+        """The agents of this run whose cards come, and that no link reaches."""
         if self._announcer is None or self._own_rank != 0:  # the others look for rank 0, and still may come
             return []
         return [
-            heard
-            for heard in self._heard()
-            if heard.card.key == self._key
-            and not heard.card.leads
-            and heard.card.world_size == self._world_size
-            and (heard.card.rank, heard.card.host) not in self._records
-            and not self._is_here(heard.card)
+            received
+            for received in self._received_cards()
+            if received.card.key == self._key
+            and not received.card.leads
+            and received.card.world_size == self._world_size
+            and (received.card.rank, received.card.host) not in self._records
+            and not self._is_here(received.card)
         ]

@@ -34,7 +34,7 @@ class Surveyor:
         self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
     def listen(self, ports: Sequence[int]) -> None:
-        """Listen on those of these ports that are free, for 6 s: so a firewall that resets is told from a port without a program."""
+        """Listen on those of these ports that are free, for 6 s: that distinguishes a firewall that resets from a port without a program."""
         servers: list[socket.socket] = []
         for port in ports:
             with contextlib.suppress(OSError):  # taken, or not for this user
@@ -100,8 +100,8 @@ class Surveyor:
             return Try(target, Answer.SILENT, address)
         except OSError as error:
             connection.close()
-            said = f"{address}: {error.strerror}" if error.strerror else address
-            return Try(target, _answer_of(error.errno or 0, place), said)
+            words = f"{address}:  {error.strerror}" if error.strerror else address
+            return Try(target, _answer_of(error.errno or 0, place), words)
         if target.purpose not in (Purpose.AGENT, Purpose.PUBLISHED):
             connection.close()
             return Try(target, Answer.ACCEPTS, address)
@@ -128,7 +128,7 @@ def _answer_of(number: int, place: tuple[object, ...]) -> Answer:
 def may_send_to(address: str) -> bool:
     """Whether the kernel knows a way there, and the neighbour on it answers; nothing is sent.
 
-    An error of connect(2) then says that an ICMP message came back: a firewall's, or a router's.
+    An error of connect(2) then means that an ICMP message came back: a firewall's, or a router's.
     """
     try:
         ((family, _, _, _, place), *_) = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)

@@ -1,7 +1,8 @@
 """What the kernel counts of the TCP connections of this agent's ranks, by the address at the other end.
 
-`ss -ti` shows the same: struct inet_diag_msg and struct tcp_info of linux/inet_diag.h and linux/tcp.h, by netlink. A
-rank's own connections (gloo's, and NCCL's without RDMA) are known by the sockets that its process has open.
+`ss -ti` shows the same: struct inet_diag_msg and struct tcp_info of linux/inet_diag.h and linux/tcp.h, by
+netlink. A rank's own connections (gloo's, and NCCL's without RDMA) are known by the sockets that its process
+has open.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ _MESSAGE_BYTES = 72  # struct inet_diag_msg
 _INODE_OFFSET = 68
 _DESTINATION_OFFSET = 24
 _COOKIE_OFFSET = 44
-# In struct tcp_info; the kernel is older than Linux 4.6 where the second is not there, and than 4.19 without the third.
+# In struct tcp_info; the kernel is older than Linux 4.6 where the second is not there, and than 4.19 without
+# the third.
 _TOTAL_RETRANS_OFFSET, _DATA_SEGMENTS_OUT_OFFSET, _DSACK_DUPS_OFFSET = 100, 156, 216
 _SAMPLE_SECONDS = 0.5
 
@@ -33,8 +35,9 @@ _SAMPLE_SECONDS = 0.5
 class PeerSegments:
     """Data segments that ranks of this agent sent to one address, and how many of them again because they were lost.
 
-    A sender whose host is short of processors sends again what had arrived (tail loss probes, RFC 8985): as many as all
-    of 941 on a sound network. The receiver says so (duplicate SACK, RFC 2883), and these do not count.
+    A sender whose host is short of processors sends again what had arrived (tail loss probes, RFC 8985): as
+    many as all of 941 on a sound network. The receiver reports them (duplicate SACK, RFC 2883), and these do
+    not count.
     """
 
     address: str

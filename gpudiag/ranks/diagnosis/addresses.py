@@ -5,7 +5,8 @@
     an address of another family than the others'    -> gloo refuses the pair
     an address of a network that others do not reach -> the others have no route, or get no answer
 
-An address that is not reached but that nobody has to connect to is no fault: gloo connects from the greater address.
+An address that is not reached but that nobody has to connect to is no fault: gloo connects from the greater
+address.
 """
 
 from collections import Counter
@@ -25,7 +26,8 @@ def find_wrong_addresses(
 ) -> tuple[Incident, ...]:
     """An incident for each host whose ranks publish a wrong address; `first` is what was seen of it.
 
-    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not seen.
+    `compare_networks` is for ranks that wait, where nothing can be tried: a route between two networks is not
+    seen.
     """
     if len(survey.hosts) < 2:
         return ()
@@ -49,11 +51,10 @@ def find_wrong_addresses(
 def _all(survey: Survey) -> Iterator[tuple[int, Published]]:
     for rank in sorted(survey.hosts):
         # One address is enough to blame a host.
-        yield from ((rank, one) for one in _worst_first(survey.published(rank))[:1])
-
-
-def _worst_first(published: Sequence[Published]) -> list[Published]:
-    return sorted(published, key=lambda one: not _is_wrong_alone(one))
+        yield from (
+            (rank, one)
+            for one in sorted(survey.published(rank), key=lambda one: not _is_wrong_alone(one))[:1]
+        )
 
 
 def _is_wrong_alone(one: Published) -> bool:
@@ -69,17 +70,15 @@ def _why_unreached(survey: Survey, rank: int, one: Published) -> tuple[Try, ...]
     needed = False
     for (source, _), tries in survey.tries(Purpose.PUBLISHED, rank).items():
         for each in tries:
-            if each.target.address != one.address or _reaches(survey, source, each):
+            if each.target.address != one.address or (
+                each.answer is Answer.REPLIES and not survey.own(source, each.target.address)
+            ):
                 continue
             failed.append(each)
             needed = needed or _has_to_connect(survey, source, one.address)
     if needed and 2 * len({id(each) for each in failed}) > len(others):
         return tuple(failed)
     return _why_other_family(survey, rank, one)
-
-
-def _reaches(survey: Survey, source: int, tried: Try) -> bool:
-    return tried.answer is Answer.REPLIES and not survey.own(source, tried.target.address)
 
 
 def _has_to_connect(survey: Survey, source: int, address: str) -> bool:

@@ -31,8 +31,8 @@ class GroupWatch:
     def __init__(self, parent: "GroupWatch | None" = None) -> None:
         """Start before the first look; `parent` looked at the process that starts this one before it did.
 
-        A rank may be killed before the agent, starved itself, has looked at it: then its group's OOM kills count from
-        the look at the parent, if they are in the same group.
+        A rank may be killed before the agent, starved itself, has looked at it: then its group's OOM kills
+        count from the look at the parent, if they are in the same group.
         """
         self._parent = parent
         self._text = ""

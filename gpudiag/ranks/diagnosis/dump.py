@@ -14,14 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-from gpudiag.model.script import RecordedCollective
-
-_Read = TypeVar("_Read")
+from typing import Any
 
 # torch, NCCL and CUDA do not use this signal.
 STACK_SIGNAL = signal.SIGUSR2
@@ -140,42 +135,35 @@ def parse_main_stack(text: str) -> tuple[str, ...]:
 
 def read_flight_recorder() -> list[str]:
     """This process's last collectives as torch recorded them; empty if this torch records none."""
-    return (
-        _read_recorder(lambda entries: [_describe_entry(entry) for entry in entries[-_ENTRIES_AT_MOST:]])
-        or []
-    )
+    text = dump_flight_recorder()
+    try:
+        return [
+            _describe_entry(entry)
+            for entry in json.loads(text or "{}").get("entries", [])[-_ENTRIES_AT_MOST:]
+        ]
+    except Exception:  # noqa: BLE001 - as below: whatever such an entry lacks
+        return []
 
 
-def read_last_collective() -> RecordedCollective | None:
-    """The collective that this process entered last; None if it entered none, or torch records none."""
-    return _read_recorder(lambda entries: _last_of(entries[-1]) if entries else None)
-
-
-# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's to the
-# second, which all builds have from 2.8 on.
+# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's
+# to the second, which all builds have from 2.8 on.
 _RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
-def _read_recorder(read: Callable[[list[dict[str, Any]]], _Read]) -> _Read | None:
-    """What `read` returns for the entries, oldest first, of the first recorder that has any; else None.
+def dump_flight_recorder() -> str | bytes | None:
+    """The JSON of the first recorder of this process that has any entries; None if this torch records none.
 
     The recorders are private API of torch: a change in them must break nothing but this.
     """
     torch = sys.modules.get("torch")
     for name in _RECORDERS:
         try:
-            dump = getattr(torch._C._distributed_c10d, name)()  # type: ignore[union-attr]
-            entries = json.loads(dump).get("entries", [])
-            if entries:
-                return read(entries)
+            dump: str | bytes = getattr(torch._C._distributed_c10d, name)()  # type: ignore[union-attr]
+            if json.loads(dump).get("entries"):
+                return dump
         except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no such recorder
             continue
     return None
-
-
-def _last_of(entry: dict[str, Any]) -> RecordedCollective:
-    name = str(entry["profiling_name"]).rpartition(":")[2]
-    return RecordedCollective(name, tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]))
 
 
 def _describe_entry(entry: dict[str, Any]) -> str:

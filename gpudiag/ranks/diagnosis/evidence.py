@@ -63,9 +63,9 @@ def of_lost_parent(exit_status: int | None) -> Evidence:
     return Evidence("parent_process", words, source=WAIT_STATUS)
 
 
-def of_untold_end() -> Evidence:
+def of_unknown_end() -> Evidence:
     """That a process is dead, and its parent, which would know how it ended, does not answer."""
-    return Evidence("parent_process", "does not say how it ended", source=PROCESS_TABLE)
+    return Evidence("parent_process", "does not show how it ended", source=PROCESS_TABLE)
 
 
 def of_agent_process(state: Stat | None) -> tuple[Evidence, ...]:
@@ -123,10 +123,10 @@ def of_exception(raised: RaisedError) -> tuple[Evidence, ...]:
     return tuple(facts)
 
 
-def of_unheard(view: RankView) -> tuple[Evidence, ...]:
+def of_silent_agent(view: RankView) -> tuple[Evidence, ...]:
     """For how long the rank's agent, which should report ten times a second, has not reported."""
     return (
-        Evidence("agent_unheard_for", round(view.unheard_seconds, 2), unit="s", source="agents' connection"),
+        Evidence("agent_silent_for", round(view.silent_seconds, 2), unit="s", source="agents' connection"),
     )
 
 

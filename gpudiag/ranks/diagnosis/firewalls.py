@@ -5,7 +5,8 @@
     two hosts fail on each other's, or one does   -> what is between them
     only the port where ranks meet fails          -> rank 0's host, or the way from those hosts to it
 
-A host whose agent takes part in the survey is up and reports over an open connection, so what fails is no cut cable.
+A host whose agent takes part in the survey is up and reports over an open connection, so what fails is no cut
+cable.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,10 @@ from gpudiag.ranks.diagnosis.survey import Answer, Purpose, Survey, Try, connect
 from gpudiag.ranks.stages import RENDEZVOUS
 
 _SOURCE = "connections between the agents' hosts"
-# What tells which ports a firewall lets through: privileged and registered ones, those of agents, and ephemeral ones.
+# What shows which ports a firewall lets through: privileged and registered ones, those of agents, and
+# ephemeral ones.
 SAMPLE_PORTS = (22, 1024, 5000, 10000, 15000, 20000, 25000, 29500, 32768, 40000, 50000, 60999, 65535)
-_MOST_TOLD = 6
+_MOST_SHOWN = 6
 _FREE_PORTS = 1024  # no user but root listens below
 
 _Way = tuple[int, int]  # who tried, whose ports
@@ -30,7 +32,7 @@ class OnlyOpenPort:
     """That other hosts reach the port where ranks meet, and none of those where rank 0's agent listens."""
 
     host: str  # rank 0's
-    address: str  # as those hosts were told it
+    address: str  # as those hosts got it
     port: int
     agent_port: int  # one that they tried
     answers: tuple[str, ...]  # what these brought
@@ -61,8 +63,9 @@ def join_unreached(
 ) -> tuple[Incident, ...]:
     """The incidents, with those of all other hosts that do not reach rank 0's as one: it is that host that is closed.
 
-    `server` is rank 0's host, and `met` are the hosts whose agents have met: where another one has, it is not. Where a
-    host is refused at the rendezvous port, its ranks are not up yet; but the agent is, at `agent_port`.
+    `server` is rank 0's host, and `met` are the hosts whose agents have met: where another one has, it is
+    not. Where a host is refused at the rendezvous port, its ranks are not up yet; but the agent is, at
+    `agent_port`.
     """
     unreached = [
         one
@@ -233,14 +236,14 @@ def _facts(
 ) -> tuple[Evidence, ...]:
     """What came back, which ports are closed and which open, and where and how to see it."""
     tries = [survey.tries(purpose)[way][0] for way in ways]
-    told = "; ".join(
+    tried = "; ".join(
         f"{survey.hosts[way[0]]} to {survey.hosts[way[1]]} ({_address(one)}:{one.target.port}): {_words(one)}"
-        for way, one in list(zip(ways, tries, strict=True))[:_MOST_TOLD]
+        for way, one in list(zip(ways, tries, strict=True))[:_MOST_SHOWN]
     )
     source, target = ways[0]
     facts = [
         Evidence("answers", ", ".join(sorted({one.answer.value for one in tries})), source=_SOURCE),
-        Evidence("tried", told, source=_SOURCE),
+        Evidence("tried", tried, source=_SOURCE),
         Evidence("try_on", survey.hosts[source], source=_SOURCE),
         Evidence("try_address", _address(tries[0]), source=_SOURCE),
         Evidence("try_port", tries[0].target.port, source=_SOURCE),
@@ -273,8 +276,8 @@ def _ports(detail: Survey, ways: Iterable[_Way]) -> dict[int, set[Answer]]:
 def describe_ports(ports: Mapping[int, set[Answer]], how: set[Answer]) -> tuple[str, str]:
     """The ports that are closed in that way, and those that are open: `22, 29500`, `32768 to 65535`.
 
-    Behind a firewall that drops or prohibits, a port that is refused is open: the host itself refuses where nobody
-    listens. Where the firewall refuses, agents listen on the sample ports, as far as every user may.
+    Behind a firewall that drops or prohibits, a port that is refused is open: the host itself refuses where
+    nobody listens. Where the firewall refuses, agents listen on the sample ports, as far as every user may.
     """
     refuses = Answer.REFUSED in how
     closed, opened = [], []
@@ -300,11 +303,11 @@ def _ranges(ports: Sequence[int], others: Sequence[int]) -> str:
 
 
 def _address(one: Try) -> str:
-    return one.said.partition(": ")[0] or one.target.address
+    return one.words.partition(": ")[0] or one.target.address
 
 
 def _words(one: Try) -> str:
-    more = one.said.partition(": ")[2]
+    more = one.words.partition(": ")[2]
     return f"{one.answer.value} ({more})" if more and one.answer is not Answer.REFUSED else one.answer.value
 
 

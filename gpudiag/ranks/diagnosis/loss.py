@@ -7,8 +7,8 @@ from gpudiag.model.evidence import Evidence
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.ranks.stages import MEASURE
 
-# On a sound network in a data centre less than one segment in a thousand is sent again; where TCP halves its window
-# at each loss, one in two hundred costs most of the speed (Mathis et al. 1997: rate ~ 1 / sqrt(loss)).
+# On a sound network in a data centre less than one segment in a thousand is sent again; where TCP halves its
+# window at each loss, one in two hundred costs most of the speed (Mathis et al. 1997: rate ~ 1 / sqrt(loss)).
 LOST_SHARE = 0.005
 # Below these a few losses at the start, or of one burst, would count.
 SEGMENTS_AT_LEAST = 500

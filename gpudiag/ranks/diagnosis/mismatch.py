@@ -43,14 +43,17 @@ def _first_difference(views: Sequence[RankView]) -> tuple[int, _Groups]:
         for view in views:
             operation = None if view.position is None else view.position.operation_at(sequence)
             if operation is not None:
-                groups[_fingerprint(operation)].append(view)
+                groups[operation.op, operation.dtype, operation.elements].append(view)
         if len(groups) > 1:
             return sequence, groups
     return 0, {}
 
 
 def _describe(sequence: int, groups: _Groups, views: Sequence[RankView]) -> tuple[Incident, ...]:
-    expected = max(groups, key=lambda fingerprint: (len(groups[fingerprint]), -_lowest(groups[fingerprint])))
+    expected = max(
+        groups,
+        key=lambda fingerprint: (len(groups[fingerprint]), -min(view.rank for view in groups[fingerprint])),
+    )
     return tuple(
         Incident(
             kind=IncidentKind.MISMATCHED,
@@ -87,14 +90,6 @@ def _parted_at(view: RankView) -> float:
     return max(0.0, view.changed_at if not view.running else view.seen_at - view.still_seconds)
 
 
-def _fingerprint(operation: Operation) -> _Fingerprint:
-    return operation.op, operation.dtype, operation.elements
-
-
 def _text(fingerprint: _Fingerprint) -> str:
     op, dtype, elements = fingerprint
     return f"{op} {dtype}[{elements}]"
-
-
-def _lowest(views: Sequence[RankView]) -> int:
-    return min(view.rank for view in views)

@@ -1,8 +1,9 @@
 """Whether the network explains why ranks stand still: a cut that lasts, lost large packets, or an outage that may heal; pure.
 
-A link that is away for some seconds is no failure of a rank: TCP sends again what was lost, after 0.2, 0.6, 1.4, 3, 6.2
-and 12.6 s (RFC 6298, with Linux's minimum of 0.2 s), so that ranks go on at the latest when as much time has passed
-again as the outage took. A cut is certain once it has lasted for 10 s; what came back before that is a warning.
+A link that is away for some seconds is no failure of a rank: TCP sends again what was lost, after 0.2, 0.6,
+1.4, 3, 6.2 and 12.6 s (RFC 6298, with Linux's minimum of 0.2 s), so that ranks go on at the latest when as
+much time has passed again as the outage took. A cut is certain once it has lasted for 10 s; what came back
+before that is a warning.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class _Outage:
 
     @property
     def ends(self) -> _Ends:
-        """What tells it from another outage."""
+        """What distinguishes it from another outage."""
         return tuple((one.host, str(one.facts.get("one_side", ""))) for one in self.cuts)
 
 
@@ -76,14 +77,14 @@ class Outages:
         return host in _hosts_of(self.healed())
 
     def observe(self, views: Sequence[RankView], now: float) -> None:
-        """Keep since when a host is not heard, or its ranks stand still: a look may end after that is over."""
+        """Keep since when a host is silent, or its ranks stand still: a look may end after that is over."""
         hosts: dict[str, list[RankView]] = {}
         for view in views:
             hosts.setdefault(view.host, []).append(view)
         for host, there in hosts.items():
-            unheard = max(view.unheard_seconds for view in there)
-            if unheard:
-                self._silent[host] = (now - unheard, now)
+            silent = max(view.silent_seconds for view in there)
+            if silent:
+                self._silent[host] = (now - silent, now)
             still = min(view.still_seconds for view in there)
             if still >= _OUTAGE_SECONDS:
                 self._still[host] = (now - still, now)
@@ -105,8 +106,8 @@ class Outages:
     ) -> tuple[Incident, ...]:
         """The incidents that are certain, given when the last two looks at the network began and what they found.
 
-        `waiting` are those that are suspected, or certain; `certain` come back as they are where the network does not
-        explain them. `at_the_end`: the time for the run is over, and nothing is waited for.
+        `waiting` are those that are suspected, or certain; `certain` come back as they are where the network
+        does not explain them. `at_the_end`: the time for the run is over, and nothing is waited for.
         """
         if not looks:
             return certain if at_the_end else ()
@@ -154,7 +155,7 @@ class Outages:
         """Note that what was cut is not any more."""
         if self._open is None or self._open.healed_at is not None:
             return
-        # It was heard again before the next look began.
+        # It sent again before the next look began.
         last = max(
             (self._silent.get(host, (0.0, 0.0))[1] for host in _hosts_of(self._open.cuts)), default=0.0
         )
@@ -184,14 +185,14 @@ def _are_starting(views: Sequence[RankView]) -> bool:
 
 
 def _stand_still(views: Sequence[RankView], now: float) -> Incident:
-    view = max(views, key=lambda one: one.unheard_seconds)
+    view = max(views, key=lambda one: one.silent_seconds)
     return Incident(IncidentKind.STALLED, view.rank, view.host, view.stage, now, ())
 
 
 def _stand_all_still(views: Sequence[RankView]) -> bool:
-    """Whether no rank has moved for a while; of one whose agent is not heard that is not known."""
+    """Whether no rank has moved for a while; of one whose agent is silent that is not known."""
     return all(
-        view.still_seconds >= _STILL_SECONDS for view in views if view.running and not view.unheard_seconds
+        view.still_seconds >= _STILL_SECONDS for view in views if view.running and not view.silent_seconds
     )
 
 

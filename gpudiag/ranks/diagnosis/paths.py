@@ -1,7 +1,7 @@
 """Which host, or which pair of hosts, the network has cut off: decided from what agents found when they connected.
 
 A connection is tried in two phases. The kernel of a host accepts it also where the process is stopped; only a
-process that runs replies. So a dead process, a stopped one and a cut network are told apart:
+process that runs replies. So a dead process, a stopped one and a cut network are distinguished:
 
     connects and replies        -> the agent runs
     connects, no reply          -> the host is up, and the process is stopped or gets no processor
@@ -9,8 +9,9 @@ process that runs replies. So a dead process, a stopped one and a cut network ar
     no answer, or no route      -> nothing comes back: the host is off, or the network between is cut
     small packets only          -> the process replies, and a packet of full size is lost each time
 
-Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers nobody is
-cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can tell which side is cut off.
+Two hosts that do not answer each other while a third one reaches both are a cut pair; a host that answers
+nobody is cut off, or off. Where as many hosts are on one side of a cut as on the other, nobody can know which
+side is cut off.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,9 +133,9 @@ def may_be_the_network(incident: Incident) -> bool:
 
 
 def explain(incidents: Sequence[Incident], paths: Paths) -> tuple[Incident, ...] | None:
-    """The incidents, with a cut of the network told as such; None where the network explains nothing.
+    """The incidents, with a cut of the network named as such; None where the network explains nothing.
 
-    Empty where an agent was only unheard and replies now: it got no processor for a while.
+    Empty where an agent was only silent and replies now: it got no processor for a while.
     """
     if not incidents or not all(map(may_be_the_network, incidents)):
         return None
@@ -255,9 +256,9 @@ def _ways(paths: Paths, ones: Iterable[int], others: Iterable[int]) -> Evidence:
 
 
 def _is_excused(incident: Incident, paths: Paths) -> bool:
-    unheard = next((fact.value for fact in incident.evidence if fact.name == "agent_unheard_for"), None)
+    silent = next((fact.value for fact in incident.evidence if fact.name == "agent_silent_for"), None)
     replies = paths.rows.get(paths.own, {}).get(incident.rank) is Contact.REPLIES
-    return replies and unheard is not None and float(unheard) < EXCUSED_SECONDS
+    return replies and silent is not None and float(silent) < EXCUSED_SECONDS
 
 
 def _with_contact(incident: Incident, paths: Paths) -> Incident:

@@ -20,9 +20,9 @@ def of_incident(incident: Incident, views: _Views) -> tuple[Evidence, ...]:
 
 def _different_collectives(_: Incident, views: _Views) -> str:
     """The ranks' announcements, as far as known, were compared before anything else."""
-    told = [view.rank for view in views if view.position is not None and view.position.history]
-    agree = f"what {name_ranks(told)} announced agrees"
-    return f"different collectives ({agree})" if len(told) > 1 else ""
+    announced = [view.rank for view in views if view.position is not None and view.position.history]
+    agree = f"what {name_ranks(announced)} announced agrees"
+    return f"different collectives ({agree})" if len(announced) > 1 else ""
 
 
 def _death_or_stop(_: Incident, views: _Views) -> str:
@@ -43,13 +43,13 @@ def _earlier_failure(incident: Incident, views: _Views) -> str:
 def _oom_killer(incident: Incident, views: _Views) -> str:
     traces = [trace for view in views if view.rank == incident.rank for trace in view.traces]
     counted = [trace.value for trace in traces if trace.name == "oom_kills"]
-    told = any(trace.name == "oom_killer" for trace in traces)
-    return "the OOM killer (its counter did not rise)" if counted == [0] and not told else ""
+    is_logged = any(trace.name == "oom_killer" for trace in traces)
+    return "the OOM killer (its counter did not rise)" if counted == [0] and not is_logged else ""
 
 
 def _slowness(incident: Incident, views: _Views) -> str:
     (view,) = [view for view in views if view.rank == incident.rank]
-    if view.busy or view.unheard_seconds:
+    if view.busy or view.silent_seconds:
         return ""
     used = f"{view.cpu_seconds:.2f} s of CPU time in {view.still_seconds:.2f} s"
     return f"a rank that is only slow (it used {used})"

@@ -17,17 +17,17 @@ def find_skew(
 ) -> tuple[Incident, ...]:
     """One incident for each setting that is not alike, of the first rank that lacks the usual value.
 
-    `settings` are those of each rank that told them. The usual value is that of most ranks, of two alike
-    that of the lowest. A version that a rank did not tell is not held against it.
+    `settings` are those of each rank that sent them. The usual value is that of most ranks, of two alike
+    that of the lowest. A version that a rank did not send is not held against it.
     """
-    names = dict.fromkeys(name for told in settings.values() for name in told)
+    names = dict.fromkeys(name for own in settings.values() for name in own)
     found = []
     for name in names:
         is_variable = name.isupper() and "_" in name
         values = {
-            rank: told.get(name, NOT_SET)
-            for rank, told in sorted(settings.items())
-            if is_variable or name in told
+            rank: own.get(name, NOT_SET)
+            for rank, own in sorted(settings.items())
+            if is_variable or name in own
         }
         counts = Counter(values.values()).most_common()
         if len(counts) < 2:

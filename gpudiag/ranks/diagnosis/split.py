@@ -1,7 +1,7 @@
 """Ranks of one job that do not meet, as a part of them looks for rank 0 elsewhere, or counts other ranks; pure.
 
-The leader's agent knows its own ranks, and as strays those that look elsewhere and that it has found beside the
-rendezvous. What it says holds for both sides, so that one report is enough.
+The leader's agent knows its own ranks, and as strays those that look elsewhere and that it has found beside
+the rendezvous. It holds for both sides, so that one report is enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,10 @@ from gpudiag.ranks.stages import IMPORT, RENDEZVOUS
 
 # From the last stray on: others may be on their way.
 SETTLE_SECONDS = 1.0
-# Obstacles that do not go away when rank 0 itself has come up, of those that only its machine's network makes.
+# Obstacles that do not go away when rank 0 itself has come up, of those that only its machine's network
+# makes.
 _CUTS = ("no_answer", "no_route")
-# What TCP mends, it mends sooner.
+# What TCP repairs, it repairs sooner.
 UNREACHED_SECONDS = 3.0
 # Where other ranks are still missing, or where it is two against two.
 UNSETTLED_SECONDS = 5.0
@@ -51,7 +52,7 @@ class Looker:
     trouble: str = ""  # why it cannot start
     hint: str = ""
     relation: Relation = Relation.CERTAIN
-    joined: bool = True  # a link reaches it; else its announcements alone are heard
+    joined: bool = True  # a link reaches it; else its announcements alone are received
     seconds: float = 0.0  # since it was found
 
     @property
@@ -73,8 +74,8 @@ class Met:
 def find_split(met: Met, strays: Sequence[Looker], at_seconds: float, *, over: bool) -> tuple[Incident, ...]:
     """One incident for each way in which strays differ; empty while it is not certain.
 
-    `over`: the others have been waited for as long as they may take. Else it is certain once the strays are all that
-    is missing, or nobody new was found for 5 s.
+    `over`: the others have been waited for as long as they may take. Else it is certain once the strays are
+    all that is missing, or nobody new was found for 5 s.
     """
     if not strays or not (over or _is_settled(met, strays)):
         return ()
@@ -137,7 +138,7 @@ def _find_sizes(met: Met, strays: Sequence[Looker], at_seconds: float) -> list[I
     sizes: dict[int, list[tuple[int, str]]] = {met.leader.world_size: list(met.hosts.items())}
     for one in strays:
         sizes.setdefault(one.world_size, []).append((one.rank, one.host))
-    # Where it is one against one, the leader's counts: nobody can tell.
+    # Where it is one against one, the leader's counts: nobody can know.
     usual = max(sizes, key=lambda size: (len(sizes[size]), size == met.leader.world_size))
     found = []
     for size, members in sizes.items():
@@ -160,10 +161,10 @@ def _describe_place(met: Met, group: Sequence[Looker], at_seconds: float) -> Inc
     members = [(one.rank, one.host) for one in group]
     is_theirs_rank_0s = bool(set(first.addresses) & met.own_addresses)
     is_ours_rank_0s = bool(set(leader.addresses) & met.own_addresses)
-    said = next((one for one in group if one.found), first)
+    shown = next((one for one in group if one.found), first)
     reached: tuple[Evidence, ...] = (
-        *((Evidence("obstacle", said.obstacle, source="connecting there"),) if said.obstacle else ()),
-        *((Evidence("found", said.found, source="connecting there"),) if said.found else ()),
+        *((Evidence("obstacle", shown.obstacle, source="connecting there"),) if shown.obstacle else ()),
+        *((Evidence("found", shown.found, source="connecting there"),) if shown.found else ()),
     )
     if first.place == leader.place and not is_ours_rank_0s and not is_theirs_rank_0s and leader.rank == 0:
         # All look where rank 0 is not.

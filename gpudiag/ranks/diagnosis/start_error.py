@@ -62,10 +62,10 @@ def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Se
     facts = failure.facts
     exit_status = facts.get("exit")
     own = len(ranks) == 1
-    told: list[Evidence] = []
+    shown: list[Evidence] = []
     if failure.kind == "failed":
         error = facts["error"]
-        told += [
+        shown += [
             Evidence("importing", facts["module"], source=_TEMPLATE),
             *of_exception(RaisedError(error["type"], error["message"], error["place"], view.seen_at)),
         ]
@@ -73,19 +73,19 @@ def start_incident(failure: StartFailure, view: RankView, stderr: str, ranks: Se
         name = "signal" if exit_status is not None and exit_status < 0 else "exit_status"
         if exit_status is not None:
             value = signal_name(-exit_status) if exit_status < 0 else exit_status
-            told.append(Evidence(name, value, source=WAIT_STATUS))
+            shown.append(Evidence(name, value, source=WAIT_STATUS))
     elif failure.kind == "slow":
-        told.append(Evidence("waited_for", facts["seconds"], unit="s", source=_TEMPLATE))
-        told.append(Evidence("importing", facts["module"], source=_TEMPLATE))
+        shown.append(Evidence("waited_for", facts["seconds"], unit="s", source=_TEMPLATE))
+        shown.append(Evidence("importing", facts["module"], source=_TEMPLATE))
     else:
-        told.append(Evidence("not_forked", str(facts["reason"]), source=_TEMPLATE))
+        shown.append(Evidence("not_forked", str(facts["reason"]), source=_TEMPLATE))
         own, ranks = True, (facts["rank"],)
     if stderr:
-        told.append(Evidence("stderr", stderr, source="standard error of the process that starts ranks"))
+        shown.append(Evidence("stderr", stderr, source="standard error of the process that starts ranks"))
     if not own:
-        told.append(Evidence("ranks", number_ranges(ranks), source=_TEMPLATE))
+        shown.append(Evidence("ranks", number_ranges(ranks), source=_TEMPLATE))
     kind = _OWN_KINDS.get(failure.kind, IncidentKind.START_FAILED) if own else IncidentKind.START_FAILED
-    return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(told))
+    return Incident(kind, ranks[0], view.host, IMPORT, max(0.0, view.seen_at), tuple(shown))
 
 
 def absent_module(name: str, python: str | None = None) -> UsageError:
@@ -113,7 +113,7 @@ def verdict_lost() -> LaunchError:
 
 
 def started_twice(rank: int, why: str = "") -> UsageError:
-    """The exception for two processes with the same rank in one run; `why` is what its leader says."""
+    """The exception for two processes with the same rank in one run; `why` is its leader's reason."""
     return UsageError(
         why or f"rank {rank} was started twice in this run",
         hint="give every process its own RANK, or let the launcher do so; two jobs need two MASTER_PORTs",

@@ -53,11 +53,11 @@ def align(arrivals: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset]) 
     """The arrivals converted to one clock, of the ranks whose clock offset is known."""
     return {
         rank: replace(
-            told,
-            arrived=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.arrived),
-            left=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in told.left),
+            reported,
+            arrived=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in reported.arrived),
+            left=tuple(moment - int(offsets[rank].seconds * 1e9) for moment in reported.left),
         )
-        for rank, told in arrivals.items()
+        for rank, reported in arrivals.items()
         if rank in offsets
     }
 
@@ -83,7 +83,7 @@ def measure_lateness(arrivals: Mapping[int, Arrivals], clock_error_seconds: floa
 
 
 def find_stragglers(
-    told: Mapping[int, Arrivals],
+    reported: Mapping[int, Arrivals],
     offsets: Mapping[int, ClockOffset],
     hosts: Mapping[int, str],
     started: float,
@@ -93,9 +93,9 @@ def find_stragglers(
     `offsets` are those of each rank's clock from the clock of `started`, the run's start in seconds.
     Empty if some rank's offset is not known, since that rank could be the late one.
     """
-    if not told or not told.keys() <= offsets.keys():
+    if not reported or not reported.keys() <= offsets.keys():
         return ()
-    arrivals = _without_run_ahead(align(told, offsets))
+    arrivals = _without_run_ahead(align(reported, offsets))
     clock_error_seconds = max(offsets[rank].error_seconds for rank in arrivals)
     lateness, samples = measure_lateness(arrivals, clock_error_seconds), _lateness_samples(arrivals)
     if lateness is None or samples is None or lateness.iterations < ITERATIONS_AT_LEAST:
@@ -130,18 +130,18 @@ def _without_run_ahead(arrivals: Mapping[int, Arrivals]) -> Mapping[int, Arrival
     late = _lateness_samples(arrivals)
     if late is None:
         return arrivals
-    return {rank: _earlier(told, late[rank]) for rank, told in arrivals.items()}
+    return {rank: _earlier(reported, late[rank]) for rank, reported in arrivals.items()}
 
 
-def _earlier(told: Arrivals, late: Sequence[float]) -> Arrivals:
-    if not told.awaited:
-        return told
+def _earlier(reported: Arrivals, late: Sequence[float]) -> Arrivals:
+    if not reported.awaited:
+        return reported
     known = [0, *(int(seconds * 1e9) for seconds in late[:-1])]
-    carried = [0 if awaited else before for awaited, before in zip(told.awaited, known, strict=True)]
+    carried = [0 if awaited else before for awaited, before in zip(reported.awaited, known, strict=True)]
     return replace(
-        told,
-        arrived=tuple(moment - before for moment, before in zip(told.arrived, carried, strict=True)),
-        left=tuple(moment - before for moment, before in zip(told.left, carried, strict=True)),
+        reported,
+        arrived=tuple(moment - before for moment, before in zip(reported.arrived, carried, strict=True)),
+        left=tuple(moment - before for moment, before in zip(reported.left, carried, strict=True)),
         awaited=(),
     )
 
@@ -195,7 +195,7 @@ def _cause_evidence(rank: int, samples: _Samples, arrivals: Mapping[int, Arrival
         *_excess_evidence("computed_longer", working, "/proc/PID/schedstat, more than the other ranks"),
     ]
     if isinstance(waiting, Missing) or isinstance(working, Missing):
-        cause = "unknown: the kernel does not say how long it waited for a processor"
+        cause = "unknown: the kernel does not show how long it waited for a processor"
     elif max(waiting, 0.0) + max(working, 0.0) < EXPLAINED_SHARE * total:
         cause = "off the processor: it waits for input, a lock or a sleep"
     else:

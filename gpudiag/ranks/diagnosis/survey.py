@@ -1,7 +1,7 @@
 """What hosts of a run find when each connects to the others: at the addresses that ranks publish, at other ports, at rank 0's.
 
-Each host's agent tries by itself and reports over its connection to the leading agent, so that one that lets nothing in,
-or gets nothing out, is still asked. Silence, a refusal and a prohibition are told apart:
+Each host's agent tries by itself and reports over its connection to the leading agent, so that one that lets
+nothing in, or gets nothing out, is still asked. Silence, a refusal and a prohibition are distinguished:
 
     refused     -> a packet came back that ends the connection: nobody listens there, or a firewall sends it (tcp reset)
     prohibited  -> an ICMP message came back, or the host's own routes forbid it
@@ -55,11 +55,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """What a host found at a target; `said` is the kernel's word for it, or the address that the name has there."""
+    """What a host found at a target; `words` are the kernel's for it, or the address that the name has there."""
 
     target: Target
     answer: Answer
-    said: str = ""
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,9 @@ class Suspicions:
         """Drop what is suspected now, but for processes that are stopped: the network explains it."""
         self._open = {key: one for key, one in self._open.items() if one.kind is IncidentKind.STOPPED}
 
-    def healed(self, told: Sequence[Incident]) -> tuple[Incident, ...]:
-        """What healed, by time, as incidents; without the ranks that are in `told` anyway."""
-        ranks = {incident.rank for incident in told}
+    def healed(self, reported: Sequence[Incident]) -> tuple[Incident, ...]:
+        """What healed, by time, as incidents; without the ranks that are in `reported` anyway."""
+        ranks = {incident.rank for incident in reported}
         found = [_describe(one) for one in self._healed.values() if one.incident.rank not in ranks]
         return tuple(sorted(found, key=lambda incident: incident.at_seconds))
 

@@ -52,8 +52,8 @@ class RankView:
     position: Position | None = None
     still_seconds: float = 0.0  # how long its agent has seen it make no progress
     cpu_seconds: float = 0.0  # processor time that it used since then
-    unheard_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
-    agent_came: bool = True  # its agent has been heard of; if not, the rank may never come
+    silent_seconds: float = 0.0  # how long its agent has not reported; 0 for this machine's own ranks
+    agent_came: bool = True  # its agent has sent something; if not, the rank may never come
     connecting: bool = False  # it is in the rendezvous, and has no connection to the store there yet
     has_gpu: bool = False  # it has a GPU's device file open
     process_state: str = ""  # the letter in /proc/PID/stat

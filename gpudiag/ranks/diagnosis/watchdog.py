@@ -39,7 +39,7 @@ ABORT_SETTLE_SECONDS = 0.6
 STOP_SECONDS = 0.3
 
 # An agent reports ten times a second; one that has not for this long is hung, or its machine is.
-UNHEARD_SECONDS = 1.5
+SILENT_SECONDS = 1.5
 
 # A rank that uses the processor is late, not silent; it gets more time. Waiting in NCCL spins, so
 # ranks inside an operation get less of it.
@@ -67,9 +67,9 @@ _CONSEQUENCE = re.compile(
 )
 
 
-def find_throttled(views: Sequence[RankView], told: Sequence[Incident]) -> tuple[Incident, ...]:
-    """Ranks that a quota throttles and that are not in `told`; none if it throttles all ranks."""
-    ranks = {incident.rank for incident in told}
+def find_throttled(views: Sequence[RankView], reported: Sequence[Incident]) -> tuple[Incident, ...]:
+    """Ranks that a quota throttles and that are not in `reported`; none if it throttles all ranks."""
+    ranks = {incident.rank for incident in reported}
     held = [view for view in views if view.throttled]
     if len(held) == len(views):
         return ()
@@ -81,7 +81,7 @@ def find_throttled(views: Sequence[RankView], told: Sequence[Incident]) -> tuple
 
 
 def is_settled(views: Sequence[RankView], now: float) -> bool:
-    """Whether the symptoms are old enough to tell cause from consequence; `now` is on the views' clock."""
+    """Whether the symptoms are old enough to distinguish cause from consequence; `now` is on the views' clock."""
     if is_mismatch_pending(views):
         return False
     broken = [one for one in _describe_all_broken(views, NONE) if one.kind not in _MAY_HEAL]
@@ -108,7 +108,7 @@ def find_incidents(
     `now` is when the views were taken, and `absent_after` the deadline for ranks to come up, on the
     same clock. What may heal must have outlasted the `patience`.
 
-    Each incident says what has been ruled out.
+    Each incident lists what has been ruled out.
     """
     ruined = any(view.raised is not None or _ended_badly(view) for view in views)
     incidents = _find_causes(views, budgets, now, absent_after, NONE if ruined else patience)
@@ -153,7 +153,7 @@ def _find_held_back(views: Sequence[RankView], patience: Patience) -> tuple[Inci
 
 
 def _describe_all_broken(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
-    """An incident for every rank that died, raised, or was stopped or unheard for long enough; by time."""
+    """An incident for every rank that died, raised, or was stopped or silent for long enough; by time."""
     found = (_describe_broken(view, patience) for view in views)
     return tuple(sorted(filter(None, found), key=lambda incident: incident.at_seconds))
 
@@ -171,15 +171,15 @@ def _describe_broken(view: RankView, patience: Patience) -> Incident | None:
         return _incident(IncidentKind.RAISED, view, view.raised.at, evidence.of_exception(view.raised))
     if _ended_badly(view):
         return _incident(IncidentKind.DIED, view, view.changed_at, evidence.of_death(view))
-    if view.unheard_seconds >= UNHEARD_SECONDS + patience.unheard_seconds:
-        return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_unheard(view))
+    if view.silent_seconds >= SILENT_SECONDS + patience.silent_seconds:
+        return _incident(IncidentKind.SILENT, view, view.changed_at, evidence.of_silent_agent(view))
     return None
 
 
 def is_consequence(incident: Incident) -> bool:
     """Whether it is an exception about a connection to another rank, which has its cause there or between."""
-    said = next((str(fact.value) for fact in incident.evidence if fact.name == "message"), "")
-    return incident.kind is IncidentKind.RAISED and bool(_CONSEQUENCE.search(said))
+    message = next((str(fact.value) for fact in incident.evidence if fact.name == "message"), "")
+    return incident.kind is IncidentKind.RAISED and bool(_CONSEQUENCE.search(message))
 
 
 def _describe_early_ends(broken: Sequence[Incident], views: Sequence[RankView]) -> tuple[Incident, ...]:
@@ -204,7 +204,7 @@ def _describe_absent(absent: Sequence[RankView], now: float, absent_after: float
 
 def _find_hang(views: Sequence[RankView], budgets: Budgets, patience: Patience) -> tuple[Incident, ...]:
     """The ranks that the others wait for, or all of them if none is behind."""
-    if any(view.unheard_seconds for view in views):
+    if any(view.silent_seconds for view in views):
         return ()  # that rank's view is stale; its agent reports again, or soon counts as hung
     overdue = [
         view for view in views if view.running and view.still_seconds > _limit_seconds(view, budgets, views)
@@ -285,8 +285,8 @@ def _blame_for_stage(views: Sequence[RankView], budgets: Budgets) -> tuple[Incid
 def _find_left_behind(views: Sequence[RankView], patience: Patience) -> tuple[Incident, ...]:
     """Ranks that have not reached the point where another one waits for them, and are idle.
 
-    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to the
-    rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
+    Empty if that operation has a predicted duration, which decides instead. Not those that still connect to
+    the rendezvous: torch waits seconds before it tries again, the longer the more often it failed.
     """
     furthest = max(view.progress for view in views)
     waiting = max(

@@ -40,7 +40,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Where a text lies in the page; a longer text keeps its end, the telling part of a path."""
+    """Where a text lies in the page; a longer text keeps its end, the distinguishing part of a path."""
 
     offset: int
     size_bytes: int

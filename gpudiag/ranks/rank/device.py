@@ -59,7 +59,7 @@ def claim_device(context: RankContext, backend: str) -> torch.device:
 
 
 def refuse_shared_device(context: RankContext, store: Store, device: torch.device) -> None:
-    """Return if no other rank of this host works on this rank's GPU, or NCCL was told to allow it.
+    """Return if no other rank of this host works on this rank's GPU, or NCCL was set to allow it.
 
     Raises:
         SharedGpuError: another rank does.

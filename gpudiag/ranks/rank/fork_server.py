@@ -1,9 +1,10 @@
 """The process that imports torch once for a whole command, and forks what is to run on it: templates of ranks, questions.
 
-It never touches CUDA. The command's process holds the other end of a socket of whole messages (JSON, with file
-descriptors beside it): it asks for a fork, is told its pid and its end, and has it reaped. When that socket closes, or its
-owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be imported, or has started
-CUDA by that, each fork becomes a fresh interpreter instead, which says in its own words what is wrong.
+It never touches CUDA. The command's process holds the other end of a socket of whole messages (JSON, with
+file descriptors beside it): it asks for a fork, gets its pid and its end, and has it reaped. When that socket
+closes, or its owner dies, the server ends; the kernel kills what it has forked with it. Where torch cannot be
+imported, or has started CUDA by that, each fork becomes a fresh interpreter instead, which reports in its own
+words what is wrong.
 """
 
 import contextlib
@@ -50,7 +51,8 @@ class _ForkServer:
         self._owner = owner
         self._pid = os.getpid()
         self._has_torch = False
-        self._shares = False  # whether forks use this interpreter: no fork could use a driver of CUDA that was started here
+        # whether forks use this interpreter: no fork could use a driver of CUDA that was started here
+        self._shares = False
         self._wakeup, self._on_signal = socket.socketpair()
         self._forks: dict[int, int] = {}  # number -> pid, of those not yet reaped
         self._ended: set[int] = set()  # numbers whose end was reported
@@ -142,7 +144,7 @@ class _ForkServer:
             die_with_parent(self._pid)
             os.environ.update(message["variables"])
             become(message, descriptors)
-        except BaseException:  # noqa: BLE001 - whatever ends it is told where its output goes
+        except BaseException:  # noqa: BLE001 - whatever ends it is printed where its output goes
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

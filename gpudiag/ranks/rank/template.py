@@ -4,8 +4,8 @@ Its agent holds the other end of a socket, to which the template writes JSON lin
 exited, failed); when it closes, for whatever reason, the ranks are killed and the template ends. The
 kernel kills the template with its agent, and the ranks with their template.
 
-An import may ask for CUDA for all that, after which no fork can use it. Each rank is then an interpreter of its own, which
-imports everything again: `boot.py JOB -1 BOARD RANK TEMPLATE`.
+An import may ask for CUDA for all that, after which no fork can use it. Each rank is then an interpreter of
+its own, which imports everything again: `boot.py JOB -1 BOARD RANK TEMPLATE`.
 """
 
 import contextlib

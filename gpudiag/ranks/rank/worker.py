@@ -97,7 +97,7 @@ _DEEDS: Mapping[FaultKind, Callable[[], None]] = MappingProxyType(
 
 
 def _who_wants_it(announcer: FrameType) -> FrameType:
-    """The frame that called the announcing file for a collective; a line inside a wrapper would say nothing.
+    """The frame that called the announcing file for a collective; a line inside a wrapper would show nothing.
 
     The announcer itself if it has no such caller, because it is the rank's entry.
     """
@@ -160,7 +160,7 @@ class RankProgress:
         self.arrivals.start_iteration(iteration)
 
     def before_exchange(self, others: Sequence[int]) -> None:
-        """Delay what this rank exchanges with those ranks, if a fault says so."""
+        """Delay what this rank exchanges with those ranks, if a fault asks for it."""
         self._delay(others)
 
     def note_place(self, file: str, line: int) -> None:

@@ -111,7 +111,8 @@ NVLINK: tuple[Declared, ...] = (
             Family(
                 "nvlink_throughput_bytes_per_second", "Data over all NVLinks, both directions.", core=False
             ),
-            # A rate in MB/s, whatever its name and its type suggest: so does DCGM compute it from the counters.
+            # A rate in MB/s, whatever its name and its type suggest: so does DCGM compute it from the
+            # counters.
             dcgm=Dcgm(
                 "NVLINK_BANDWIDTH_TOTAL",
                 "Total number of NVLink bandwidth counters for all lanes.",

@@ -1,7 +1,7 @@
 """The agent beside a job: a process of its own that watches the ranks while another one waits for the command's end.
 
-One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted at once, while
-its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
+One loop does everything, and whatever could take long runs in a guarded child: so the end of a rank is noted
+at once, while its launcher has yet to notice, and a file of /proc that does not answer costs one reading.
 """
 
 import json
@@ -46,7 +46,6 @@ from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.ranks_of_run import (
     ENDED,
     read_glance,
-    read_glance_stance,
     read_ranks,
     start_glance,
     start_ranks,
@@ -68,13 +67,13 @@ from gpudiag.runs.job_run.stalls import Stalls
 _TICK_SECONDS = 0.1
 _RANKS_PER_TICK = 16  # with more ranks each is read less often, so that the cost stays
 _CHILD_SECONDS = 15.0
-# A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the first half minute.
-# Ranks that get or need little of their processors are looked at less often: the watching must not take more than this share of
-# the time that they run, but for what it takes to begin.
+# A glance takes some 15 ms of a processor: this often, 0.2 % of one for each rank, and a little more in the
+# first half minute. Ranks that get or need little of their processors are looked at less often: the watching
+# must not take more than this share of the time that they run, but for what it takes to begin.
 _BUDGET_SHARE, _BUDGET_SECONDS = 0.004, 0.3
 _SLOWEST_TICK_SECONDS = 0.5
-# A rank that starts computes in imports; glances at those would use up what may be spent before the first step. One in a
-# quarter of a minute shows whether it has a GPU by now.
+# A rank that starts computes in imports; glances at those would use up what may be spent before the first
+# step. One in a quarter of a minute shows whether it has a GPU by now.
 _STARTING_SECONDS, _STARTING_GLANCE_SECONDS = 60.0, 15.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
 _ASLEEP = 0.6
@@ -83,7 +82,8 @@ _STEP_RANKS = 16
 _STANDS_SECONDS = 5.0
 _SLOW_EVERY_SECONDS = 30.0
 _SLOW_GLANCES = 30  # the latest: the first ones are of imports
-# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may only be seen then.
+# A rank that looks slow is glanced at more often, as often asleep as at work: which of them is why, that may
+# only be seen then.
 _SUSPECTS_EVERY_SECONDS, _SUSPECTS_SECONDS = 10.0, 60
 _SUSPECT_GLANCE_SECONDS, _SUSPECT_GLANCES = 0.7, 6
 _SUSPECTS_BUDGET_SECONDS, _GLANCE_TAKES_SECONDS = 0.25, 0.02  # beside what all watching may take
@@ -115,19 +115,19 @@ class WatchPlan:
 
 
 class Agent:
-    """Watches one job until it is told that the command has ended."""
+    """Watches one job until it learns that the command has ended."""
 
     def __init__(
         self,
         plan: WatchPlan,
         command_pid: int,
         descriptors: tuple[int, int],
-        tell_stall: Callable[["Agent", Stall], None],
-        say: Callable[[str], None],
+        report_stall: Callable[["Agent", Stall], None],
+        announce: Callable[[str], None],
     ) -> None:
         """`descriptors`: where lines of JSON come in, and where one byte goes out for each look that was asked for.
 
-        `say` prints a sentence while the job runs.
+        `announce` prints a sentence while the job runs.
         """
         self.members = Members(plan.scratch)
         self.stalls = Stalls(plan.rule)
@@ -142,8 +142,8 @@ class Agent:
         self._plan = plan
         self._command_pid = command_pid
         self._commands, self._replies = descriptors
-        self._tell_stall = tell_stall
-        self._say = say
+        self._report_stall = report_stall
+        self._announce = announce
         self._ending = Ending(plan.command)
         self._began = self._ticked = time.monotonic()
         self._received = b""
@@ -256,7 +256,7 @@ class Agent:
             self._take_last_look()
 
     def _take_last_look(self) -> None:
-        """Look before a signal ends the job, if it stands still; then say that the signal may be passed on."""
+        """Look before a signal ends the job, if it stands still; then reply that the signal may be passed on."""
         longest = max(self.still_seconds().values(), default=0.0)
         steps = 0.0 if isinstance(self.step, Missing) else _STILL_STEPS * self.step.seconds
         if longest < max(_STILL_SECONDS, steps) or self.stalls.stands:
@@ -298,7 +298,7 @@ class Agent:
         self._watch_stalls()
         self._kill(now)
         if (sentence := self._ending.describe(self.members.living, now)) is not None:
-            self._say(sentence)
+            self._announce(sentence)
 
     def _find(self, now: float) -> None:
         """List the ranks where that is due: when the command starts processes, when ranks end, and now and then."""
@@ -402,8 +402,7 @@ class Agent:
             if read is not None and not isinstance(read, Missing):
                 member.has_gpu = member.has_gpu or read[1]
                 member.glances.append(judge_glance(at_seconds, *read))
-                stance, polls = read_glance_stance(child)
-                member.standing.note(at_seconds, stance, polls=polls)
+                member.standing.note(at_seconds, read[2])
 
         return keep
 
@@ -430,7 +429,7 @@ class Agent:
         return _processor_seconds() - self._spent > allowed
 
     def measure_step(self) -> None:
-        """Find the step time; one that was found stays where none is found now, or once a stall was told."""
+        """Find the step time; one that was found stays where none is found now, or once a stall was reported."""
         if self.stalls.stands or self.stalls.ended:
             return
         if any(one.standing.since_seconds is not None for one in self.members.living):
@@ -530,7 +529,7 @@ class Agent:
             longest = max(self.still_seconds().values(), default=0.0)
             stall = self.stalls.take_look(verdict, unseen, longest, all_still=all_still)
             if stall is not None:
-                self._tell_stall(self, stall)
+                self._report_stall(self, stall)
                 if self._plan.kill_on_stall and self.killed is None:
                     self.killed = datetime.now(UTC)
                     _send(self._command_pid, signal.SIGTERM)

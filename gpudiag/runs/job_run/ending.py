@@ -1,4 +1,4 @@
-"""What a job that somebody has ended still waits for, told while it lasts: torchrun gives its ranks 30 s after a signal."""
+"""What a job that somebody has ended still waits for, reported while it lasts: torchrun gives its ranks 30 s after a signal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ class Ending:
             self._due = at_seconds + _FIRST_SECONDS
 
     def describe(self, living: Sequence[Member], at_seconds: float) -> str | None:
-        """What the job waits for, in a sentence, where it is time to tell; None else."""
+        """What the job waits for, in a sentence, where a report is due; None else."""
         if not self._signal or at_seconds < self._due:
             return None
         self._due = at_seconds + _AGAIN_SECONDS

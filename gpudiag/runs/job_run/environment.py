@@ -1,14 +1,16 @@
 """The environment of the job: the caller's, with torch's flight recorder, its pipes, and error files switched on.
 
-What the caller set stays as it is, under whichever of its names. The flight recorder's variables begin with TORCH_FR_ since
-torch 2.9 and with TORCH_NCCL_ before (c10d/FlightRecorder.hpp); torch 2.9 prints a warning at an old name, so the job's own
-torch is asked for its version.
+What the caller set stays as it is, under whichever of its names. The flight recorder's variables begin with
+TORCH_FR_ since torch 2.9 and with TORCH_NCCL_ before (c10d/FlightRecorder.hpp); torch 2.9 prints a warning at
+an old name, so the job's own torch is asked for its version.
 
-TORCH_INCLUDE_STACK_TRACE is switched off: at a timeout the watchdog of NCCL would else wait for the interpreter's lock to write
-down stacks, and where the hanging thread holds it, no dump is written at all. gpudiag reads the stacks from outside.
+TORCH_INCLUDE_STACK_TRACE is switched off: at a timeout the watchdog of NCCL would else wait for the
+interpreter's lock to write down stacks, and where the hanging thread holds it, no dump is written at all.
+gpudiag reads the stacks from outside.
 
-A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.13 know it by this one name) is made by each
-rank, which ends where it cannot make it. So there is none for a command that starts ranks on other machines or in containers.
+A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.13 know it by this one
+name) is made by each rank, which ends where it cannot make it. So there is none for a command that starts
+ranks on other machines or in containers.
 """
 
 import os
@@ -40,7 +42,8 @@ ERRORS = "GPUDIAG_RUN_ERRORS"  # what the files with ranks' exceptions begin wit
 _IN_JOB = Path(__file__).with_name("in_job")
 _STACKS_IN_DUMPS = "TORCH_INCLUDE_STACK_TRACE"
 
-# Like a rank: with PYTHONPATH and the user's packages, without the current folder. torch itself is not imported.
+# Like a rank: with PYTHONPATH and the user's packages, without the current folder. torch itself is not
+# imported.
 _QUESTION = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); from importlib.util import find_spec; "
     "found = find_spec('torch'); print(found.origin if found else '')"
@@ -82,7 +85,7 @@ def build_environment(
     }
     if scratch is not None:
         others[ERRORS] = f"{scratch}error-"
-        # Where the caller says where dumps go, none is asked for: it would stay there.
+        # Where the caller sets the place of dumps, none is asked for: it would stay there.
         if not starts_elsewhere(argv) and any(name in added for name in _DUMP_FILE):
             others[PIPE_FILE] = f"{scratch}rank-"
     if nan_check:

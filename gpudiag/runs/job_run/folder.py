@@ -1,7 +1,7 @@
 """The folder beside the verdict for dumps of the flight recorder: there while the job runs, and removed if nothing was written to it.
 
-Where gpudiag was killed, the job goes on and may still write there, so nobody can remove it then: the next start in the same
-place does, once no process of that job is left.
+Where gpudiag was killed, the job goes on and may still write there, so nobody can remove it then: the next
+start in the same place does, once no process of that job is left.
 """
 
 import os

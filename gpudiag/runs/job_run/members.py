@@ -20,7 +20,8 @@ from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS, is_library
 from gpudiag.runs.job_run.process import signal_name
 from gpudiag.runs.job_run.standing import Standing
 
-# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of up to four minutes.
+# A minute of ten readings a second shows steps of 0.3 to 15 s; a quarter of an hour of one a second those of
+# up to four minutes.
 _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
@@ -264,7 +265,7 @@ class Members:
         return {one.pid: list(one.coarse if coarse else one.fine) for one in self.living if one.fine}
 
     def name(self, pid: int) -> int:
-        """The rank of a process; its pid where nothing tells the rank."""
+        """The rank of a process; its pid where the rank is unknown."""
         return next((one.rank for one in self.all if one.pid == pid and one.rank is not None), pid)
 
 

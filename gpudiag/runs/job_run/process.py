@@ -1,12 +1,13 @@
 """The job's process: started as a shell would start it, its signals passed on, its end waited for.
 
-The job keeps gpudiag's own standard files, process group and terminal, so nothing stands between it and its user:
-output needs no pipe, a terminal stays one, Ctrl-C and Ctrl-Z reach it from the kernel. It has no tie to gpudiag's life either: it
-goes on, output and all, where gpudiag is killed.
+The job keeps gpudiag's own standard files, process group and terminal, so nothing stands between it and its
+user: output needs no pipe, a terminal stays one, Ctrl-C and Ctrl-Z reach it from the kernel. It has no tie to
+gpudiag's life either: it goes on, output and all, where gpudiag is killed.
 
-Left to do here is what the kernel does not: a signal that was sent to gpudiag alone is passed on. One that was sent to the
-whole process group has reached the job already, and twice would be another signal (torchrun ends gently at the first). A
-witness, a process of the group that blocks all signals, shows which of the two it was.
+Left to do here is what the kernel does not: a signal that was sent to gpudiag alone is passed on. One that
+was sent to the whole process group has reached the job already, and twice would be another signal (torchrun
+ends gently at the first). A witness, a process of the group that blocks all signals, shows which of the two
+it was.
 """
 
 import errno
@@ -41,7 +42,8 @@ PASSED_ON = (
 # A reader or writer of the terminal in the background; the kernel stops the whole group.
 _TERMINAL_STOPS = (signal.SIGTTIN, signal.SIGTTOU)
 _WAITED = frozenset({*PASSED_ON, *_TERMINAL_STOPS, signal.SIGCONT, signal.SIGCHLD})
-# A signal to a group is pending for all its processes within one system call; this is a thousand times as long.
+# A signal to a group is pending for all its processes within one system call; this is a thousand times as
+# long.
 _SPREAD_SECONDS = 0.005
 _CLEAR_SECONDS = 1.0
 _WAKE_SECONDS = 1.0
@@ -159,13 +161,13 @@ class Supervision:
         job_pid: int,
         witness: Witness,
         before_passing: Callable[[int], None],
-        told: Callable[[PassedSignal], None],
+        on_signal: Callable[[PassedSignal], None],
     ) -> None:
         """`before_passing` runs before a signal that may end the job is passed on to it."""
         self._job = job_pid
         self._witness = witness
         self._before_passing = before_passing
-        self._told = told
+        self._on_signal = on_signal
         self.ended: dict[int, int] = {}  # wait status of each child of ours that has ended
 
     def wait(self) -> int:
@@ -177,10 +179,10 @@ class Supervision:
         return self.ended[self._job]
 
     def _note_last_signals(self) -> None:
-        """Tell of signals that the whole group got, and that were not taken before the job ended of them."""
+        """Report signals that the whole group got, and that were not taken before the job ended of them."""
         while (info := signal.sigtimedwait(_WAITED, 0)) is not None:
             if info.si_signo in PASSED_ON and self._witness.saw(info.si_signo):
-                self._told(PassedSignal(info.si_signo, time.time(), to_group=True))
+                self._on_signal(PassedSignal(info.si_signo, time.time(), to_group=True))
 
     def wait_for(self, pid: int, seconds: float) -> bool:
         """Whether that other child of ours ends within `seconds`; a second Ctrl-C ends the wait."""
@@ -201,7 +203,7 @@ class Supervision:
             _send(self._job, number)
             return
         to_group = self._witness.saw(number)
-        self._told(PassedSignal(number, time.time(), to_group))
+        self._on_signal(PassedSignal(number, time.time(), to_group))
         if not to_group:
             if number != signal.SIGWINCH:
                 self._before_passing(number)

@@ -65,13 +65,13 @@ class RunEnd:
     verdict: Path
 
 
-Tell = Callable[
+Show = Callable[
     [JobRun, Path, str], None
 ]  # prints a verdict; the last word is `stall`, `end`, or `unwritten`
 
 
-def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
-    """Run the command to its end; `tell` prints in the agent's process.
+def run_job(plan: RunPlan, show: Show) -> RunEnd:
+    """Run the command to its end; `show` prints in the agent's process.
 
     Raises:
         UsageError: the verdict cannot be written where it is to be.
@@ -112,14 +112,14 @@ def run_job(plan: RunPlan, tell: Tell) -> RunEnd:
         _remove_own(folder if made else None, scratch)
         raise
     try:
-        link = _start_agent(plan, start, path, job_pid, tell)
+        link = _start_agent(plan, start, path, job_pid, show)
     except OSError as error:  # the job runs: it goes on
         words = (shortage_of(error) or error).args[0]
         print(f"gpudiag: the job is not watched, and has no verdict: {words}", file=sys.stderr)
         link = _AgentLink(None, *os.pipe())
-    supervision = Supervision(job_pid, witness, link.look_before, link.tell_signal)
+    supervision = Supervision(job_pid, witness, link.look_before, link.send_signal)
     status = supervision.wait()
-    link.tell_end(status)
+    link.send_end(status)
     if link.pid is not None and not supervision.wait_for(link.pid, _VERDICT_SECONDS):
         with suppress(ProcessLookupError):
             os.kill(link.pid, signal.SIGKILL)
@@ -163,8 +163,8 @@ class _AgentLink:
         self.pid = pid
         self._commands, self._replies = commands, replies
 
-    def tell_signal(self, seen: PassedSignal) -> None:
-        """Tell the agent of a signal."""
+    def send_signal(self, seen: PassedSignal) -> None:
+        """Send the agent a signal that came."""
         self._write({"signal": signal_name(seen.number), "at": seen.at, "passed_on": not seen.to_group})
 
     def look_before(self, number: int) -> None:
@@ -174,8 +174,8 @@ class _AgentLink:
             with suppress(OSError):
                 os.read(self._replies, 64)
 
-    def tell_end(self, status: int) -> None:
-        """Tell the agent that the command has ended."""
+    def send_end(self, status: int) -> None:
+        """Send the agent the end of the command."""
         self._write({"ended": status})
 
     def _write(self, command: dict[str, object]) -> None:
@@ -183,7 +183,7 @@ class _AgentLink:
             os.write(self._commands, json.dumps(command).encode() + b"\n")
 
 
-def _start_agent(plan: RunPlan, start: RunStart, path: Path, job_pid: int, tell: Tell) -> _AgentLink:
+def _start_agent(plan: RunPlan, start: RunStart, path: Path, job_pid: int, show: Show) -> _AgentLink:
     commands_read, commands = os.pipe()
     replies, replies_write = os.pipe()
     parent = os.getpid()
@@ -191,7 +191,7 @@ def _start_agent(plan: RunPlan, start: RunStart, path: Path, job_pid: int, tell:
     if pid == 0:
         os.close(commands)
         os.close(replies)
-        _run_agent(plan, start, path, job_pid, tell, parent, (commands_read, replies_write))
+        _run_agent(plan, start, path, job_pid, show, parent, (commands_read, replies_write))
     os.close(commands_read)
     os.close(replies_write)
     return _AgentLink(pid, replies, commands)
@@ -202,33 +202,33 @@ def _run_agent(
     start: RunStart,
     path: Path,
     job_pid: int,
-    tell: Tell,
+    show: Show,
     parent: int,
     descriptors: tuple[int, int],
 ) -> NoReturn:
-    """Watch the job and write the verdict; the exit status says whether it was written."""
+    """Watch the job and write the verdict; the exit status shows whether it was written."""
     status = 1
     try:
         die_with_parent(parent)
         name_process("gpudiag-agent")
         drop_standard_files(0, 1)  # the job's input is the job's
 
-        def tell_stall(agent: Agent, stall: Stall) -> None:
+        def report_stall(agent: Agent, stall: Stall) -> None:
             verdict = build_verdict(start, agent, None)
             with suppress(GpudiagError):
                 write_document(path, dumps(verdict) + "\n")
-            tell(verdict, path, "stall")
+            show(verdict, path, "stall")
 
-        def say(sentence: str) -> None:
+        def announce(sentence: str) -> None:
             print(f"gpudiag: {sentence}", file=sys.stderr, flush=True)
 
         watch = WatchPlan(
             start.run_id, plan.rule, plan.command, plan.kill_on_stall, str(start.folder), start.scratch
         )
-        agent = Agent(watch, job_pid, descriptors, tell_stall, say)
+        agent = Agent(watch, job_pid, descriptors, report_stall, announce)
         wait_status = agent.watch()
-        status = _leave(build_verdict(start, agent, wait_status), path, tell)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is told by the other process
+        status = _leave(build_verdict(start, agent, wait_status), path, show)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the job's end is reported by the other process
         print(
             f"gpudiag: the agent beside the job failed, a bug of gpudiag: {type(error).__name__}: {error}",
             file=sys.stderr,
@@ -243,13 +243,13 @@ def _run_agent(
         os._exit(status)
 
 
-def _leave(verdict: JobRun, path: Path, tell: Tell) -> int:
+def _leave(verdict: JobRun, path: Path, show: Show) -> int:
     """Write and print the verdict; the exit status of the agent."""
     try:
         write_document(path, dumps(verdict) + "\n")
     except GpudiagError as error:
-        tell(verdict, path, "unwritten")
+        show(verdict, path, "unwritten")
         print(f"gpudiag: {error.message}: these lines are all that is left of the verdict", file=sys.stderr)
         return 0
-    tell(verdict, path, "end")
+    show(verdict, path, "end")
     return 0

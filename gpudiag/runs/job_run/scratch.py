@@ -1,8 +1,8 @@
 """The files by which a job's processes answer gpudiag: pipes of flight recorders, and the exceptions that ended ranks.
 
-They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed, the next start does
-that, once no process of that job is left. The place is one that every machine and container has: torch ends a rank that cannot
-make its pipe.
+They lie in memory, in no folder of the job's, and are removed when it has ended; where gpudiag was killed,
+the next start does that, once no process of that job is left. The place is one that every machine and
+container has: torch ends a rank that cannot make its pipe.
 """
 
 import os
@@ -51,7 +51,14 @@ def remove_left_files(variable: str, place: Path = PLACE) -> None:
                 left.setdefault(path.name.removeprefix(_NAME)[:16], []).append(path)
     if not left:
         return
-    living = {run_id for run_id in left if _lives(f"{variable}={run_id}".encode())}
+    living = {
+        run_id
+        for run_id in left
+        if any(
+            f"{variable}={run_id}".encode() in environment.split(b"\0")
+            for _, environment in list_environments()
+        )
+    }
     for run_id in left.keys() - living:
         for path in left[run_id]:
             with suppress(OSError):
@@ -70,7 +77,3 @@ def _files(place: Path) -> Iterator[Path]:
                     stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode)
                 ):
                     yield path
-
-
-def _lives(word: bytes) -> bool:
-    return any(word in environment.split(b"\0") for _, environment in list_environments())

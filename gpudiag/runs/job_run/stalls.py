@@ -13,16 +13,9 @@ from gpudiag.model.job import Job, JobVerdict
 from gpudiag.model.job_run import Stall, StepTime
 from gpudiag.model.reading import Reading
 
-# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls that do not fit.
+# A first look at half the limit finds what needs no time to be certain: a rank that is stopped or gone, calls
+# that do not fit.
 _EARLY = 0.5
-_CERTAIN = frozenset(
-    one.code
-    for one in (
-        *(kinds.STOPPED, kinds.GONE, kinds.DEBUGGER, kinds.TERMINAL, kinds.UNRESPONSIVE, kinds.NCCL_ERROR),
-        *(kinds.OTHER_COLLECTIVE, kinds.OTHER_SIZE, kinds.OTHER_PEER, kinds.CALLS_APART, kinds.SWALLOWED),
-        *(kinds.SHARED_GROUP, kinds.GROUP_MADE_BY_SOME),
-    )
-)
 _AGAIN = 1.5
 _MARGIN_SECONDS = 0.3
 _LEFT_SECONDS = 120.0  # a launcher may take so long to end when its ranks have
@@ -99,7 +92,7 @@ class Stalls:
             pause.look, pause.looked_at = verdict, time.monotonic()
         pause.unseen = unseen
         if verdict is not None and verdict.outcome is Outcome.FAIL:
-            certain = verdict.findings[0].code in _CERTAIN
+            certain = verdict.findings[0].code in kinds.NEED_NO_TIME
             pause.reported = certain or pause.longest_seconds >= pause.limit_seconds
         elif verdict is None or verdict.outcome is Outcome.ERROR:
             limits = 1.0 if all_still else WORK_LIMITS

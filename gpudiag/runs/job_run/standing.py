@@ -1,13 +1,19 @@
 """Whether a rank that wakes up now and then stands all the same: it is where it was, and takes next to no processor time.
 
-A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count each poll as a step. Glances at its
-stack tell them apart: two at the same lines, with the same objects in the variables of the user's functions. How long it has stood, its
-processor time tells to a second, and without that the first of these glances.
+A main thread that polls goes to sleep and wakes up, as one that steps does, so its pulse alone would count
+each poll as a step. Glances at its stack distinguish them: two at the same lines, with the same objects in
+the variables of the user's functions. How long it has stood, its processor time shows to a second, and
+without that the first of these glances.
 """
 
+from collections.abc import Sequence
+
+from gpudiag.checks.job.polling import stood
+from gpudiag.model.job import Frame
 from gpudiag.model.job_run import Pulse
 
-# A loop that asks a hundred times a second takes a hundredth of a processor; a step takes more in one of its seconds.
+# A loop that asks a hundred times a second takes a hundredth of a processor; a step takes more in one of its
+# seconds.
 _QUIET_SHARE = 0.04
 _SECOND = 1.0
 _UNSEEN_SECONDS, _AGAIN_SECONDS = 4.0, 2.5
@@ -22,9 +28,8 @@ class Standing:
         """Nothing was seen yet."""
         self._anchor: Pulse | None = None
         self._busy_at: float | None = None  # the end of the last second in which it took processor time
-        self._stance = ""
-        self._polls = False
-        self._first = self._last = 0.0  # glances at this stance
+        self._frames: Sequence[Frame] = ()  # at the last glance
+        self._first = self._last = 0.0  # glances at this place
         self._count = 0
         self._differed_at: float | None = None  # the last glance at another one
         self._asked = 0
@@ -32,7 +37,7 @@ class Standing:
     @property
     def since_seconds(self) -> float | None:
         """Since when it has stood, by the agent's clock; None where it moves, or was not seen twice at one place."""
-        if self._count < 2 or not self._stance:
+        if self._count < 2:
             return None
         known = [one for one in (self._busy_at, self._differed_at) if one is not None]
         return min(self._first, max(known)) if len(known) == 2 else self._first
@@ -48,25 +53,25 @@ class Standing:
                 self._busy_at = pulse.at_seconds
             self._anchor = pulse
 
-    def note(self, at_seconds: float, stance: str, *, polls: bool) -> None:
-        """Take a glance: where it stands, and whether that is a loop that only polls."""
-        if stance and stance == self._stance:
+    def note(self, at_seconds: float, frames: Sequence[Frame]) -> None:
+        """Take a glance at its main thread's stack."""
+        if stood(self._frames, frames):
             self._count += 1
         else:
             self._differed_at = self._last if self._count else self._differed_at
-            self._stance, self._first, self._count = stance, at_seconds, 1
-        self._last, self._polls = at_seconds, polls
+            self._first, self._count = at_seconds, 1
+        self._last, self._frames = at_seconds, frames
 
     def note_movement(self, at_seconds: float) -> None:
         """Forget where it stood: it was seen to move, or nobody could see."""
-        self._stance, self._count, self._differed_at = "", 0, at_seconds
+        self._frames, self._count, self._differed_at = (), 0, at_seconds
 
     def wants_glance(self, now: float) -> bool:
-        """Whether a glance now would tell whether it stands; it is counted, and they are few."""
+        """Whether a glance now would show whether it stands; it is counted, and they are few."""
         if self._anchor is None or self._asked >= _GLANCES_AT_ONCE + now / _GLANCE_EVERY_SECONDS:
             return False
         quiet = self._busy_at is not None and now - self._busy_at >= _UNSEEN_SECONDS
-        if not (quiet or self._polls):
+        if not (quiet or any(frame.polls for frame in self._frames)):
             return False
         wants = now - self._last >= (_AGAIN_SECONDS if self._count < 3 else 4 * _AGAIN_SECONDS)
         self._asked += wants

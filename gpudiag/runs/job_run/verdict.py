@@ -1,4 +1,4 @@
-"""The document of a run: what the agent saw, judged, with what the machine and the job's own files say beside it."""
+"""The document of a run: what the agent saw, judged, with what the machine and the job's own files show beside it."""
 
 import os
 import resource
@@ -73,15 +73,15 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
     if failed:
         agent.stalls.report_at_end()
     open_stall = agent.stalls.open_stall()
-    told = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
-    stalls = without_last_moves(told, records, agent.signals, agent.killed)
+    reported = (*agent.stalls.ended, *((open_stall,) if open_stall is not None else ()))
+    stalls = without_last_moves(reported, records, agent.signals, agent.killed)
     explained = _explain(start, agent) if failed else None
     looked_for_cause = failed or any(one.order is not None for one in records) or bool(stalls)
     facts = RunFacts(
         host=start.host,
         started=start.started,
         seconds=(datetime.now(UTC) - start.started).total_seconds(),
-        exit_status=_shell_status(code),
+        exit_status=0 if code is None else 128 - code if code < 0 else code,
         ranks=records,
         signals=tuple(agent.signals),
         stalls=stalls,
@@ -126,10 +126,6 @@ def build_verdict(start: RunStart, agent: Agent, status: int | None) -> JobRun:
         cost=_cost(agent),
         unseen=facts.unseen,
     )
-
-
-def _shell_status(code: int | None) -> int:
-    return 0 if code is None else 128 - code if code < 0 else code
 
 
 def _world_size(agent: Agent) -> Reading[int]:
@@ -188,14 +184,14 @@ def _outputs(start: RunStart) -> tuple[str, ...]:
 
 
 def _explain(start: RunStart, agent: Agent) -> LogExplanation | None:
-    """What the job's output says, where that is a file; what gpudiag cannot read of it is no reason to say nothing else."""
+    """What the job's output shows, where that is a file; None where gpudiag cannot read it."""
     from gpudiag.explain.recipe import explain_text
 
-    told = "".join(_outputs(start))
-    if not told.strip():
+    output = "".join(_outputs(start))
+    if not output.strip():
         return None
     try:
-        return explain_text(told)
+        return explain_text(output)
     except (GpudiagError, ValueError, OSError):
         agent.unseen["the job's output could not be explained"] = None
         return None

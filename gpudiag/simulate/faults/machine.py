@@ -9,7 +9,6 @@ from gpudiag.simulate.blueprint import (
     GpuBlueprint,
     HostProcess,
     KernelLine,
-    PciFunction,
     TorchBuild,
 )
 from gpudiag.simulate.faults.fault import Fault, has, only_known
@@ -375,7 +374,9 @@ def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Faul
     _need_driver(blueprint, fault)
     host = blueprint.host
     functions = tuple(
-        replace(function, driver=None) if _is_nvidias(function) else function
+        replace(function, driver=None)
+        if function.driver is not None and function.driver.startswith("nvidia")
+        else function
         for function in host.pci_functions
     )
     host = replace(
@@ -389,10 +390,6 @@ def _without_kernel_driver(blueprint: Blueprint, driver: str | None, fault: Faul
         blueprint, host=host, nvml=replace(blueprint.nvml, init_code=_DRIVER_NOT_LOADED), processes=()
     )
     return blueprint.change_gpus(lambda gpu: replace(gpu, kernel_driver=driver))
-
-
-def _is_nvidias(function: PciFunction) -> bool:
-    return function.driver is not None and function.driver.startswith("nvidia")
 
 
 def _unregistered(gpu: GpuBlueprint) -> GpuBlueprint:

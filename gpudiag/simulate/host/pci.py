@@ -85,7 +85,8 @@ def _add_root_port(
 ) -> str:
     """The GPU's parent directory: its slot's root port, or the root of a bus that shows no slot.
 
-    Where there are several sockets each GPU has a host bridge of its own, whose bus is numbered before the GPU's.
+    Where there are several sockets each GPU has a host bridge of its own, whose bus is numbered before the
+    GPU's.
     """
     domain, bus, _ = gpu.sysfs_address.split(":")
     bus, port = (f"{int(bus, 16) - 1:02x}", 1) if host.sockets > 1 and bus != "00" else ("00", position + 1)

@@ -63,7 +63,7 @@ def render_proc(host: HostFacts, now: datetime) -> dict[str, str]:
         **kernel_thread,
         "proc/self/cgroup": f"{host.cgroup}\n",
         "proc/1/cgroup": "0::/init.scope\n" if host.container_runtime is None else "0::/\n",
-        "proc/self/status": _self_status(host),
+        "proc/self/status": f"Name:\tpython3\nState:\tR (running)\nCpus_allowed_list:\t0-{host.logical_processors - 1}\n",
         "proc/self/limits": _LIMITS,
     }
 
@@ -171,10 +171,6 @@ def _mountinfo(host: HostFacts) -> str:
         for number, name in enumerate(("resolv.conf", "hostname", "hosts"), start=40)
     )
     return f"24 1 0:50 / / rw,relatime - overlay overlay rw\n{text}{binds}"
-
-
-def _self_status(host: HostFacts) -> str:
-    return f"Name:\tpython3\nState:\tR (running)\nCpus_allowed_list:\t0-{host.logical_processors - 1}\n"
 
 
 _LIMITS = (

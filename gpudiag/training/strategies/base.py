@@ -61,7 +61,8 @@ class Setup:
 class Strategy(ABC):
     """A model under one strategy. This base class has whole parameters and gradients on every rank.
 
-    Tensors are named as in the plain model. Methods whose docstring has "of all ranks" must be called by all of them.
+    Tensors are named as in the plain model. Methods whose docstring has "of all ranks" must be called by all
+    of them.
     """
 
     framework = "torch"

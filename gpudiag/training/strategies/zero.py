@@ -14,8 +14,8 @@ from gpudiag.training.strategies.base import BUCKETS, ScriptState, Setup, Strate
 from gpudiag.training.tensors import Digests, Tensors, digest_optimizer, digest_values
 
 _SPLITS_EACH = 3  # the stage that splits every parameter by itself
-# Stages 1 and 2 split all parameters in a row, filled up to this number of elements for each rank (DeepSpeed's
-# nccl_start_alignment_factor).
+# Stages 1 and 2 split all parameters in a row, filled up to this number of elements for each rank
+# (DeepSpeed's nccl_start_alignment_factor).
 _ALIGNED_TO = 2
 
 

@@ -16,7 +16,7 @@ from gpudiag.reference.reading_names import describe_missing
 from gpudiag.watch.choice import Choice
 from gpudiag.watch.compose import chosen_frame, compose, share_lines
 from gpudiag.watch.feed import Feed
-from gpudiag.watch.finding_table import find_told
+from gpudiag.watch.finding_table import find_joined
 from gpudiag.watch.frame import Frame, key_of_row
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.process_table import Use, child_of, find_use
@@ -310,7 +310,7 @@ class WatchApp(App[Ended]):
     def _use(self) -> Use | None:
         return find_use(self.frame, self._key_in(_PROCESSES), self._now())
 
-    def _say(self, text: str) -> None:
+    def _notice(self, text: str) -> None:
         self.push_screen(Page(text))
 
     def _why_not_here(self, command: str) -> str | None:
@@ -329,10 +329,10 @@ class WatchApp(App[Ended]):
             codes = (row.finding_codes for row in rows if key_of_row(row) == self._key_in(_GPUS))
             code = next((found[0] for found in codes if found), None)
         else:
-            told = find_told(self.frame.findings, self._key_in(_FINDINGS))
-            code = None if told is None else told.finding.code
+            joined = find_joined(self.frame.findings, self._key_in(_FINDINGS))
+            code = None if joined is None else joined.finding.code
         if code is None:
-            self._say("no finding is under the cursor")
+            self._notice("no finding is under the cursor")
         else:
             self.push_screen(CommandOutput(("explain", code)))
 
@@ -340,11 +340,11 @@ class WatchApp(App[Ended]):
         """Look why the job of the process under the cursor stands still."""
         use = self._use()
         if use is None:
-            self._say("no process is under the cursor")
+            self._notice("no process is under the cursor")
             return
         refusal = self._why_not_here(f"gpudiag hang {use.pid}")
         if refusal:
-            self._say(refusal)
+            self._notice(refusal)
         else:
             self.push_screen(CommandOutput(("hang", str(use.pid))))
 
@@ -352,7 +352,7 @@ class WatchApp(App[Ended]):
         """Ask for a test, and run it."""
         refusal = self._why_not_here("gpudiag preflight")
         if refusal:
-            self._say(refusal)
+            self._notice(refusal)
             return
 
         def run(place: int | None) -> None:
@@ -365,20 +365,20 @@ class WatchApp(App[Ended]):
         """Ask for a signal, and send it."""
         use = self._use()
         if use is None:
-            self._say("no process is under the cursor")
+            self._notice("no process is under the cursor")
             return
         refusal = self._why_not_here(f"kill {use.pid}")
         if refusal is None and self.frame.live is not None and self.frame.live.simulated is not None:
             refusal = "the processes of a simulated machine do not exist: no signal can be sent"
         if refusal:
-            self._say(refusal)
+            self._notice(refusal)
             return
         numbers = tuple(SIGNALS)
         child = None if use.process is not None else child_of(self.frame, use.pid)
 
         def send(place: int | None) -> None:
             if place is not None:
-                self._say(send_signal(use.pid, numbers[place], use.process, child))
+                self._notice(send_signal(use.pid, numbers[place], use.process, child))
 
         answers = [f"{number.name:8} {words}" for number, words in SIGNALS.items()]
         self.push_screen(Question(f"Send a signal to pid {use.pid} ({use.command[:60]})?", answers), send)

@@ -5,12 +5,22 @@ from dataclasses import replace
 import pytest
 
 from gpudiag.checks.ranks.collective import judge_collective
-from gpudiag.checks.ranks.network import LOCALISATION_FINDINGS
+from gpudiag.checks.ranks.localisation import LOCALISATION_FINDINGS
 from gpudiag.model.evidence import Evidence, HostSubject, LinkSubject, RankSubject
 from gpudiag.model.finding import Outcome
-from gpudiag.model.measure import Exchange, ExchangePhase, IncidentKind, Localisation, Node, Suspect, Symptom
+from gpudiag.model.measure import (
+    Exchange,
+    ExchangePhase,
+    FabricPart,
+    IncidentKind,
+    Localisation,
+    Node,
+    Suspect,
+    Symptom,
+)
 from gpudiag.model.reading import Missing, MissingReason
 from tests.unit.collectives.measurements import make_incident, make_measurement
+from tests.walking import walk
 
 HOSTS = tuple(Node(f"a{number}", (2 * number, 2 * number + 1)) for number in range(1, 5))
 RANKS = tuple(Node("a1", (rank,)) for rank in range(4))
@@ -62,6 +72,39 @@ def test_each_suspect_is_told_by_its_names_and_numbers(suspect, code, subject, w
     assert (finding.code, finding.subject) == (code, subject)
     assert words in finding.message
     assert finding.evidence
+
+
+PARTS = {
+    FabricPart.UPLINKS: ("network.uplink_slow", (), ("leaf s1",), "9 of 12 exchanges that left leaf s1 reached 9.00 GB/s at best, where 40.0 GB/s is usual: its uplinks are slow"),
+    FabricPart.UPLINK: ("network.uplink_slow", (), ("leaf s1",), "one of its uplinks is slow"),
+    FabricPart.REACH: ("network.uplink_slow", (1,), ("leaf s1",), "9 of 12 exchanges of a2 that left leaf s1 reached"),
+    FabricPart.PATH: ("network.link_slow", (), ("leaf s1", "leaf s2"), "9 of 12 exchanges between leaf s1 and leaf s2 reached"),
+    FabricPart.SWITCH: ("network.switch_slow", (), ("leaf s1",), "9 of 12 exchanges inside leaf s1 reached"),
+    FabricPart.DOMAIN: ("network.nvlink_slow", (), ("d1",), "9 of 12 exchanges over NVLink in domain d1 reached"),
+    FabricPart.NVLINK: ("network.nvlink_slow", (1,), ("d1",), "its NVLink is slow; its network is good"),
+    FabricPart.NETWORK: ("network.node_slow", (1,), (), "its network is slow; its NVLink is good"),
+}  # fmt: skip
+
+
+@walk(FabricPart)
+def test_each_part_of_a_fabric_is_told_by_its_switches_and_by_how_much_was_bad(part: FabricPart):
+    code, nodes, switches, words = PARTS[part]
+    suspect = replace(SLOW, nodes=nodes, part=part, switches=switches, exchanges=9, measured=12)
+    finding = judged(suspect)
+    assert (finding.code, words in finding.message) == (code, True), finding.message
+    if nodes:
+        assert finding.subject == HostSubject("a2")
+    else:
+        assert switches[0] in finding.subject.ends
+    lossy = judged(replace(suspect, symptom=Symptom.LOSSY, value=0.21, usual=0.001))
+    assert (lossy.code.endswith("_lossy"), "lossy" in lossy.message) == (True, True)
+    broken = judged(replace(suspect, symptom=Symptom.FAILED, value=None, words="Timed out"))
+    assert (broken.code, "broken" in broken.message) == ("network.exchange_hangs", True)
+
+
+def test_a_rail_is_told_by_the_name_that_labels_give_it():
+    finding = judged(replace(SLOW, rail=1, rail_name="mlx5_1"))
+    assert finding.message.startswith("rail mlx5_1 of a2 exchanges data at")
 
 
 def test_ranks_of_one_host_are_told_as_ranks():

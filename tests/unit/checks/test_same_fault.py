@@ -148,7 +148,8 @@ def test_a_fault_that_came_back_says_so_where_it_is_told():
 def test_a_check_whose_finding_is_told_elsewhere_never_passes_and_says_where():
     results = judge(xid(79), responding=LOST, recovery_action=LOST)
     log = next(result for result in results if result.check == "xid.kernel_log")
-    assert (log.outcome, log.findings, log.reason) == (Outcome.FAIL, (), "reported by gpu.lost")
+    assert (log.outcome, log.findings, log.reported_by) == (Outcome.FAIL, (), ("gpu.lost",))
+    assert log.reason == "reported by gpu.lost"
     assert verdict(results) is Outcome.FAIL
 
 

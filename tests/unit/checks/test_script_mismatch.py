@@ -6,7 +6,8 @@ from gpudiag.checks.ranks.incidents import RANK_DIED, RANK_RAISED
 from gpudiag.checks.training.script import judge_mismatch
 from gpudiag.model.evidence import HostSubject, RankSubject
 from gpudiag.model.finding import Finding
-from gpudiag.model.script import RecordedCollective, ScriptError
+from gpudiag.model.job_state import CallState, RecordedCall
+from gpudiag.model.script import ScriptError
 
 GLOO = (
     "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1336 vs 668. "
@@ -23,7 +24,8 @@ def raised(rank: int) -> Finding:
 
 
 def inside(*shape: int, name: str = "all_reduce", line: int = 10) -> ScriptError:
-    return ScriptError(f"train.py:{line} in step", collective=RecordedCollective(name, (shape,)))
+    call = RecordedCall(0, "0", "", "gloo", name, 3, False, CallState.SCHEDULED, False, input_sizes=(shape,))
+    return ScriptError(f"train.py:{line} in step", call=call)
 
 
 def test_a_larger_tensor_is_its_ranks_although_a_neighbour_was_ended() -> None:

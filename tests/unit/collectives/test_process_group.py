@@ -9,7 +9,7 @@ from gpudiag.collectives.process_group import Announcement, ProcessGroup
 
 
 @dataclass
-class Heard:
+class ReceivedCard:
     """A side channel that keeps what it is told."""
 
     announced: list = field(default_factory=list)
@@ -28,7 +28,7 @@ class Heard:
 @pytest.fixture
 def group(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    return ProcessGroup(0, 2, torch.device("cuda", 0), Heard())
+    return ProcessGroup(0, 2, torch.device("cuda", 0), ReceivedCard())
 
 
 def test_the_wait_for_a_burst_is_predicted_by_its_length_and_named_after_its_last_collective(group):

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from gpudiag.model.device import Device, GpuProcess, SourceState, SourceStatus
 from gpudiag.model.explanation import Explanation, LogExplanation, LogRead, Role, Sighting, UnknownError
-from gpudiag.model.finding import Owner
+from gpudiag.model.finding import Outcome, Owner
 from gpudiag.model.history import Baseline, History, KnownGpu, StoredRun
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.run import EventKind, NumberedEvent, Run, RunEvent, RunEvents, RunState
@@ -17,7 +17,6 @@ from gpudiag.model.service import (
     LastGood,
     Live,
     LiveDevice,
-    MeasuredLink,
     Processes,
     ProcessUse,
     SamplerState,
@@ -29,10 +28,18 @@ from gpudiag.model.service import (
     Timeline,
     TimelineEntry,
     TimelineKind,
+    UserUse,
+)
+from gpudiag.model.topology import (
+    MeasuredLink,
+    NcclLevels,
+    NicPath,
     Topology,
     TopologyDevice,
     TopologyLink,
-    UserUse,
+    TopologyNic,
+    TopologyNode,
+    TopologySwitch,
 )
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device
 
@@ -105,8 +112,38 @@ def make_run():
 def make_topology():
     place = TopologyDevice("GPU-5", "00000000:05:00.0", 5, "NVIDIA H100", 0, 5, 16, 5, 16, 18, NOT_SUPPORTED)
     measured = MeasuredLink("peer_copy", 4e11, "B/s", TAKEN_AT)
-    link = TopologyLink("GPU-5", "GPU-6", "numa_node", "ok", NOT_SUPPORTED, 18, measured)
-    return Topology("a1", (place,), (link,))
+    link = TopologyLink(
+        "GPU-5", "GPU-6", "numa_node", "ok", NOT_SUPPORTED, 18, measured, "NV18", 4.8e11, "NVL", "P2P"
+    )
+    above = ("00000000:50:01.0", "00000000:51:00.0")
+    nic = TopologyNic(
+        "mlx5_0",
+        "00000000:54:00.0",
+        0,
+        ("ib0",),
+        0,
+        "0-55",
+        "pci0000:50",
+        above,
+        "InfiniBand",
+        True,
+        400.0,
+        5,
+        16,
+        False,
+    )
+    return Topology(
+        "a1",
+        (place,),
+        (link,),
+        simulated="h100x8",
+        nics=(nic,),
+        nic_paths=(NicPath("GPU-5", "mlx5_0", "pcie_switch", "PIX", "PIX", True),),
+        switches=(TopologySwitch("00000000:c5:00.0", NOT_SUPPORTED, "pci0000:c0", above),),
+        numa_nodes=(TopologyNode(0, "0-55", ("00000000:05:00.0",), ("00000000:54:00.0",)),),
+        nccl=NcclLevels("PXB", None, "P2C", "NCCL_NET_GDR_LEVEL=P2C", True, "2.30.7"),
+        verdict=Outcome.PASS,
+    )
 
 
 def make_history():

@@ -45,7 +45,7 @@ KEPT = [
     "torchrun --nproc-per-node 8 --rdzv-endpoint host:29500 train.py",
     "python -m http.server 80",
     "https://a.example:8080/path?page=2#top",
-    "http://[::1]:8765/",
+    "http://[::1]:4783/",
     "nvidia-smi -q -d MEMORY",
     "the compass of authors: monkeys, keys and turkeys",
     "tcp://10.0.0.1:29500",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gpudiag.checks import BUILTIN
 from gpudiag.errors import UsageError
 from gpudiag.model.plan import FAIL_ON, LEVELS, PreflightPlan
-from gpudiag.runs.preflight import choose_checks, gathering_level
+from gpudiag.runs.preflight_plan import choose_checks, gathering_level
 
 NAMES = st.sampled_from([check.name for check in BUILTIN])
 

@@ -45,10 +45,10 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 def test_one_that_misses_others_hears_their_leader_and_the_leader_hears_it() -> None:
     with announced(CARD) as one, announced(LEADER) as leader:
-        wait_for(one.heard)
-        wait_for(leader.heard)
-        assert one.heard()[0].card.leads
-        assert one.heard()[0].address == "127.0.0.1"
+        wait_for(one.received_cards)
+        wait_for(leader.received_cards)
+        assert one.received_cards()[0].card.leads
+        assert one.received_cards()[0].address == "127.0.0.1"
 
 
 def test_what_is_no_card_is_dropped_and_texts_are_made_plain() -> None:
@@ -56,14 +56,14 @@ def test_what_is_no_card_is_dropped_and_texts_are_made_plain() -> None:
     steering = announce._datagram(replace(LEADER, host="b0\x1b[31m\n", trouble="x" * 900))
     with announced(CARD) as announcer, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
 
-        def heard() -> bool:
+        def received_cards() -> bool:
             for port in ANNOUNCE_PORTS:
                 for data in (*noise, steering):
                     other.sendto(data, ("127.0.0.1", port))
-            return any(one.card.trouble for one in announcer.heard())
+            return any(one.card.trouble for one in announcer.received_cards())
 
-        wait_for(heard)
-        (found,) = [one for one in announcer.heard() if one.card.trouble]
+        wait_for(received_cards)
+        (found,) = [one for one in announcer.received_cards() if one.card.trouble]
         assert found.card.host == r"b0\x1b[31m\n"
         assert len(found.card.trouble) == 255
 
@@ -160,12 +160,12 @@ def test_a_follower_relays_the_leader_s_card_to_those_of_its_run_and_announces_n
     follower = replace(CARD, rank=1, host="a1")
     with closing(Announcer(follower)) as relay, announced(CARD) as one:
         relay.relay(leader)
-        wait_for(one.heard)
-        wait_for(relay.heard)
-        assert [heard.card for heard in one.heard()] == [replace(leader, relayed=True)]
-        assert [heard.card.host for heard in relay.heard()] == ["a2"]
+        wait_for(one.received_cards)
+        wait_for(relay.received_cards)
+        assert [received.card for received in one.received_cards()] == [replace(leader, relayed=True)]
+        assert [received.card.host for received in relay.received_cards()] == ["a2"]
         relay.announce_end(3)
-        wait_for(lambda: one.heard()[0].card.ended == 3)
+        wait_for(lambda: one.received_cards()[0].card.ended == 3)
 
 
 def test_a_relayed_leader_is_alive_and_is_not_where_its_card_came_from() -> None:

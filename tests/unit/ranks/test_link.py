@@ -58,10 +58,10 @@ def test_an_end_that_does_not_read_gets_everything_once_it_does(pair: tuple[Link
 def test_silence_is_counted_and_ends_with_a_word(pair: tuple[Link, Link]) -> None:
     ours, theirs = pair
     assert theirs.receive() == []
-    assert theirs.unheard_seconds > 0
+    assert theirs.silent_seconds > 0
     ours.send(EndRequest())
     theirs.receive()
-    assert theirs.unheard_seconds == 0
+    assert theirs.silent_seconds == 0
 
 
 @pytest.mark.parametrize(

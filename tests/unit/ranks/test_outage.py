@@ -18,7 +18,7 @@ def views(unheard: float = 0.0, still: float = 0.0, stage: str = "measure") -> t
     position = Position(stage, 3, None, False, None, 0.0, None, None)
     one = RankView(0, 0, "a1", Life.ALIVE, still_seconds=still, position=position)
     hosts = (replace(one, rank=rank, host=f"a{rank + 1}") for rank in range(4))
-    return tuple(replace(view, unheard_seconds=unheard) if view.rank == 2 else view for view in hosts)
+    return tuple(replace(view, silent_seconds=unheard) if view.rank == 2 else view for view in hosts)
 
 
 def told(incidents: tuple[Incident, ...]) -> list[tuple[IncidentKind, str]]:

@@ -15,7 +15,7 @@ SILENT = Incident(
     "a3",
     "measure",
     4.0,
-    (Evidence("agent_unheard_for", 2.6, source="agents' connection"),),
+    (Evidence("agent_silent_for", 2.6, source="agents' connection"),),
 )
 STALLED = Incident(IncidentKind.STALLED, 0, "a1", "measure", 4.0, ())
 
@@ -128,7 +128,7 @@ def test_a_stopped_process_is_no_cut_and_its_port_is_told() -> None:
 def test_an_agent_that_replies_is_excused_for_a_while_and_then_no_more() -> None:
     assert explain((SILENT,), look(4)) == ()
     long = Incident(
-        IncidentKind.SILENT, 2, "a3", "measure", 4.0, (Evidence("agent_unheard_for", 11.0, source="agents"),)
+        IncidentKind.SILENT, 2, "a3", "measure", 4.0, (Evidence("agent_silent_for", 11.0, source="agents"),)
     )
     explained = explain((long,), look(4))
     assert explained

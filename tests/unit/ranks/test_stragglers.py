@@ -122,7 +122,7 @@ def test_one_rank_is_not_late() -> None:
         (USE, "off the processor: it waits for input, a lock or a sleep"),
         (
             replace(USE, runqueue_seconds=Missing(MissingReason.NOT_SUPPORTED)),
-            "unknown: the kernel does not say how long it waited for a processor",
+            "unknown: the kernel does not show how long it waited for a processor",
         ),
     ],
 )

@@ -130,7 +130,7 @@ def test_who_looks_where_a_rank_looks_that_is_here_is_of_another_job(leader: Lea
     ):
         leader.poll_until(lambda: len(leader.remote.strays.links()) == 2)
         assert leader.remote.strays.lookers() == ()
-        run = RankRun(3, "explicit", "a0", (), (), (), (), (), 9.0)
+        run = RankRun(3, "explicit", "a0", (), (), (), 9.0)
         leader.remote.send_verdict(FinishedRun(run))
         with pytest.raises(LinkLostError):  # the verdict is not for them
             last.await_message(FinishedRun, 30) or last.receive()
@@ -199,7 +199,7 @@ def test_a_process_that_cannot_start_ends_with_the_report_of_the_leader(
         (incident,) = find_split(leader.remote.strays.met(), leader.remote.strays.lookers(), 9.0, over=True)
         assert (incident.kind, incident.rank) == (IncidentKind.START_FAILED, 2)
         assert incident.facts["refused"] == "MASTER_ADDR is not set"
-        run = RankRun(3, "explicit", "a0", (), (incident,), (), (), (), 9.0)
+        run = RankRun(3, "explicit", "a0", (), (incident,), (), 9.0)
         leader.remote.send(FinishedRun(run))
         thread.join(30)
         assert shared == [True]

@@ -340,11 +340,11 @@ def test_an_absent_rank_is_waited_for() -> None:
 
 
 def test_an_agent_that_says_nothing_is_silent() -> None:
-    assert blamed(view(0), view(1, unheard_seconds=2.5)) == [(IncidentKind.SILENT, 1)]
+    assert blamed(view(0), view(1, silent_seconds=2.5)) == [(IncidentKind.SILENT, 1)]
 
 
 def test_old_news_of_a_rank_are_no_reason_to_blame_it() -> None:
-    outside = view(1, position=position(sequence=None), still_seconds=2.0, unheard_seconds=0.8)
+    outside = view(1, position=position(sequence=None), still_seconds=2.0, silent_seconds=0.8)
     assert find(view(0, still_seconds=2.0), outside) == ()
 
 

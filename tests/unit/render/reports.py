@@ -33,8 +33,8 @@ def make_finding(code="gpu.lost", outcome=Outcome.FAIL, subject=GPU_5, **values)
     return Finding(code=code, outcome=outcome, subject=subject, **{**defaults, **values})
 
 
-def make_result(check, outcome=Outcome.PASS, *findings, reason=None, seconds=0.001):
-    return CheckResult(check, outcome, findings, reason, seconds)
+def make_result(check, outcome=Outcome.PASS, *findings, reason=None, seconds=0.001, **values):
+    return CheckResult(check, outcome, findings, reason, seconds, **values)
 
 
 def make_report(*results, verdict=None, snapshot=None):

@@ -108,7 +108,7 @@ def test_a_reader_who_sees_only_cases_sees_a_bad_verdict():
 def test_a_fault_that_two_checks_see_is_one_failure():
     report = make_report(
         make_result("gpu.lost", Outcome.FAIL, make_finding()),
-        make_result("xid.kernel_log", Outcome.FAIL, reason="reported by gpu.lost"),
+        make_result("xid.kernel_log", Outcome.FAIL, reason="reported by gpu.lost", reported_by=("gpu.lost",)),
     )
     suite = parse(report)
     assert [outcome(case) for case in suite.iter("testcase")] == [Outcome.FAIL, Outcome.SKIP]

@@ -182,7 +182,9 @@ def test_a_fail_that_no_finding_explains_keeps_jobs_off():
     plan = PreflightPlan(fail_on="machine")
     assert exit_status(report_of([CheckResult("a.a", Outcome.FAIL)]), plan) is ExitStatus.FAIL
     own = finding(Outcome.FAIL, Owner.JOB, Severity.CONFIG)
-    told = CheckResult("a.a", Outcome.FAIL, reason="reported by environment.test")
+    told = CheckResult(
+        "a.a", Outcome.FAIL, reason="reported by environment.test", reported_by=("environment.test",)
+    )
     assert exit_status(report_of([told, CheckResult("b.b", Outcome.FAIL, (own,))]), plan) is ExitStatus.PASS
 
 

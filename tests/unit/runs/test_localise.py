@@ -25,7 +25,7 @@ def run(hosts: str, *incidents: IncidentKind, injected: tuple[InjectedFault, ...
     """A run with a rank on each of these hosts."""
     reports = tuple(RankReport(rank, 0, host, 4240, "teardown", 0) for rank, host in enumerate(hosts))
     happened = tuple(make_incident(kind) for kind in incidents)
-    return RankRun(len(hosts), "spawn", hosts[0], reports, happened, (), (), injected, 2.0)
+    return RankRun(len(hosts), "spawn", hosts[0], reports, happened, injected, 2.0)
 
 
 def found(*kinds):

@@ -16,9 +16,11 @@ from gpudiag.model.host import NetworkInterface
 from gpudiag.model.host_state import HostState
 from gpudiag.model.plan import PreflightPlan
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.runs import machine_run
 from gpudiag.runs import preflight as recipe
+from gpudiag.runs.machine_run import Surroundings
 from gpudiag.runs.placement import Placement
-from gpudiag.runs.preflight import Preflight, Surroundings
+from gpudiag.runs.preflight import Preflight
 from tests.unit.model.nouns import NOT_SUPPORTED, make_device, make_machine, make_snapshot
 
 BOOT = make_machine(boot_id="boot-1")
@@ -57,18 +59,18 @@ def run(monkeypatch, tmp_path):
         monkeypatch.setenv("GPUDIAG_STATE_DIR", str(tmp_path))
         keeper, contexts, said = Keeper(history, warning), [], []
         remaining = list(looks)
-        monkeypatch.setattr(recipe, "HistoryKeeper", lambda *_: keeper)
+        monkeypatch.setattr(machine_run, "HistoryKeeper", lambda *_: keeper)
         monkeypatch.setattr(recipe, "take_snapshot", lambda *a, **k: remaining.pop(0))
         monkeypatch.setattr(recipe, "start_probes", lambda *a, **k: type("Started", (), {"nvml": None})())
-        real = recipe.run_checks
+        real = machine_run.run_checks
 
         def seeing(context, checks):
             contexts.append(context)
             return real(context, checks)
 
-        monkeypatch.setattr(recipe, "run_checks", seeing)
+        monkeypatch.setattr(machine_run, "run_checks", seeing)
         told = {} if expected is None else {"expected_machine": expected}
-        with Preflight(plan, Surroundings("store", **told), warn=said.append) as made:
+        with Preflight(plan, Surroundings("store", warn=said.append, **told)) as made:
             report = made.run()
             made.remember()
         return report, contexts[-1], keeper, said
@@ -147,7 +149,7 @@ def test_ranks_that_cannot_be_started_are_an_error_with_the_cause(run, monkeypat
     def refuse(*arguments):
         raise RankStartError("no more processes", hint="ulimit -u")
 
-    monkeypatch.setattr(recipe, "place_tests", lambda *a, **k: Placement("gloo", 4))
+    monkeypatch.setattr(machine_run, "place_tests", lambda *a, **k: Placement("gloo", 4))
     monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_collective", refuse)
     monkeypatch.setattr("gpudiag.runs.active.measure_active", lambda *a, **k: refuse())
     monkeypatch.setattr("gpudiag.runs.preflight_measures.measure_training", refuse)
@@ -164,7 +166,7 @@ def test_ranks_that_could_not_meet_are_not_started_and_the_fault_is_told_once(ru
         raise AssertionError("ranks were started")
 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setattr(recipe, "place_tests", lambda *a, **k: Placement("gloo", 4))
+    monkeypatch.setattr(machine_run, "place_tests", lambda *a, **k: Placement("gloo", 4))
     for module in ("preflight_measures.measure_collective", "preflight_measures.measure_training"):
         monkeypatch.setattr(f"gpudiag.runs.{module}", refuse)
     down = NetworkInterface("lo", False, True, 65536, NOBODY, ())

@@ -9,6 +9,7 @@ import pytest
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.checks.job.verdict import judge_job
 from gpudiag.checks.registry import FindingKind
 from gpudiag.compat import UTC
 from gpudiag.model.evidence import RankSubject
@@ -19,6 +20,7 @@ from gpudiag.probe.job.ranks_of_run import OwnRank, OwnRanks
 from gpudiag.runs.job_run.agent import Agent, WatchPlan
 from gpudiag.runs.job_run.members import Members
 from gpudiag.runs.job_run.stalls import Stalls
+from tests.recorded_hangs import recorded
 
 STEP = StepTime(0.5, 30, 0.9, 60.0)  # 20 of them are less than the least limit, 15 s
 JOB = Job("torchrun 1: train.py", "a1", "torchrun", 1, 3, None, ())
@@ -96,8 +98,8 @@ def test_ranks_were_last_where_the_last_look_saw_them() -> None:
     (member,) = members.all
     member.glances.append(Glance(3.0, True, "train.py:2 in <module>", ""))
     assert member.record().last_wait is None
-    members.note_look(look(kinds.SLEEP), 9.0)
-    assert member.record().last_wait == "all_reduce (train.py:9 in main)"
+    members.note_look(judge_job(recorded("sleep")), 9.0)  # two others wait in the same call
+    assert member.record().last_wait == "all_reduce (kinds.py:108 in reduce)"
     member.glances.append(Glance(12.0, False, "train.py:30 in save", ""))
     assert (member.record().last_place, member.record().last_wait) == ("train.py:30 in save", None)
     members._drop(member)

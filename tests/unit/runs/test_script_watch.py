@@ -1,6 +1,7 @@
 """The agent's side of a watched script: who is waited for, what is told meanwhile, and when the run is over."""
 
 from gpudiag.model.codec import encode
+from gpudiag.model.job import Awaited
 from gpudiag.model.script import OwnLook
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.script_output import ScriptOutput, find_explanations
@@ -15,7 +16,7 @@ STUCK = own_look("prepare.py:4 in wait")
 class Bench:
     def __init__(self, world_size: int = 3) -> None:
         self.now, self.said = 1000.0, []
-        self.watch = ScriptWatch(world_size, 60.0, clock=lambda: self.now, say=self.said.append)
+        self.watch = ScriptWatch(world_size, 60.0, clock=lambda: self.now, announce=self.said.append)
 
     def tell(self, rank: int, kind: str, place: OwnLook | None = None, **data) -> None:
         fields = encode(place) if place else {}
@@ -45,7 +46,22 @@ def test_a_rank_that_stands_still_elsewhere_ends_the_run_at_once():
     bench = Bench()
     for rank, place in enumerate((STUCK, WAITS, WAITS)):
         bench.tell(rank, "still", place)
+        bench.tell(rank, "looked_closely", place)
     assert bench.over_after(0.0)
+
+
+def test_a_rank_that_cannot_look_closer_at_itself_holds_nothing_up():
+    bench = Bench()
+    for rank, place in enumerate((STUCK, WAITS, WAITS)):
+        bench.tell(rank, "still", place)
+    fifo = own_look("prepare.py:4 in wait", syscall="read", awaited=Awaited("fifo", "/data/x"))
+    bench.tell(0, "looked_closely", fifo)
+    assert not bench.over_after(0.5)
+    assert bench.over_after(1.5)
+    assert bench.watch.still[0] == fifo
+    bench.tell(1, "moves")
+    bench.tell(1, "looked_closely", WAITS)
+    assert 1 not in bench.watch.still
 
 
 def test_work_that_ends_in_a_standstill_ends_the_run():
@@ -55,7 +71,7 @@ def test_work_that_ends_in_a_standstill_ends_the_run():
     bench.tell(0, "works", WORKS)
     assert not bench.over_after(30.0)
     bench.tell(0, "still", STUCK)
-    assert bench.over_after(1.0)
+    assert bench.over_after(2.0)
 
 
 def test_a_wait_that_is_over_is_forgotten():
@@ -84,7 +100,7 @@ def test_a_rank_that_finished_is_waited_for_by_nobody():
     bench.tell(0, "done", size=3, pid=70)
     bench.tell(1, "still", WAITS)
     bench.tell(2, "still", own_look("train.py:7 in step", ALL_REDUCE))
-    assert bench.over_after(0.0)
+    assert bench.over_after(2.0)
     assert bench.watch.finished == {0: 70}
 
 

@@ -27,7 +27,7 @@ def fail_for(*strategies: str) -> Any:
     def run(plan: Any, facts: Any, job: Any, place: Any, faults: Any) -> RankRun:
         if facts.name in strategies:
             raise LaunchError("cannot start a process for the ranks: Cannot allocate memory")
-        return RankRun(2, "spawn", "a1", (), (), returned=(), events=(), injected=(), seconds=1.0)
+        return RankRun(2, "spawn", "a1", (), (), injected=(), seconds=1.0)
 
     return run
 

@@ -25,11 +25,11 @@ class Child:
 
     def __init__(self, module, arguments, receive, environment=None) -> None:
         self.arguments, self.receive = arguments, receive
-        self.heard_at, self.ended, self.abandoned = pod_watch.monotonic(), False, False
+        self.last_message_at, self.ended, self.abandoned = pod_watch.monotonic(), False, False
         Child.started.append(self)
 
     def say(self, message) -> None:
-        self.heard_at = pod_watch.monotonic()
+        self.last_message_at = pod_watch.monotonic()
         self.receive(self, message)
 
     def abandon(self) -> None:

@@ -31,11 +31,11 @@ class Child:
     started: list["Child"]
 
     def __init__(self, module: str, arguments: Any, receive: Any, environment: Any = None) -> None:
-        self.receive, self.heard_at, self.ended = receive, job_watch.monotonic(), False
+        self.receive, self.last_message_at, self.ended = receive, job_watch.monotonic(), False
         Child.started.append(self)
 
     def say(self, message: dict[str, Any]) -> None:
-        self.heard_at = job_watch.monotonic()
+        self.last_message_at = job_watch.monotonic()
         self.receive(self, message)
 
     def abandon(self) -> None:

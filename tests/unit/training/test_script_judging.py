@@ -13,7 +13,7 @@ from gpudiag.model.job import Awaited
 from gpudiag.model.measure import Incident, IncidentKind
 from gpudiag.model.script import OwnLook, ScriptError
 from gpudiag.model.training import ScriptResult
-from tests.own_looks import ALL_REDUCE, IN_BACKWARD, NEXT_BATCH, own_look
+from tests.own_looks import ALL_REDUCE, IN_BACKWARD, NEXT_BATCH, own_look, own_record
 
 BARRIER = own_look("train.py:5 in step", ALL_REDUCE, batches=8, steps=8)
 BACKWARD = own_look("train.py:9 in step", IN_BACKWARD, batches=9, steps=9)
@@ -112,6 +112,30 @@ def test_what_the_kernel_shows_of_a_rank_is_told_by_its_own_report():
     assert finding.subject == RankSubject(1, "a1")
     assert "it reads the FIFO /data/x (no writer, or no other end) at train.py:40 in load" in finding.message
     assert "hang.file" in [one.value for one in finding.evidence if one.name == "kind"]
+
+
+def test_where_all_wait_in_one_line_the_flight_records_name_the_rank_that_has_not_launched_it():
+    waits = replace(BARRIER, record=own_record(*["all_reduce"] * 7, ended=6))
+    behind = replace(BARRIER, record=own_record(*["all_reduce"] * 6, ended=6))
+    assert hang(waits, waits, waits, waits).subject == HostSubject("a1")
+    finding = hang(waits, waits, behind, waits)
+    assert finding.subject == RankSubject(2, "a1")
+    assert "rank 2 has not launched all_reduce number 7 of the default group" in finding.message
+
+
+def test_a_call_that_leaves_no_frame_is_a_wait_as_the_rank_itself_reads_it():
+    gpu = own_look("train.py:7 in step", text="total += float(loss)", waits_for="gpu", uses_gpu=True)
+    started = own_look("train.py:8 in step", text="log(work.wait(), step)", waits_for="ranks")
+    assert "waits for its GPU at train.py:7 in step" in hang(EVALUATES, gpu).message
+    assert "that rank 1 waits in" in hang(EVALUATES, started).message
+
+
+def test_flight_records_name_the_rank_in_another_collective():
+    own = replace(BARRIER, record=own_record("all_reduce", "broadcast", ended=1))
+    others = replace(BARRIER, record=own_record("all_reduce", "all_reduce", ended=1))
+    finding = hang(others, own, others, others)
+    assert finding.subject == RankSubject(1, "a1")
+    assert "collective number 2 of the default group differs: rank 1 is in broadcast" in finding.message
 
 
 def test_a_rank_that_ended_is_named_where_the_others_wait():

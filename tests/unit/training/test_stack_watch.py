@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.model.reading import NOT_ASKED
 from gpudiag.reference.waits import find_call, find_wait, is_library
 from gpudiag.training.signs_of_work import SignsOfWork
 from gpudiag.training.stack_watch import (
     BatchCount,
     StackWatch,
     describe,
+    describe_closely,
     describe_error,
     frames_of,
     is_users,
@@ -116,16 +118,31 @@ def test_a_place_is_the_users_and_says_the_call():
     def load() -> None:
         lock.acquire()
 
-    found = describe(in_thread(load), __file__, BatchCount(batches=3))
+    found = describe_closely(in_thread(load), __file__, BatchCount(batches=3))
     lock.release()
     main = found.look.main
     assert main is not None
     innermost = main.frames[0]
     assert (innermost.file, innermost.function, innermost.text) == (__file__, "load", "lock.acquire()")
-    assert (found.batches, found.look.pid, main.state) == (3, os.getpid(), "R")
+    assert (found.batches, found.look.pid, found.awaited) == (3, os.getpid(), "lock")
+    assert main.tid == os.getpid()
+    assert main.last_ran_seconds_ago != NOT_ASKED  # the kernel was asked
 
 
-def test_a_rank_that_works_is_not_looked_at_further():
+def test_the_call_that_a_line_executes_is_read_and_not_the_line():
+    lock = threading.Lock()
+    lock.acquire()
+
+    def load() -> None:
+        print(lock.acquire(), "and more")
+
+    found = describe(in_thread(load), __file__, BatchCount())
+    lock.release()
+    exact = sys.version_info >= (3, 11)
+    assert found.awaited == ("lock" if exact else "")
+
+
+def test_frames_alone_are_a_look_that_asks_nobody():
     found = describe(in_thread(lambda: time.sleep(5.0)), __file__, BatchCount(), work="it uses the processor")
     assert [one.tid for one in found.look.threads] == [os.getpid()]
     assert found.look.main is not None
@@ -165,6 +182,7 @@ def looked(signs: list[str | None], *, moves: bool = False, frames=None, hang: f
     found = iter(signs)
     watch._signs = type("Signs", (), {"read": lambda self, patience, network: next(found)})()
     now = time.monotonic()
+    watch._look_closer = lambda frames: None
     stands = frames or in_thread(lambda: time.sleep(5.0), seconds=0.1)
     for second in range(len(signs)):
         if moves:

@@ -1,4 +1,4 @@
-// What stands between the numbers and the truth: the connection, the sampler, simulation. Each says what to do.
+// What stands between the numbers and the truth: the connection, the sampler, simulation. Each names what to do.
 
 import type { ComponentChildren } from "preact";
 import { clock, duration, seconds } from "../format";
@@ -41,21 +41,21 @@ function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: bool
   const age = silent === null ? null : duration(Math.round(silent));
   const stale = silent === null || silent > sampler.stale_after_seconds;
   const old = !stale || empty ? "" : age ? `The numbers below are ${age} old. ` : "There are no numbers yet. ";
-  const say = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren, announce = ANNOUNCED[sampler.state] ?? "") => (
+  const banner = (tone: "quiet" | "warn" | "fail", title: string, body: ComponentChildren, announce = ANNOUNCED[sampler.state] ?? "") => (
     <Notice tone={tone} title={title} announce={announce}>{body}</Notice>
   );
   switch (sampler.state) {
     case "wedged": {
       if (sampler.wedged_call === null) {
         const silent = "gpudiag's own process that reads the GPUs is silent.";
-        return say("fail", `${silent} ${sampler.reason ?? ""}`, (
+        return banner("fail", `${silent} ${sampler.reason ?? ""}`, (
           <>
             {old}gpudiag replaces that process by itself. If this stays, the machine has no processor time left for it: look at <Command>top</Command> and <Command>dmesg</Command>.
           </>
         ), silent);
       }
       const hangs = stale ? "The driver does not answer." : "A call into the driver hangs.";
-      return say("fail", `${hangs} ${sampler.reason ?? `${sampler.wedged_call} has not come back.`}`, (
+      return banner("fail", `${hangs} ${sampler.reason ?? `${sampler.wedged_call} has not come back.`}`, (
         <>
           {stale ? old : "The other GPUs' numbers are current. "}
           gpudiag has given that call up and asks again. Look at the kernel log, <Command>dmesg | grep -i -e NVRM -e Xid</Command>: a GPU that stays
@@ -64,13 +64,13 @@ function SamplerNotice({ sampler, empty }: { sampler: SamplerStatus; empty: bool
       ), hangs);
     }
     case "failed":
-      return empty ? null : say("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source says</a></>);
+      return empty ? null : banner("fail", sampler.reason ?? "NVML cannot be asked.", <>{old}The page recovers by itself once the driver answers. <a href={link("sources")}>What each source reports</a></>);
     case "paused":
-      return say("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It continues when the test ends. <a href={link("runs")}>Runs</a></>);
+      return banner("quiet", "Sampling is paused while a bandwidth test of ours runs.", <>{old}It continues when the test ends. <a href={link("runs")}>Runs</a></>);
     case "off":
-      return say("quiet", "The GPUs are not polled: the service was started with --no-poll.", <>{old}Restart it without <Command>--no-poll</Command> for live numbers.</>);
+      return banner("quiet", "The GPUs are not polled: the service was started with --no-poll.", <>{old}Restart it without <Command>--no-poll</Command> for live numbers.</>);
     case "starting":
-      return say("quiet", "The first reading is on its way.", "It takes a few seconds where the driver must wake the GPUs.");
+      return banner("quiet", "The first reading is on its way.", "It takes a few seconds where the driver must wake the GPUs.");
     default:
       return null;
   }

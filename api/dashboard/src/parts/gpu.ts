@@ -15,7 +15,7 @@ export function gpuName(device: Named): string {
   return `GPU ${device.bus_id?.replace(/^0000+:/, "") ?? device.uuid?.slice(0, 12) ?? "?"}`;
 }
 
-// A GPU that never answered has no UUID: its place on the bus tells it from the others.
+// A GPU that never answered has no UUID: its place on the bus distinguishes it from the others.
 export const gpuKey = (device: Named): string => device.uuid ?? device.bus_id ?? String(device.nvml_index ?? "");
 
 export const gpuLink = (device: Named): string => link("gpu", gpuKey(device));

@@ -15,7 +15,7 @@ const SPARK_POINTS = 60;
 interface GpuTableProps {
   devices: LiveDevice[];
   recent: Recent;
-  driverAnswers: boolean; // only a driver that answers can say that a GPU is missing
+  driverAnswers: boolean; // only a driver that answers can show that a GPU is missing
 }
 
 export function GpuTable({ devices, recent, driverAnswers }: GpuTableProps) {
@@ -86,7 +86,7 @@ function Readings({ device, load }: { device: LiveDevice; load: (number | null)[
   );
 }
 
-// A GPU that does not answer stays a row: why, and what it said last.
+// A GPU that does not answer stays a row: why, and its last readings.
 function SilentCells({ device, driverAnswers }: { device: LiveDevice; driverAnswers: boolean }) {
   const last = device.last_good;
   const before = [

@@ -1,4 +1,4 @@
-// No GPU to show: what each source says about it, and what can be done here all the same.
+// No GPU to show: what each source reports about it, and what can be done here all the same.
 
 import type { Live } from "../model";
 import { link } from "../route";
@@ -15,7 +15,7 @@ export function NoGpu({ live }: { live: Live }) {
       <ul class="plain">
         <li><a href={link("runs")}>Start an nccl-test</a> on CPU ranks, or <Command>gpudiag nccl-test</Command></li>
         <li><Command>gpudiag simulate h100x8 -- gpudiag serve</Command> shows this page on simulated GPUs</li>
-        <li><Command>gpudiag list --sources all</Command> says what NVML, GPUtil, torch and the host each see</li>
+        <li><Command>gpudiag list --sources all</Command> shows what NVML, GPUtil, torch and the host each see</li>
       </ul>
     </section>
   );

@@ -1,4 +1,4 @@
-// What the page says where there is nothing to show, or where what it shows is not current: what it is, and what to do.
+// What the page shows where there is nothing to show, or where what it shows is not current: what it is, and what to do.
 
 import type { ComponentChildren } from "preact";
 import type { Problem } from "../api";
@@ -8,7 +8,7 @@ interface NoticeProps {
   tone?: "quiet" | "warn" | "fail";
   title: string;
   children?: ComponentChildren;
-  announce?: string; // told to a screen reader once, as the notice appears: its own text may change every second
+  announce?: string; // read by a screen reader once, as the notice appears: its own text may change every second
 }
 
 export function Notice({ tone = "quiet", title, children, announce }: NoticeProps) {

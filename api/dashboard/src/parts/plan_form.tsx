@@ -1,4 +1,4 @@
-// The form of a plan, made from its JSON Schema: what can be asked for, and its bounds, are the service's to say.
+// The form of a plan, made from its JSON Schema: the service decides what can be asked for, and its bounds.
 
 import { size, words } from "../format";
 import type { PlanField, PlanSchema } from "../plan";

@@ -18,7 +18,7 @@ export function Reading({ of, field, children }: { of: WithMissing; field: strin
   return value === null || value === undefined ? <Absent of={of} field={field} /> : <>{children}</>;
 }
 
-// How full, against a limit that does not move; the text beside it says the same in numbers.
+// How full, against a limit that does not move; the text beside it shows the same in numbers.
 export function Meter({ value, limit, tone = "" }: { value: number | null; limit: number | null; tone?: string }) {
   const share = value === null || !limit ? 0 : Math.min(1, Math.max(0, value / limit));
   return (

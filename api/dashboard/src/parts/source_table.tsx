@@ -13,7 +13,7 @@ const COUNTS_GPUS = new Set(["nvml", "gputil", "torch"]);
 
 export function SourceTable({ sources }: { sources: SourceStatus[] }) {
   return (
-    <Table caption="Sources" columns={["Source", "State", { name: "GPUs", number: true }, { name: "Took", number: true }, "What it says"]} hideCaption>
+    <Table caption="Sources" columns={["Source", "State", { name: "GPUs", number: true }, { name: "Took", number: true }, "What it reports"]} hideCaption>
       {sources.map((source) => (
         <tr key={source.name}>
           <th scope="row">{source.name}</th>

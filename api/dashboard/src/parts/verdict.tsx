@@ -6,10 +6,10 @@ import { link } from "../route";
 import { silentSince, useStore } from "../store";
 import { Status } from "./status";
 
-const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail: "FAIL", error: "CANNOT TELL" };
+export const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail: "FAIL", error: "UNKNOWN" };
 
 export function Verdict({ live }: { live: Live }) {
-  // The service says by itself when its numbers are old; when it is the service that is silent, the page must.
+  // The service shows by itself when its numbers are old; when it is the service that is silent, the page must.
   const since = useStore(silentSince);
   const was = since !== null && live.verdict !== "error" ? live.verdict : null;
   const verdict = was ? "error" : live.verdict;

@@ -81,7 +81,7 @@ export function BandwidthReport({ document }: { document: BandwidthDocument }) {
   );
 }
 
-// On what it was measured, and what was left out: a speed says nothing without it.
+// On what it was measured, and what was left out: a speed means nothing without it.
 function Method({ document: { device_kind, world_size, torch_version, untested } }: { document: BandwidthDocument }) {
   const onCpu = device_kind === "cpu";
   return (

@@ -17,34 +17,34 @@ const REREAD_SECONDS = 5;
 
 export function RunView({ id }: { id: string }) {
   const [changes, setChanges] = useState(0);
-  const [told, setTold] = useState<Run | null>(null);
+  const [newest, setNewest] = useState<Run | null>(null);
   useEvents((event) => {
     const run = event.data as Run;
     if (event.name !== "run" || run.id !== id) return;
-    setTold(run);
+    setNewest(run);
     if (!ACTIVE.includes(run.state)) setChanges((count) => count + 1);
   }, [id]);
   // Read again now and then: an event may have been lost.
   const { value, problem } = useLoaded<Run>(`runs/${encodeURIComponent(id)}`, `${changes} ${useTicks(REREAD_SECONDS)}`);
-  // What was told last counts: an end that the stream told is not undone by a slower answer.
+  // The newest counts: an end that came by the stream is not undone by a slower answer.
   useEffect(() => {
-    if (value) setTold((before) => (before && !ACTIVE.includes(before.state) ? before : value));
+    if (value) setNewest((before) => (before && !ACTIVE.includes(before.state) ? before : value));
   }, [value]);
-  const run = told ?? value;
+  const run = newest ?? value;
   if (!run && problem?.code === "run.not_found") return <p class="empty">There is no run {id}. <a href={link("runs")}>All runs</a></p>;
   if (!run) return problem ? <ProblemNotice problem={problem} /> : <Loading what="the run" />;
   const active = ACTIVE.includes(run.state);
   return (
     <>
       <h1>{run.kind} <small>{dateClock(run.started_at ?? run.requested_at)}</small></h1>
-      <RunHead run={run} active={active} told={setTold} />
+      <RunHead run={run} active={active} onChange={setNewest} />
       {run.has_report && !active && <Report run={run} />}
       <RunLog id={id} state={run.state} />
     </>
   );
 }
 
-function RunHead({ run, active, told }: { run: Run; active: boolean; told: (run: Run) => void }) {
+function RunHead({ run, active, onChange }: { run: Run; active: boolean; onChange: (run: Run) => void }) {
   useTicks(active ? 1 : 60);
   const took = run.started_at ? (run.ended_at ? seconds(run.ended_at) : serviceNow()) - seconds(run.started_at) : null;
   return (
@@ -54,7 +54,7 @@ function RunHead({ run, active, told }: { run: Run; active: boolean; told: (run:
         <Status state={run.state} large={!run.outcome} />
         {run.stage && active && <span>stage {words(run.stage)}</span>}
         {took !== null && <span>{duration(took)}</span>}
-        {active && <Cancel run={run} told={told} />}
+        {active && <Cancel run={run} onChange={onChange} />}
       </p>
       {active && <Progress run={run} />}
       {run.reason && <p>{run.reason}</p>}
@@ -74,13 +74,13 @@ function Progress({ run }: { run: Run }) {
   );
 }
 
-function Cancel({ run, told }: { run: Run; told: (run: Run) => void }) {
+function Cancel({ run, onChange }: { run: Run; onChange: (run: Run) => void }) {
   const session = useStore((state) => state.session);
   const [problem, setProblem] = useState<Problem | null>(null);
   if (session?.role !== "act" || !session.actions_allowed) return null;
   const cancel = (): void => {
     setProblem(null);
-    send<Run>(`runs/${encodeURIComponent(run.id)}/cancel`, {}).then(told, (error: unknown) => setProblem(asProblem(error)));
+    send<Run>(`runs/${encodeURIComponent(run.id)}/cancel`, {}).then(onChange, (error: unknown) => setProblem(asProblem(error)));
   };
   return (
     <>

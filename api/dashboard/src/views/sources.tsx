@@ -39,7 +39,7 @@ export function SourceView({ live }: { live: Live }) {
     <>
       <h1>Sources</h1>
       {problem && <ProblemNotice problem={problem} />}
-      {!value && !problem && <Loading what="what NVML, GPUtil and torch say" />}
+      {!value && !problem && <Loading what="what NVML, GPUtil and torch report" />}
       {value && (
         <>
           <SourceTable sources={value.sources} />

@@ -1,7 +1,8 @@
 """Leaves the exception that ends a Python process of a job where `gpudiag run` reads it, and does nothing else.
 
-It is any Python's that the job starts, so it is written for old ones too. The job's own sitecustomize, if it has one, runs first,
-and this folder is taken from the search path: nothing of the job finds it. What fails here is no reason for the job to fail.
+It is any Python's that the job starts, so it is written for old ones too. The job's own sitecustomize, if it
+has one, runs first, and this folder is taken from the search path: nothing of the job finds it. What fails
+here is no reason for the job to fail.
 """
 
 # mypy: ignore-errors

@@ -189,7 +189,7 @@ def test_in_a_running_job_only_calls_that_wait_for_long_count() -> None:
 
 def test_records_of_unknown_ranks_are_said() -> None:
     unknown = replace(record(0), rank=Missing(MissingReason.NOT_SUPPORTED))
-    assert judge_records([unknown]).notes == ("1 flight records do not say which rank wrote them",)
+    assert judge_records([unknown]).notes == ("1 flight records do not name the rank that wrote them",)
 
 
 def test_many_ranks_are_named_shortly() -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.checks.job.polling import stood
+from gpudiag.model.job import Frame
+from gpudiag.probe.job.frames import glance_frames
 from gpudiag.probe.job.poll_loops import find_poll_loop
 from gpudiag.probe.job.py_spy import RawFrame, Variable
-from gpudiag.probe.job.stance import read_stance
 
 POLLS = {
     "a flag in shared memory": ("while memory.buf[at] != 1:", "    time.sleep(0)"),
@@ -49,21 +51,22 @@ def test_a_loop_that_may_work_does_not_poll(lines: tuple[str, ...]) -> None:
     assert not any(find_poll_loop(source, number) for number in range(1, len(source) + 1))
 
 
-def test_a_stance_is_the_same_within_a_poll_and_another_once_anything_around_it_ran(tmp_path: Path) -> None:
+def test_a_thread_stands_within_a_poll_and_not_once_anything_around_it_ran(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "def wait(n):\n    while buf[n] == 0:\n        time.sleep(0)\n\nfor n in range(9):\n    wait(n)\n"
     )
     pid = os.getpid()
 
-    def stance(line: int, inner: int, step: int) -> tuple[str, bool]:
+    def glance(line: int, inner: int, step: int) -> tuple[Frame, ...]:
         frames = (
             RawFrame(str(script), "wait", line, (Variable("seen", "0", inner),)),
-            RawFrame(str(script), "<module>", 6, (Variable("n", str(step), 1000 + step),)),
+            RawFrame(str(script), "<module>", 6, (Variable("batch", "<Batch>", 1000 + step),)),
         )
-        return read_stance(pid, frames)
+        return glance_frames(pid, frames)
 
-    assert stance(2, 1, 5) == stance(3, 2, 5)
-    assert stance(2, 1, 5)[1]
-    assert stance(2, 1, 5) != stance(2, 1, 6)
-    assert read_stance(pid, ()) == ("", False)
+    assert stood(glance(2, 1, 5), glance(3, 2, 5))
+    assert glance(2, 1, 5)[0].polls
+    assert glance(2, 1, 5)[0].text == "while buf[n] == 0:"
+    assert not stood(glance(2, 1, 5), glance(2, 1, 6))
+    assert not stood((), ())

@@ -24,7 +24,7 @@ _MAX_DIFFERENT = 3  # different sentences or facts that are printed; the rest ar
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class JoinedFinding:
     """One fault as people read it; `finding` is the first of those that it stands for."""
 
     finding: Finding
@@ -35,15 +35,15 @@ class Told:
     count: int = 1
 
 
-def tell_once(findings: Iterable[Finding]) -> tuple[Told, ...]:
+def join_findings(findings: Iterable[Finding]) -> tuple[JoinedFinding, ...]:
     """The findings in their order, those that several GPUs share as one."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for place, finding in enumerate(findings):
         groups.setdefault(_key(finding, place), []).append(finding)
-    told: list[Told] = []
+    joined: list[JoinedFinding] = []
     for group in groups.values():
-        told += [_share(group)] if _is_shared(group) else map(_single, group)
-    return tuple(told)
+        joined += [_share(group)] if _is_shared(group) else map(_single, group)
+    return tuple(joined)
 
 
 def _key(finding: Finding, place: int) -> tuple[object, ...]:
@@ -70,16 +70,16 @@ def _is_shared(group: list[Finding]) -> bool:
     return gpus == len(group) > 1 and (gpus >= _MANY or alike)
 
 
-def _single(finding: Finding) -> Told:
+def _single(finding: Finding) -> JoinedFinding:
     subject = describe_subject(finding.subject)
     message = describe_message(finding).removeprefix(f"{subject}: ")
-    return Told(
+    return JoinedFinding(
         finding, subject, message, tuple(map(describe_fact, finding.evidence)), describe_remedy(finding)
     )
 
 
-def _share(group: list[Finding]) -> Told:
-    return Told(
+def _share(group: list[Finding]) -> JoinedFinding:
+    return JoinedFinding(
         group[0],
         f"GPUs {number_ranges(_indices(group))}",
         _messages(group),
@@ -101,8 +101,10 @@ def _messages(group: list[Finding]) -> str:
     if len(by_words) == 1:
         words = next(iter(by_words))
         return f"each{words}" if words[:1] in (":", " ") else words
-    told = [f"GPU{_plural(some)} {number_ranges(_indices(some))}{words}" for words, some in by_words.items()]
-    return "; ".join(told[:_MAX_DIFFERENT]) + _more(len(told) - _MAX_DIFFERENT)
+    words_of_each = [
+        f"GPU{_plural(some)} {number_ranges(_indices(some))}{words}" for words, some in by_words.items()
+    ]
+    return "; ".join(words_of_each[:_MAX_DIFFERENT]) + _more(len(words_of_each) - _MAX_DIFFERENT)
 
 
 def _facts(group: list[Finding]) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 LIVE = "live"
+MACHINES = "machines"  # of a hub
+_WHOLE = (LIVE, MACHINES)  # each has all that there is: an older one is worth nothing beside it
 KEPT_EVENTS = 120  # two minutes of ticks
 _MAX_WAITING = 64  # per listener; beyond that it loses the oldest
 
@@ -45,9 +47,9 @@ class Listener:
 
     def give(self, event: Event) -> None:
         """Queue one more event; of ticks only the newest stays queued, of all events at most 64."""
-        if event.name == LIVE:
+        if event.name in _WHOLE:
             for older in self._waiting:
-                if older.name == LIVE:
+                if older.name == event.name:
                     self._waiting.remove(older)
                     break
         if len(self._waiting) >= _MAX_WAITING:
@@ -77,7 +79,7 @@ class Listener:
         return frames
 
 
-class Hub:
+class LiveEvents:
     """All events of one service, and their listeners."""
 
     def __init__(self) -> None:
@@ -95,7 +97,7 @@ class Hub:
         frame = f"id: {self.instance}-{self._number}\nevent: {name}\ndata: {data}\n\n".encode()
         event = Event(self._number, name, data, frame)
         self._kept.append(event)
-        if name == LIVE:
+        if name in _WHOLE:
             self.newest_live = event
         for listener in self.listeners:
             listener.give(event)
@@ -133,7 +135,7 @@ class Hub:
         """The document `gpudiag.poll/1`: the events after that id, of ticks only the newest."""
         events, gap = self.since(last_id)
         newest = self.newest_live
-        kept = [event for event in events if event.name != LIVE or event is newest]
+        kept = [event for event in events if event.name not in _WHOLE or event is newest]
         return {
             "schema": "gpudiag.poll/1",
             "last_id": f"{self.instance}-{self._number}",
@@ -151,33 +153,33 @@ class Hub:
         return min(int(number), self._number)
 
 
-def stream_events(hub: Hub, last_id: str | None) -> Response:
+def stream_events(events: LiveEvents, last_id: str | None) -> Response:
     """A response that streams events until the client leaves or the service stops."""
-    return _Stream(hub, last_id)
+    return _Stream(events, last_id)
 
 
 class _Stream(Response):
     """One listener's response."""
 
-    def __init__(self, hub: Hub, last_id: str | None) -> None:
+    def __init__(self, events: LiveEvents, last_id: str | None) -> None:
         super().__init__()
-        self._hub = hub
+        self._events = events
         self._last_id = last_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hub = self._hub
-        listener = hub.listen(self._last_id)
+        events = self._events
+        listener = events.listen(self._last_id)
         left = asyncio.create_task(_wait_for_leaving(receive))
         left.add_done_callback(lambda _: listener.wake())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
-            while not left.done() and not hub.closed:
+            while not left.done() and not events.closed:
                 frames = await listener.take(HEARTBEAT_SECONDS) or _HEARTBEAT
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            hub.leave(listener)
+            events.leave(listener)
             left.cancel()
 
 
