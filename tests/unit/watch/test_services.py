@@ -15,6 +15,7 @@ import pytest
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import dumps
 from gpudiag.model.service import DeviceSeries, Series
+from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag.watch.services import Address, ServicesFeed, parse_hosts, read_host_file
 from tests.unit.watch.frames import STORY, live_of
 from tests.walking import walk
@@ -164,7 +165,7 @@ def test_a_token_is_sent_and_a_missing_one_is_asked_for():
 
 def test_addresses_are_names_with_ports_or_urls(tmp_path: Path):
     assert parse_hosts(["a", " b:9000 ", "https://p.example/gpus/", "[::1]:7", "a"]) == (
-        Address("a", "a", 8765),
+        Address("a", "a", SERVICE_PORT),
         Address("b:9000", "b", 9000),
         Address("https://p.example/gpus/", "p.example", 443, is_tls=True, path="/gpus"),
         Address("[::1]:7", "::1", 7),
