@@ -41,7 +41,7 @@ from gpudiag.training.stack_watch import PATIENCE
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
-_CLOSE_LOOK_SECONDS = 2.0  # a rank's look at itself takes some 20 ms
+_CLOSE_LOOK_SECONDS = 2.0  # a rank takes some 10 ms of a processor for it
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.

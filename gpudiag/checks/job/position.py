@@ -54,6 +54,7 @@ EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
 
+FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
@@ -282,7 +283,7 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
     awaited, name = main.awaited, main.syscall
     if call.awaited == PROGRAM or (awaited is not None and awaited.kind == "process"):
         return PROGRAM, f"waits for a program that it started{_of(awaited)}"
-    if name in ("flock", "fcntl"):
+    if name in FILE_LOCKS:
         return LOCK, f"waits for the lock on the file {awaited.name if awaited else ''}".rstrip() + _detail(
             awaited
         )

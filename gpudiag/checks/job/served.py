@@ -179,8 +179,9 @@ def _judge_idle(
 
 
 def _judge_server(job: Job, one: Position, work: Sequence[Position], limits: HangLimits) -> Finding | None:
-    """The finding for a server that stands still at a file or request of its own while all ranks wait for work."""
-    on_file = one.kind == at.LOCK and one.call.own is not None and "the file" in one.words
+    """The finding for a server that is held, or stands still at a file or a request of its own, while all ranks wait for work."""
+    main = one.seen.last.main
+    on_file = one.call.own is not None and main is not None and main.syscall in at.FILE_LOCKS
     held = one.kind in (at.STOPPED, at.DEBUGGER)
     asks = one.kind == at.NETWORK and any(_ASKS.search(frame.file) for frame in one.call.library)
     if one.moves or one.busy or not (held or on_file or asks or one.kind in _NO_WAIT_FOR_REQUESTS):
