@@ -1,4 +1,4 @@
-"""What one rank does, from its looks: the kind of wait or work, in words, the line, since when, and whether it moves."""
+"""What one rank does, from its looks: the kind of wait or work, its words and line, since when, if it moves."""
 
 import re
 from collections.abc import Sequence
@@ -222,7 +222,7 @@ def _name_loop(loop: str, frame: Frame | None) -> str:
 
 
 def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> bool:
-    """Whether a thread that takes a processor in a collective waits there: not where it computes in backward or in hooks."""
+    """Whether a thread that uses a processor in a collective waits there, and computes no backward or hook."""
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
@@ -384,7 +384,7 @@ def _words_of_kernel(main: ThreadLook) -> str:
 
 
 def _is_on_disk(main: ThreadLook) -> bool:
-    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for one that is frozen, or a server."""
+    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for a server."""
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
@@ -433,7 +433,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
-    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which shows more."""
+    """Descendants of a rank without living children: a shell waits for its program, which shows more."""
     alive = [one for one in children if one.looks and one.looks[-1].state not in "ZX"]
     parents = {one.parent_pid for one in alive}
     return [one for one in children if one.pid not in parents]
