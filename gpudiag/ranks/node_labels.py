@@ -67,7 +67,7 @@ _PAIR = re.compile(r"(\w+)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """What labels say of one node; empty where they say nothing of it."""
+    """The labels of one node; empty where there are none."""
 
     switches: tuple[str, ...] = ()
     nvlink_domain: str = ""
