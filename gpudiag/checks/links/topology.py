@@ -20,6 +20,7 @@ from gpudiag.model.active import peer_metric
 from gpudiag.model.device import Device, PeerAccess, Snapshot
 from gpudiag.model.history import Baseline
 from gpudiag.model.host_state import HostState, InfinibandPort, PciPlace
+from gpudiag.model.number_ranges import order_of_name
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, value_or
 from gpudiag.model.topology import (
     MeasuredLink,
@@ -151,7 +152,8 @@ def list_nics(snapshot: Snapshot) -> tuple[TopologyNic, ...]:
     """The network cards: RDMA devices in the order of their names, as nvidia-smi numbers them; then interfaces without RDMA."""
     found = places(snapshot).values()
     devices = sorted(
-        ((name, place) for place in found for name in place.rdma_devices), key=lambda one: _by_number(one[0])
+        ((name, place) for place in found for name in place.rdma_devices),
+        key=lambda one: order_of_name(one[0]),
     )
     rdma = [_rdma_card(snapshot, number, name, place) for number, (name, place) in enumerate(devices)]
     others = [
@@ -161,11 +163,6 @@ def list_nics(snapshot: Snapshot) -> tuple[TopologyNic, ...]:
         for name in place.interfaces
     ]
     return (*rdma, *others)
-
-
-def _by_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)
 
 
 def _rdma_card(snapshot: Snapshot, number: int, name: str, place: PciPlace) -> TopologyNic:
