@@ -74,7 +74,9 @@ class Preflights:
         announce = _announcer(plan, is_reporter=launch is None or launch.is_reporter)
         with (
             EventFile(self.events) as events,
-            Preflight(plan, replace(self.surroundings, announce=announce, warn=warn, listener=events.write)) as run,
+            Preflight(
+                plan, replace(self.surroundings, announce=announce, warn=warn, listener=events.write)
+            ) as run,
         ):
             report = run.run(self.started)
             own = exit_status(report, plan)

@@ -44,7 +44,7 @@ export function Machine({ machine, found }: { machine: HubMachine; found: string
   );
 }
 
-// What it is called, and what else: a host's name says more than a numeric address, by which DNS has found it.
+// What it is called, and what else: a host's name shows more than a numeric address, by which DNS has found it.
 function names({ name, report }: HubMachine): [name: string, other: string | null] {
   if (!report || name.toLowerCase().includes(report.host.toLowerCase())) return [name, null];
   return /^[\d[]/.test(name) ? [report.host, name] : [name, report.host];
