@@ -91,12 +91,13 @@ class MachineWatch:
         kubelet_socket: str | None = None,
         watches_jobs: bool = False,
         looked_seconds: float = FAST_SECONDS,
+        asks_others: bool = True,
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `looked_seconds`: how far apart samples are while somebody looks.
-        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with
-        `watches_jobs` the machine's jobs are watched, too.
+        `looked_seconds`: how far apart samples are while somebody looks; without `asks_others` neither GPUtil nor torch is asked.
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with `watches_jobs` the
+        machine's jobs are watched, too.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -116,7 +117,7 @@ class MachineWatch:
         self._host: tuple[float, Reading[HostActivity]] = (-math.inf, NOT_ASKED)
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._receive, self._trouble, environment)
-        self._inspector = Inspector(self._add_surroundings, environment)
+        self._inspector = Inspector(self._add_surroundings, environment, asks_others=asks_others)
         self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
         self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
