@@ -19,6 +19,7 @@ import torch.nn.functional as functional
 
 from gpudiag.bandwidth.bench import Bench
 from gpudiag.bandwidth.memory import WORKSPACE_BYTES, NotOfferedError, attempt, require_free
+from gpudiag.bandwidth.scaled_products import product_of
 from gpudiag.model.active import (
     DETERMINISM,
     MATMUL,
@@ -51,6 +52,9 @@ def measure_matmul(bench: Bench) -> None:
     """Time products of each dtype of the plan, on every device at once."""
     for dtype in bench.plan.dtypes:
         time_dtype = partial(attempt, bench, MATMUL, partial(_time_dtype, bench, dtype))
+        bench.together(f"{MATMUL} {dtype}", time_dtype)
+    for dtype in bench.plan.scaled_dtypes:
+        time_dtype = partial(attempt, bench, MATMUL, partial(_time_scaled, bench, dtype))
         bench.together(f"{MATMUL} {dtype}", time_dtype)
 
 
@@ -92,9 +96,20 @@ class _Load:
 def _time_dtype(bench: Bench, dtype: str) -> None:
     size, left, right = _operands(bench, dtype)
     out = torch.empty_like(left)
+    _time_product(bench, dtype, size, lambda: torch.matmul(left, right, out=out))
+
+
+def _time_scaled(bench: Bench, dtype: str) -> None:
+    size = _MATMUL_GPU_SIZE if bench.is_cuda else _MATMUL_CPU_SIZE
+    product = product_of(bench, dtype, size)
+    if product is not None:
+        _time_product(bench, dtype, size, product)
+
+
+def _time_product(bench: Bench, dtype: str, size: int, product: Callable[[], torch.Tensor]) -> None:
     seconds = bench.seconds(_SECONDS_ON_GPU, _SECONDS_ON_CPU)
     timing = bench.time(
-        lambda: torch.matmul(left, right, out=out),
+        product,
         at_least_seconds=seconds,
         settle_seconds=_SETTLE_SECONDS_ON_GPU,
     )

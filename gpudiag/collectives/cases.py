@@ -6,7 +6,7 @@ from gpudiag.collectives.formulas import DTYPE_SIZES_BYTES, elements_for, parts
 from gpudiag.errors import UsageError
 from gpudiag.model.operation import BARRIER, OPERATIONS
 from gpudiag.model.option import ALL
-from gpudiag.model.plan import DTYPES, INTEGER_DTYPES, NcclTestPlan
+from gpudiag.model.plan import DTYPES, INTEGER_DTYPES, PLAIN, NcclTestPlan
 
 # gloo refuses them with "Invalid scalar type" (torch 2.13); NCCL reduces them from 2.24 on, on GPUs of
 # compute capability 9.0 and later.
@@ -48,6 +48,8 @@ class Sweep:
     iterations: int | None
     warmup: int | None
     verify: str
+    graph: bool = False
+    buffers: str = PLAIN
 
 
 def plan_sweep(
@@ -58,13 +60,22 @@ def plan_sweep(
     `float8`: the backend supports 8-bit floats here.
 
     Raises:
-        UsageError: nothing is left to measure, or the backend does not support the dtype.
+        UsageError: nothing is left to measure, or the backend does not support the dtype, graphs or the kind of buffers.
     """
+    wanted = [
+        *(["--graph"] if plan.graph else []),
+        *([f"--buffers {plan.buffers}"] if plan.buffers != PLAIN else []),
+    ]
+    if wanted and backend != "nccl":
+        raise UsageError(
+            f"{' and '.join(wanted)} need{'s' * (len(wanted) == 1)} GPUs, and these ranks run {backend}",
+            hint="leave it out on the CPU",
+        )
     cases: list[Case] = []
     for op in plan.op:
         if op == BARRIER:
             cases.append(Case(op, None, "float32", 0, 0, in_place=True, unaligned=False))
-        elif world_size >= OPERATIONS[op].least_ranks:  # no rank sends to itself
+        elif OPERATIONS[op].runs_on(world_size):  # no rank sends to itself
             for dtype in _dtypes(plan, op, backend, float8=float8):
                 cases += _cases(plan, op, dtype, world_size, max_bytes)
     if not cases:
@@ -72,11 +83,14 @@ def plan_sweep(
             f"nothing to measure: {', '.join(plan.op)} on {world_size} ranks up to {max_bytes} bytes",
             hint=_why_nothing(plan, world_size),
         )
-    return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify)
+    return Sweep(backend, tuple(cases), plan.iterations, plan.warmup, plan.verify, plan.graph, plan.buffers)
 
 
 def _why_nothing(plan: NcclTestPlan, world_size: int) -> str:
     """What leaves nothing to measure: operations that need more ranks, else the smallest size."""
+    odd = [op for op in plan.op if not OPERATIONS[op].runs_on(world_size) and world_size > 1]
+    if odd:
+        return f"{' and '.join(odd)} need{'s' * (len(odd) == 1)} 2, 4, 8, 16, ... ranks: --nproc"
     few = [op for op in plan.op if OPERATIONS[op].least_ranks > world_size]
     needs = f"{' and '.join(few)} need{'s' * (len(few) == 1)} {max((OPERATIONS[op].least_ranks for op in few), default=1)} ranks"
     return f"{needs}: --nproc" if few else f"--min-bytes is {plan.min_bytes}"

@@ -21,6 +21,7 @@ _WHOLE_SHARE, _RAIL_SHARE = 0.75, 0.5
 # However few were bad so far, one in five hundred is by chance: five robust deviations leave fewer, and real networks more.
 _LEAST_CHANCE = 0.002
 _MOST_CERTAIN = 0.98
+_FEWEST_WHOLE, _WHOLE_WEIGHT = 4, 1.5
 # Natural logarithm of how much likelier a part must be, beyond its price: 1 in 400 of healthy fabrics has one then.
 ENOUGH = 6.0
 _ENOUGH_AGAIN = 2.0  # of the exchanges that confirm alone
@@ -162,7 +163,7 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
         if confirming and _ratio(again, kinds, of_kind, bad_of_kind) < _ENOUGH_AGAIN:
             continue
         scored.append(Blame(part, tuple(one.number for one in bad), len(here), gain))
-    scored.sort(key=lambda blame: (-blame.likelihood, blame.part))
+    scored.sort(key=lambda blame: (-_weight(blame), blame.part))
     taken: list[Blame] = []
     used: set[int] = set()
     for blame in scored:
@@ -170,6 +171,12 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
             taken.append(blame)
         used.update(blame.bad)  # what another part explains better, it explains first
     return taken
+
+
+def _weight(blame: Blame) -> float:
+    """Its likelihood; more where all that passed it was bad: a path that is bad hides in the uplinks of its leaf."""
+    is_whole = len(blame.bad) >= _FEWEST_WHOLE and blame.share >= _MOST_CERTAIN
+    return blame.likelihood * (_WHOLE_WEIGHT if is_whole else 1.0)
 
 
 def _least_share(part: Part) -> float:

@@ -137,7 +137,8 @@ class FabricLocaliser(Localiser):
             return
         blames = explain(self._fabric, passed)
         chance = random.Random(self._nodes)  # noqa: S311 - reproducible, not secret
-        odd = [one.pair for one in unexplained(passed, blames)]
+        # What is explained comes last: of few nodes what it was blamed on may be wrong.
+        odd = [one.pair for one in (*unexplained(passed, blames), *(one for one in passed if one.bad))]
         worst = few_of_each(dict.fromkeys([*odd, *self._slow_in_rings()]))
         for number in range(CONFIRM_ROUNDS):
             forced = list(worst)

@@ -6,7 +6,7 @@ the world size, S the size in bytes, t the time of one operation in seconds:
     algbw = S / t          busbw = algbw x factor(n)
 
 S is the whole array where each rank holds a part of it (`whole_array` of an operation), and the buffer of
-one rank elsewhere. A barrier moves no data and has only a time.
+one rank elsewhere. hypercube_perf counts S (n-1)/n in its algbw. A barrier moves no data and has only a time.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,10 @@ DTYPE_SIZES_BYTES: Mapping[str, int] = MappingProxyType(
 
 def parts(op: str, world_size: int) -> int:
     """The number of equal parts that `op` cuts its array into: one per rank where S is the whole array."""
-    return world_size if OPERATIONS[op].whole_array else 1
+    operation = OPERATIONS[op]
+    if operation.units is not None:
+        return operation.units(world_size)
+    return world_size if operation.whole_array else 1
 
 
 def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
@@ -47,9 +50,12 @@ def elements_for(op: str, dtype: str, size_bytes: int, world_size: int) -> int:
     return count * max(1, size_bytes // (count * DTYPE_SIZES_BYTES[dtype]))
 
 
-def algbw_bytes_per_second(op: str, size_bytes: int, seconds: float) -> Reading[float]:
-    """Algorithm bandwidth in bytes per second: S / t."""
-    return NO_DATA if op == BARRIER else size_bytes / seconds
+def algbw_bytes_per_second(op: str, size_bytes: int, seconds: float, world_size: int = 1) -> Reading[float]:
+    """Algorithm bandwidth in bytes per second: S / t; of a hypercube, what a rank gets of the others' data."""
+    if op == BARRIER:
+        return NO_DATA
+    factor = OPERATIONS[op].alg_factor
+    return size_bytes / seconds * (1.0 if factor is None else factor(world_size))
 
 
 def busbw_bytes_per_second(op: str, algbw: Reading[float], world_size: int) -> Reading[float]:

@@ -365,12 +365,14 @@ class Inspector:
         """Verify every part of a result; `round_number` is that of its data, and its iteration."""
         if counted:
             self._tally.verified_iterations += 1
+        first = 0
         for part, block in enumerate(self._layout.receive):
-            self._inspect_part(buffers, part, block, round_number)
+            self._inspect_part(buffers, part, first, block, round_number)
+            first += block.units
 
-    def _inspect_part(self, buffers: Buffers, part: int, block: Block, round_number: int) -> None:
-        found = buffers.part(part)
-        expected = self._pattern.expected(block, round_number, buffers.part_elements)
+    def _inspect_part(self, buffers: Buffers, part: int, first: int, block: Block, round_number: int) -> None:
+        found = buffers.part(first, block.units)
+        expected = self._pattern.expected(block, round_number, block.units * buffers.part_elements)
         found_wrong = find_wrong(found, expected, self._tolerance_ulps)
         if found_wrong is None:
             return
@@ -379,7 +381,7 @@ class Inspector:
         self._tally.described_buffers += 1
         if self._tally.described_buffers > _DESCRIBED_BUFFERS:
             return
-        start = part * buffers.part_elements
+        start = first * buffers.part_elements
         described = WrongBuffer(
             rank=self._group.rank,
             case=self._index,

@@ -30,9 +30,9 @@ class Buffers:
     receive: torch.Tensor
     part_elements: int
 
-    def part(self, number: int) -> torch.Tensor:
-        """That part of the receive buffer."""
-        return self.receive[number * self.part_elements : (number + 1) * self.part_elements]
+    def part(self, first: int, units: int = 1) -> torch.Tensor:
+        """So many parts of the receive buffer, from that one on."""
+        return self.receive[first * self.part_elements : (first + units) * self.part_elements]
 
     def cut(self, tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
         """A buffer as the list of its `count` parts, as torch's gather and scatter take it."""
@@ -55,13 +55,18 @@ class BufferArea:
     """One allocation, divided into buffers for each case in turn."""
 
     def __init__(
-        self, cases: Sequence[Case], rank: int, world_size: int, device: torch.device, at_least_bytes: int
+        self,
+        cases: Sequence[Case],
+        rank: int,
+        world_size: int,
+        allocate: Callable[[int], torch.Tensor],
+        at_least_bytes: int,
     ) -> None:
-        """Allocate enough for one pair of buffers of any case, and at least that many bytes."""
+        """Allocate enough bytes for one pair of buffers of any case, and at least that many."""
         self._rank = rank
         self._world_size = world_size
         largest = max(self._plan(case).stride_bytes for case in cases)
-        self._memory = torch.empty(max(largest, at_least_bytes), dtype=torch.uint8, device=device)
+        self._memory = allocate(max(largest, at_least_bytes))
 
     def carve(self, case: Case, wanted: int) -> list[Buffers]:
         """As many of the wanted pairs of buffers as the area holds; the same number on every rank."""
@@ -81,8 +86,8 @@ class BufferArea:
         return _Plan(
             layout=layout,
             part_elements=part_elements,
-            send_elements=len(layout.send) * part_elements,
-            receive_elements=len(layout.receive) * part_elements,
+            send_elements=layout.sent_units * part_elements,
+            receive_elements=layout.received_units * part_elements,
             send_bytes=send_bytes,
             stride_bytes=max(send_bytes, receive_bytes) if case.in_place else send_bytes + receive_bytes,
         )
@@ -110,9 +115,11 @@ def fill(buffers: Buffers, layout: Layout, pattern: Pattern, round_number: int) 
     elements = buffers.part_elements
     if buffers.receive.data_ptr() != buffers.send.data_ptr() or len(buffers.receive) > len(buffers.send):
         as_bits(buffers.receive).zero_()  # what is not delivered must not look right
-    for place, block in enumerate(layout.send):
-        part = buffers.send[place * elements : (place + 1) * elements]
-        part.copy_(pattern.block(pattern.rank, block, round_number, elements))
+    start = 0
+    for block, units in zip(layout.send, layout.lengths, strict=True):
+        length = units * elements
+        buffers.send[start : start + length].copy_(pattern.block(pattern.rank, block, round_number, length))
+        start += length
 
 
 def _aligned(size_bytes: int) -> int:
@@ -158,6 +165,13 @@ def _all_to_all(buffers: Buffers, reduce: ReduceOp) -> Call:
     return lambda: dist.all_to_all_single(buffers.receive, buffers.send)
 
 
+def _alltoallv(buffers: Buffers, reduce: ReduceOp) -> Call:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sent = [(other - rank) % world_size * buffers.part_elements for other in range(world_size)]
+    received = [(rank - other) % world_size * buffers.part_elements for other in range(world_size)]
+    return lambda: dist.all_to_all_single(buffers.receive, buffers.send, received, sent)
+
+
 def _broadcast(buffers: Buffers, reduce: ReduceOp) -> Call:
     return lambda: dist.broadcast(buffers.receive, ROOT)
 
@@ -190,6 +204,29 @@ def _send_recv(buffers: Buffers, reduce: ReduceOp) -> Call:
     return call
 
 
+def _hypercube(buffers: Buffers, reduce: ReduceOp) -> Call:
+    """An all-gather by sends: in each step a rank and another one exchange all that both have got so far."""
+    rank, world_size, length = dist.get_rank(), dist.get_world_size(), buffers.part_elements
+    own = buffers.part(rank)
+    steps: list[list[dist.P2POp]] = []
+    width = 1
+    while width < world_size:
+        other, first = rank ^ width, rank & ~(width - 1)
+        sent = buffers.receive[first * length : (first + width) * length]
+        got = buffers.receive[(first ^ width) * length : ((first ^ width) + width) * length]
+        steps.append([dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)])
+        width *= 2
+
+    def call() -> None:
+        if own.data_ptr() != buffers.send.data_ptr():
+            own.copy_(buffers.send)
+        for step in steps:
+            for work in dist.batch_isend_irecv(step):
+                work.wait()
+
+    return call
+
+
 def _barrier(buffers: Buffers, reduce: ReduceOp) -> Call:
     if buffers.send.device.type == "cuda":
         return lambda: dist.barrier(device_ids=[buffers.send.device.index])
@@ -206,11 +243,13 @@ CALLS: Mapping[str, Callable[[Buffers, ReduceOp], Call]] = MappingProxyType(
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
         "all_to_all": _all_to_all,
+        "alltoallv": _alltoallv,
         "broadcast": _broadcast,
         "reduce": _reduce,
         "gather": _gather,
         "scatter": _scatter,
         "send_recv": _send_recv,
+        "hypercube": _hypercube,
         "barrier": _barrier,
     }
 )

@@ -237,7 +237,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def parts_per_buffer(op: str, world_size: int) -> tuple[int, int]:
     """How many parts the largest send and the largest receive buffer of any rank hold."""
     layouts = [OPERATIONS[op].layout(rank, world_size) for rank in {ROOT, world_size - 1}]
-    return max(len(layout.send) for layout in layouts), max(len(layout.receive) for layout in layouts)
+    return max(one.sent_units for one in layouts), max(one.received_units for one in layouts)
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -55,10 +55,10 @@ def enter_wrongly(
 def _zeros(kind: str, announced: Announcement, device: torch.device) -> Buffers:
     layout = OPERATIONS[kind].layout(dist.get_rank(), dist.get_world_size())
     dtype, elements = torch_dtype(announced.dtype), announced.elements
-    send = torch.zeros(len(layout.send) * elements, dtype=dtype, device=device)
+    send = torch.zeros(layout.sent_units * elements, dtype=dtype, device=device)
     if kind in ("all_reduce", "broadcast", "reduce"):
         return Buffers(send, send, elements)
-    receive = torch.zeros(len(layout.receive) * elements, dtype=dtype, device=device)
+    receive = torch.zeros(layout.received_units * elements, dtype=dtype, device=device)
     return Buffers(send, receive, elements)
 
 

@@ -108,7 +108,7 @@ def merge_ranks(
     slowest = [max(times) for times in zip(*(rank.times_nanoseconds for rank in ranks), strict=True)]
     everything = [time for rank in ranks for time in rank.times_nanoseconds]
     p50 = statistics.median(slowest) * _SECONDS_PER_NANOSECOND
-    algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50)
+    algbw = algbw_bytes_per_second(case.op, case.size_bytes, p50, world_size)
     isolated = [max(times) for times in zip(*(rank.isolated_nanoseconds for rank in ranks), strict=True)]
     measured = sum(rank.measure_seconds for rank in ranks)
     verifying = sum(rank.verify_seconds for rank in ranks)
@@ -195,3 +195,11 @@ class RankFacts:
     nccl_version: Reading[str]  # of the library that torch calls
     nccl_built_version: Reading[str]  # what torch was built with
     device_uuid: Reading[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a rank ran its operations, where that was asked for: on which buffers, and whether from CUDA graphs."""
+
+    buffers: Reading[str]
+    graph: Reading[bool]

@@ -13,8 +13,11 @@ from gpudiag.collectives.inspection import Inspector, Tally
 from gpudiag.collectives.operations import CALLS, BufferArea, Buffers, Call, fill, reduce_op
 from gpudiag.collectives.pattern import Pattern, as_bits
 from gpudiag.collectives.process_group import Announcement, ProcessGroup
+from gpudiag.collectives.results import Ways
+from gpudiag.collectives.ways import Graphs, allocate
 from gpudiag.model.codec import encode
 from gpudiag.model.operation import BARRIER, OPERATIONS
+from gpudiag.model.reading import NOT_ASKED, Reading
 from gpudiag.ranks.stages import MEASURE, VERIFY, WARMUP
 
 # --- how long operations take
@@ -219,7 +222,9 @@ class SweepRunner:
         self._left_out = 0  # of the cases that follow
         self._sweep = sweep
         burst_bytes = _BURST_BYTES[group.device.type]
-        self._area = BufferArea(sweep.cases, group.rank, group.world_size, group.device, burst_bytes)
+        self._kind_of_buffers: Reading[str] = NOT_ASKED
+        self._graphs = Graphs() if sweep.graph else None
+        self._area = BufferArea(sweep.cases, group.rank, group.world_size, self._allocate, burst_bytes)
         self._pattern_key: tuple[str, str, str | None] | None = None
         self._pattern: Pattern
         self._inspector: Inspector
@@ -227,7 +232,17 @@ class SweepRunner:
         self._tally = Tally()
 
     def run(self) -> None:
-        """Measure and verify every case, and emit each result at once."""
+        """Measure and verify every case, and emit each result at once; at the end, the ways in which it was done."""
+        self._run_cases()
+        if self._graphs is not None or self._kind_of_buffers != NOT_ASKED:
+            graphs = NOT_ASKED if self._graphs is None else self._graphs.used
+            self._group.progress.emit({"kind": "ways", **encode(Ways(self._kind_of_buffers, graphs))})
+
+    def _allocate(self, size_bytes: int) -> torch.Tensor:
+        memory, self._kind_of_buffers = allocate(self._sweep.buffers, size_bytes, self._group.device)
+        return memory
+
+    def _run_cases(self) -> None:
         cases = self._sweep.cases
         for index, case in enumerate(cases):
             if index == 0 or _series_of(case) != _series_of(cases[index - 1]):
@@ -263,7 +278,8 @@ class SweepRunner:
             del self._pattern, self._inspector  # first: the plan has memory for one pattern
         group = self._group
         alike = [other for other in self._sweep.cases if (other.op, other.dtype, other.reduce) == key]
-        most = max(other.part_elements(group.world_size) for other in alike)
+        longest = OPERATIONS[case.op].layout(group.rank, group.world_size).longest
+        most = longest * max(other.part_elements(group.world_size) for other in alike)
         self._pattern = Pattern(case.dtype, case.reduce, group.rank, group.world_size, most, group.device)
         self._pattern.prepare(case.op)
         self._pattern_key = key
@@ -403,7 +419,10 @@ class SweepRunner:
             self._fill(case, pair, self._iteration + offset)
         self._group.synchronize()
         self._tally.verify_seconds += time.perf_counter() - before
-        return [self._call(case, pair) for pair in buffers]
+        calls = [self._call(case, pair) for pair in buffers]
+        if self._graphs is None or case.op == BARRIER:
+            return calls
+        return [self._graphs.capture(call) for call in calls]
 
     # --- verification
 

@@ -13,6 +13,8 @@ MEMORY_COPY = "memory_copy"
 HOST_TO_DEVICE = "host_to_device"
 DEVICE_TO_HOST = "device_to_host"
 MATMUL = "matmul"
+FLOAT8, FLOAT4 = "float8", "float4"  # of products with scales
+SCALED_DTYPES = (FLOAT8, FLOAT4)
 PEER_COPY = "peer_copy"
 DETERMINISM = "determinism"
 MEMORY_PATTERNS = "memory_patterns"
@@ -44,6 +46,7 @@ class ActivePlan:
     pattern_bytes: int | None = None  # of memory to test per rank; None: most of what is free on the GPU
     sustained_seconds: float = 600.0
     numa_nodes: tuple[int | None, ...] = ()  # of each local rank's GPU; None where it is not known
+    scaled_dtypes: tuple[str, ...] = ()  # of matrix products: float8, float4
     repeat_dtypes: tuple[str, ...] = ()  # of the determinism test; none: those of `dtypes`
 
 
@@ -183,6 +186,16 @@ class NotTested:
 
 
 @noun
+class AbsentProduct:
+    """Matrix products of a dtype that a device cannot compute, or the torch of its rank."""
+
+    dtype: str
+    rank: int
+    device_uuid: Reading[str]
+    reason: str
+
+
+@noun
 class DiskResult:
     """One file written to a file system that jobs write to, forced to the disk, and read back: speeds, and what differed.
 
@@ -224,6 +237,7 @@ class ActiveMeasurement:
     seconds: float
     timed_out: bool = False
     not_tested: tuple[NotTested, ...] = ()
+    absent_products: tuple[AbsentProduct, ...] = ()
     shared: tuple[Untested, ...] = ()  # tested, though others used them: what they do costs speed
 
 

@@ -305,3 +305,5 @@ class CollectiveMeasurement(RanksOfRun):
     localisation: Reading[Localisation] = NOT_ASKED
     sizes_left_out: int = 0  # of those that were wanted: an operation between hosts took so long
     nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
+    buffers: Reading[str] = NOT_ASKED  # registered or symmetric, where that was asked for
+    graph: Reading[bool] = NOT_ASKED  # operations were replayed from CUDA graphs

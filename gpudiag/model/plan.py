@@ -18,6 +18,8 @@ INTEGER_DTYPES = ("int8", "uint8", "int32", "int64")
 DTYPES = (*FLOAT_DTYPES, *INTEGER_DTYPES)
 REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
+PLAIN, REGISTERED, SYMMETRIC = "plain", "registered", "symmetric"
+BUFFERS = (PLAIN, REGISTERED, SYMMETRIC)
 
 DEFAULT_CPU_RANKS = 4  # the default of every command
 LOOK_SECONDS = 20.0  # for NVML and the host to answer, beside an import of torch
@@ -140,6 +142,15 @@ class NcclTestPlan(Plan):
         default_words="2 to 5, by time",
     )
     unaligned: bool = option(False, "--unaligned", "Start buffers one element after an aligned address.")
+    graph: bool = option(False, "--graph", "Replay each timed operation from a CUDA graph; GPUs only.")
+    buffers: str = option(
+        PLAIN,
+        "--buffers",
+        f"{', '.join(BUFFERS)}: memory that NCCL allocates and knows beforehand; GPUs only.",
+        "KIND",
+        choices=BUFFERS,
+        what="a kind of buffers",
+    )
     verify: str = option(
         "every",
         "--verify",

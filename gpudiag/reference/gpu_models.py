@@ -21,10 +21,16 @@ TENSOR_FLOPS_PER_CLOCK = {
     "10.0": 8192,
 }
 # The rate of each type, as a multiple of float16's.
-RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0}
+RATE_OF_DTYPE = {"float16": 1.0, "bfloat16": 1.0, "tfloat32": 0.5, "float8": 2.0, "float4": 4.0}
 # The lowest compute capability whose tensor cores support a type (CUDA C++ Programming Guide, "Warp Matrix
 # Functions"); older GPUs emulate it, some ten times slower.
-LEAST_CAPABILITY_OF_DTYPE = {"float16": (7, 0), "bfloat16": (8, 0), "tfloat32": (8, 0), "float8": (8, 9)}
+LEAST_CAPABILITY_OF_DTYPE = {
+    "float16": (7, 0),
+    "bfloat16": (8, 0),
+    "tfloat32": (8, 0),
+    "float8": (8, 9),
+    "float4": (10, 0),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.report import Report
 from gpudiag.reference.vocabulary import SHORT_REASONS
 from gpudiag.render.report_text import render_report_text
-from gpudiag.render.style import PLAIN, Column, Style, render_table
+from gpudiag.render.style import PLAIN, Column, Style, render_table, wrapped
 from gpudiag.units import BYTES_PER_GB, format_seconds, format_size, significant
 
 _COPIES = (
@@ -55,6 +55,9 @@ def _tables(active: ActiveMeasurement, snapshot: Snapshot, style: Style) -> list
         if rows:
             heading, *body = render_table(columns, rows)
             lines += ["", style.paint(heading, "bold"), *body]
+    absent = dict.fromkeys(f"No {one.dtype} products: {one.reason}." for one in active.absent_products)
+    for words in absent:
+        lines += wrapped(words, indent="  ")
     return [*lines, ""]
 
 

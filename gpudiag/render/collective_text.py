@@ -128,6 +128,7 @@ def render_collective(report: CollectiveReport, *, all_sizes: bool = False, styl
     if len(report.findings) > most:
         lines += ["", *_more_findings(report.findings[most:])]
     lines += ["", *_measured_lines(report.measurement, all_sizes=all_sizes or style.verbose, style=style)]
+    lines += _ways_lines(report.measurement)
     lines += _localisation_lines(report.measurement)
     lines += _moved_lines(report.measurement)
     lines += next_lines(*_next_commands(report))
@@ -233,6 +234,23 @@ def _moved_lines(measurement: CollectiveMeasurement) -> list[str]:
         )
     counts = "; ".join(f"{name}: {', '.join(words)}" for name, words in by_subject.items())
     return wrapped(f"Counters that rose during the run: {counts}.", indent="  ")
+
+
+def _ways_lines(measurement: CollectiveMeasurement) -> list[str]:
+    """Whether graphs and buffers were those that were asked for."""
+    lines: list[str] = []
+    for what, found in (
+        (f"{measurement.buffers} buffers", measurement.buffers),
+        ("CUDA graphs", measurement.graph),
+    ):
+        if not isinstance(found, Missing):
+            lines += wrapped(f"Operations ran with {what}.", indent="  ")
+        elif found != NOT_ASKED:
+            name = (
+                "Buffers were plain" if found is measurement.buffers else "Operations ran without CUDA graphs"
+            )
+            lines += wrapped(f"{name}: {found.detail}.", indent="  ")
+    return lines
 
 
 def _localisation_lines(measurement: CollectiveMeasurement) -> list[str]:

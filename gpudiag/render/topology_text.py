@@ -52,10 +52,12 @@ def render_topology(topology: Topology, style: Style = PLAIN) -> str:
     lines += _cards(topology, nics, style)
     lines += ["", *_nodes(topology, nics), *_tree(topology, style)]
     lines += notes.lines()
-    if topology.devices:
+    if topology.links or (nics and topology.devices):
         lines += ["", *_nccl(topology)]
     lines += _legend(topology)
     next_commands = ["gpudiag topo --json", "gpudiag preflight"]
+    if not topology.devices:
+        next_commands = ["gpudiag list", "gpudiag doctor", "gpudiag simulate h100x8 -- gpudiag topo"]
     if len(topology.devices) > 1 and not any(link.measured for link in topology.links):
         next_commands.insert(0, "gpudiag bandwidth")
     return "\n".join([*lines, *next_lines(*next_commands)]) + "\n"
@@ -73,6 +75,10 @@ def _head(topology: Topology, style: Style) -> list[str]:
     lines = wrapped(f"{word}{one_line(topology.host, 60)}: {', '.join(parts)}", indent="  ")
     if topology.verdict is not None:
         lines[0] = style.paint_outcome(lines[0], topology.verdict.value)
+    if not topology.devices:
+        lines += wrapped(
+            "Without a GPU there are no links, and there is no verdict.", first="  ", indent="  "
+        )
     if topology.simulated is not None:
         lines += wrapped(f"SIMULATED {topology.simulated}: no real GPU was read", first="  ", indent="  ")
     for one in join_findings(topology.findings):
@@ -303,7 +309,7 @@ def _tree(topology: Topology, style: Style) -> list[str]:
     lines = []
     for root, below in sorted(by_root.items()):
         lines += wrapped(f"{root}: {_branch(below, 0, verbose=style.verbose)}", indent="  ", width=columns())
-    return lines
+    return ["", "Below each host bridge, what one switch joins in brackets:", *lines] if lines else []
 
 
 def _root(device: TopologyDevice) -> tuple[str, tuple[str, ...]]:

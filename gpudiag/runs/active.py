@@ -18,6 +18,7 @@ from gpudiag.model.active import (
     MEMORY_PATTERNS,
     PEER_COPY,
     SUSTAINED,
+    AbsentProduct,
     ActiveMeasurement,
     ActivePlan,
     BandwidthResult,
@@ -147,6 +148,7 @@ _RESULTS: Mapping[str, type] = {
     "patterns": PatternResult,
     "sustained": SustainedResult,
     "not_tested": NotTested,
+    "absent_products": AbsentProduct,
 }
 
 
@@ -221,7 +223,7 @@ def expected_seconds(plan: ActivePlan, world_size: int) -> float:
         MEMORY_COPY: 2.0,
         HOST_TO_DEVICE: 2.0 * world_size + 2.0,
         DEVICE_TO_HOST: 2.0 * world_size + 2.0,
-        MATMUL: 2.5 * len(plan.dtypes),
+        MATMUL: 2.5 * (len(plan.dtypes) + len(plan.scaled_dtypes)),
         PEER_COPY: 0.5 * world_size * (world_size - 1),
         DETERMINISM: (plan.repeat_seconds + 0.2) * 3 * len(plan.repeat_dtypes or plan.dtypes),
         MEMORY_PATTERNS: 120.0 if on_gpu else 30.0,

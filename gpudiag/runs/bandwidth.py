@@ -4,7 +4,7 @@ from gpudiag.checks import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.checks.on_gpus import GPU_CHECKS
 from gpudiag.checks.registry import Check
-from gpudiag.model.active import MATMUL, MEMORY_COPY, PEER_COPY, ActiveMeasurement, ActivePlan
+from gpudiag.model.active import MATMUL, MEMORY_COPY, PEER_COPY, SCALED_DTYPES, ActiveMeasurement, ActivePlan
 from gpudiag.model.context import Context
 from gpudiag.model.device import Snapshot
 from gpudiag.model.history import History
@@ -92,7 +92,7 @@ def plan_tests(plan: BandwidthPlan, place: Placement) -> Reading[ActivePlan]:
             return Missing(MissingReason.ERROR, f"{test} needs {lacks}, and this machine has none to test")
     tests = tuple(test for test in possible if not plan.test or test in plan.test)
     dtypes = ("float32", "float16", "bfloat16") if on_gpu else ("float32", "bfloat16")
-    return ActivePlan(tests, place.device_kind, dtypes)
+    return ActivePlan(tests, place.device_kind, dtypes, scaled_dtypes=SCALED_DTYPES)
 
 
 def checks_for(measured: Reading[ActiveMeasurement]) -> tuple[Check, ...]:

@@ -14,6 +14,7 @@ from gpudiag.collectives.results import (
     EarlyExit,
     RankCase,
     RankFacts,
+    Ways,
     WrongBuffer,
     find_early_exit,
     merge_ranks,
@@ -67,6 +68,7 @@ class CaseCollector:
         self._passed: list[tuple[float, Case, EarlyExit]] = []
         self._facts: dict[int, RankFacts] = {}
         self._left_out = 0
+        self.ways: Ways | None = None
         self._measure_seconds = 0.0
         self._verify_seconds = 0.0
 
@@ -79,6 +81,10 @@ class CaseCollector:
             self._wrong.append((event.at_seconds, decode(WrongBuffer, event.data)))
         elif kind == "facts":
             self._add_facts(event)
+        elif kind == "ways":
+            # What one rank could not do, the run has not done.
+            found = decode(Ways, event.data)
+            self.ways = found if self.ways is None or _lacks(found) else self.ways
         elif kind == "left_out":
             self._left_out += int(event.data["cases"])
 
@@ -178,6 +184,10 @@ class CaseCollector:
         self.emit(EventKind.RESULT, at_seconds, result=result)
 
 
+def _lacks(ways: Ways) -> bool:
+    return any(isinstance(one, Missing) and one != NOT_ASKED for one in (ways.buffers, ways.graph))
+
+
 def _describe_early_exit(case: Case, early: EarlyExit) -> tuple[Evidence, ...]:
     return (
         Evidence("op", case.op, source=_CLOCK),
@@ -274,6 +284,8 @@ def build_measurement(
         moved=watched.movements,
         ranks_share_gpu=placement.ranks_share_gpu,
         timed_out=run.timed_out,
+        buffers=NOT_ASKED if collector.ways is None else collector.ways.buffers,
+        graph=NOT_ASKED if collector.ways is None else collector.ways.graph,
     )
 
 

@@ -188,9 +188,17 @@ def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surro
     )
     host = SourceStatus("host", SourceState.TIMED_OUT, why.detail)
     snapshot = all_missing(
-        Snapshot, why, host=hostname, taken_at=now, simulated=None, sources=(host,), devices=(), views=(),
-        disagreements=(), machine=machine,
-    )  # fmt: skip
+        Snapshot,
+        why,
+        host=hostname,
+        taken_at=now,
+        simulated=None,
+        sources=(host,),
+        devices=(),
+        views=(),
+        disagreements=(),
+        machine=machine,
+    )
     return Surroundings(snapshot, {})
 
 

@@ -55,9 +55,12 @@ INSTANT_CHECKS = tuple(
 _HOUSEKEEPING_SECONDS = 0.5
 # After these changes the kernel log and the PCI bus are read again.
 _CONCERNS_HOST = (
-    TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
+    TimelineKind.XID,
+    TimelineKind.GPU_LOST,
+    TimelineKind.GPU_SILENT,
+    TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
-)  # fmt: skip
+)
 # After these changes other sources must be queried again before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
 _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
@@ -297,7 +300,7 @@ class MachineWatch:
             self.seen.recall(memory, snapshot)
 
     def _memory_to_recall(self) -> SeenMachine | None:
-        """What an earlier service saw; None until the host id is known, so that another machine's GPUs are not taken for ours."""
+        """What an earlier service saw; None until the host id is known, as the GPUs may be another machine's."""
         if self._seen_file is None or self._inspector.surroundings is None:
             return None
         return self._seen_file.loaded

@@ -26,6 +26,17 @@ def test_every_operation_and_type_is_exact_on_two_gpus(on_gpus):
     assert all(result["verified"] is not False for result in document["results"])
 
 
+def test_ways_that_a_device_does_not_have_are_told_and_the_run_goes_on(on_gpus):
+    """The stand-in has no CUDA graphs, and its allocator no pools that could be registered."""
+    flags = ("--graph", "--buffers", "symmetric", "--op", "all_reduce,hypercube", "--max-bytes", "64")
+    document = on_gpus("h100x8", "nccl-test", "--nproc", "2", *flags, *SMALL, "--json").document()
+    assert document["outcome"] == "pass", document["findings"]
+    assert all(result["verified"] for result in document["results"])
+    assert (document["graph"], document["buffers"]) == (None, None)
+    assert document["missing"]["graph"].startswith("not_supported")
+    assert document["missing"]["buffers"] != "not_asked"
+
+
 def test_eight_gpus_of_eight_are_used(on_gpus):
     document = on_gpus("h100x8", "nccl-test", "--max-bytes", "64", *SMALL, "--json").document()
     assert (document["outcome"], document["world_size"]) == ("pass", 8)

@@ -144,9 +144,13 @@ def _line(directory: str, name: str) -> str:
 # --- RDMA ports
 
 _COUNTERS = (
-    "link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "port_rcv_errors",
-)  # fmt: skip
+    "link_downed",
+    "symbol_error",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+)
 
 
 def read_infiniband_ports(root: str = "/") -> list[dict[str, Any]]:

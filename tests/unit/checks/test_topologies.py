@@ -1,4 +1,4 @@
-"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and nothing said of a healthy machine."""
+"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and no finding on a healthy machine."""
 
 import pytest
 

@@ -24,6 +24,8 @@ FACTORS = {
     "all_gather": 0.75,
     "reduce_scatter": 0.75,
     "all_to_all": 0.75,
+    "alltoallv": 0.75,
+    "hypercube": 1.0,
     "gather": 0.75,
     "scatter": 0.75,
     "broadcast": 1.0,
@@ -52,6 +54,24 @@ def test_all_reduce_moves_twice_n_minus_one_over_n(world_size: int, factor: floa
 @pytest.mark.parametrize(("op", "factor"), FACTORS.items())
 def test_bus_factors_on_four_ranks_are_those_of_nccl_tests(op: str, factor: float) -> None:
     assert busbw_bytes_per_second(op, 1e9, 4) == pytest.approx(factor * 1e9)
+
+
+def test_a_hypercube_counts_what_a_rank_gets_of_the_others() -> None:
+    """HyperCubeGetBw of nccl-tests: count x typesize x (nranks - 1) / time, and a bus factor of 1."""
+    assert algbw_bytes_per_second("hypercube", 1024, 1e-3, 4) == pytest.approx(1024 * 3 / 4 / 1e-3)
+    assert [world for world in range(1, 17) if OPERATIONS["hypercube"].runs_on(world)] == [2, 4, 8, 16]
+
+
+def test_of_alltoallv_each_rank_sends_as_much_as_it_gets_and_more_to_those_farther_away() -> None:
+    """AlltoAllvGetPeerBytesDistanceWeighted of nccl-tests, with its default spread."""
+    layouts = [OPERATIONS["alltoallv"].layout(rank, 4) for rank in range(4)]
+    assert layouts[0].send_units == (1, 2, 3)
+    assert {(one.sent_units, one.received_units) for one in layouts} == {(6, 6)}
+    assert parts("alltoallv", 4) == 6
+    for rank, layout in enumerate(layouts):
+        for block in layout.receive:
+            sender = layouts[block.source]
+            assert sender.lengths[sender.send.index(rank)] == block.units
 
 
 def test_algorithm_bandwidth_is_size_over_time() -> None:
