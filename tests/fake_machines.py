@@ -19,6 +19,7 @@ from gpudiag import __version__
 from gpudiag.compat import UTC
 
 GIB = 1 << 30
+_CONNECTIONS: set[asyncio.Task[None]] = set()  # those that are served now
 LIES = {
     "no JSON": b"<html>It works!</html>",
     "a list": b"[1, 2, 3]",
@@ -129,6 +130,9 @@ class FakeMachine:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection's requests."""
+        task = asyncio.current_task()
+        assert task is not None
+        _CONNECTIONS.add(task)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -141,6 +145,7 @@ class FakeMachine:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass  # the hub has left, or the test is over
         finally:
+            _CONNECTIONS.discard(task)
             # A peer that has left takes nothing more, and close would wait for it.
             writer.close() if self.kind == "closed" else writer.transport.abort()
 
@@ -212,14 +217,12 @@ def machines_on_sockets(machines: list[FakeMachine], tls: Any = None) -> Iterato
     async def stop() -> None:
         for server in servers:
             server.close()
-        for _ in range(3):  # what was just accepted starts, and ends as the others do
-            await asyncio.sleep(0)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for _ in range(3):  # transports close their sockets a turn later
-            await asyncio.sleep(0)
+        for _ in range(
+            5
+        ):  # what was just accepted starts, and ends as the others do; sockets are closed a turn later
+            for task in list(_CONNECTIONS):
+                task.cancel()
+            await asyncio.sleep(0.01)
 
     servers = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
     try:
