@@ -145,6 +145,10 @@ def _feed(
         from gpudiag.watch.local import LocalFeed
 
         return LocalFeed(interval, None if started is None else lambda: _take_first(started), recorder)
+    if not has_module("httptools"):
+        raise UsageError(
+            "httptools is not installed, and reading other machines needs it", hint=install_command("watch")
+        )
     from gpudiag.fleet.addresses import each_once, parse_addresses, read_machine_file
     from gpudiag.watch.services import ServicesFeed
 

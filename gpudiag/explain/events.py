@@ -15,7 +15,6 @@ from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
 
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
-_TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
 _AROUND = timedelta(

@@ -341,15 +341,18 @@ def _nccl(topology: Topology) -> list[str]:
     if levels is None:
         return []
     lines = wrapped(f"NCCL {levels.version} would use {_levels(levels)}.", indent="  ")
-    ways: dict[tuple[str, str], list[TopologyLink]] = defaultdict(list)
+    ways: dict[tuple[str, str, Reading[float]], list[TopologyLink]] = defaultdict(list)
     for link in topology.links:
         if not isinstance(link.nccl_transport, Missing) and not isinstance(link.nccl_path, Missing):
-            ways[link.nccl_transport, link.nccl_path].append(link)
+            ways[link.nccl_transport, link.nccl_path, link.bytes_per_second].append(link)
     indices = {device.uuid: _index(device) for device in topology.devices}
-    for (transport, path), links in ways.items():
+    for (transport, path, rate), links in ways.items():
         pairs = list(dict.fromkeys(_pair(link, indices) for link in links))
         named = f" ({' '.join(pairs)})" if len(pairs) <= _MOST_PAIRS and len(ways) > 1 else ""
-        words = f"{_TRANSPORTS[transport]} over {path}: {count_of(len(pairs), 'pair')} of GPUs{named}"
+        carries = "" if isinstance(rate, Missing) else f", links of {format_rate(rate)} each way"
+        words = (
+            f"{_TRANSPORTS[transport]} over {path}: {count_of(len(pairs), 'pair')} of GPUs{carries}{named}"
+        )
         lines += wrapped(words, first="  ", indent="    ")
     return [*lines, *_gpu_direct(topology)]
 

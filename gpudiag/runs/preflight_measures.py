@@ -122,7 +122,7 @@ def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> Missing | None:
     if place.device_kind != "cuda":
         return Missing(MissingReason.NOT_SUPPORTED, "ranks on CPUs use no network card between them")
     if place.world_size < NODES_AT_LEAST:
-        words = f"{NODES_AT_LEAST} GPUs are needed to tell a bad card from its partners, and {place.world_size} can be tested"
+        words = f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
         return Missing(MissingReason.NOT_SUPPORTED, words)
     state = snapshot.machine.state
     ports = state.infiniband_ports if isinstance(state, HostState) else state

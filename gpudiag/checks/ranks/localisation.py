@@ -257,7 +257,7 @@ def _kind_of(suspect: Suspect) -> FindingKind:
 
 
 def _message_of_part(suspect: Suspect, part: FabricPart, found: Localisation) -> str:
-    """What a localisation shows by labels: how many of the exchanges that passed the part, and what follows."""
+    """With labels: how many of the exchanges that passed the part were bad, and what follows."""
     node = _name(found.nodes[suspect.nodes[0]], found) if suspect.nodes else ""
     switches = " and ".join(suspect.switches)
     where, conclusion = _PART_WORDS[part]

@@ -100,7 +100,7 @@ class Surveyor:
             return Try(target, Answer.SILENT, address)
         except OSError as error:
             connection.close()
-            words = f"{address}:  {error.strerror}" if error.strerror else address
+            words = f"{address}: {error.strerror}" if error.strerror else address
             return Try(target, _answer_of(error.errno or 0, place), words)
         if target.purpose not in (Purpose.AGENT, Purpose.PUBLISHED):
             connection.close()

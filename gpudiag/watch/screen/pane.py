@@ -54,6 +54,8 @@ def strip_of(line: Line, width: int, *, is_marked: bool = False) -> Strip:
 
 def changed_cells(before: Line, after: Line, width: int) -> tuple[int, int]:
     """The first cell that differs and how many from there on: over ssh a line of which one number moves is not sent whole."""
+    if before == after:
+        return 0, 0
     cells = [[(letter, span.role) for span in line for letter in span.text] for line in (before, after)]
     texts = (text_of(before), text_of(after))
     if len(cells[0]) != len(cells[1]) or any(cells_of(text) != len(text) for text in texts):

@@ -57,7 +57,7 @@ def test_each_gpu_has_its_card():
     lines = shown(topology_of(DGX)).splitlines()
     rows = [line.split() for line in lines if line.split()[:1] in (["0"], ["1"], ["7"])]
     assert [row[-1] for row in rows] == ["mlx5_0", "mlx5_3", "mlx5_11"]
-    assert "  P2P over NVL: 28 pairs of GPUs" in lines
+    assert "  P2P over NVL: 28 pairs of GPUs, links of 450 GB/s each way" in lines
 
 
 def test_what_stands_out_comes_first_with_its_remedy():

@@ -75,7 +75,7 @@ function Cell({ own, between }: { own: boolean; between: TopologyLink | undefine
   if (!between) return <td class="link" title="not known: one of the two does not answer">{DASH}</td>;
   const { measured, label } = between;
   return (
-    <td class={`link ${label?.startsWith("NV") ? "nvlink" : "pcie"}`} title={between.path ? words(between.path) : ""}>
+    <td class={`link ${label?.startsWith("NV") ? "nvlink" : "pcie"}`} title={[between.path ? words(between.path) : "", between.bytes_per_second ? `links of ${rate(between.bytes_per_second)} each way` : ""].filter(Boolean).join(", ")}>
       <span><Reading of={between} field="label">{label}</Reading></span>
       {between.nccl_transport && <span class="calm">{between.nccl_transport}</span>}
       {measured && <b>{measured.unit === "B/s" ? rate(measured.value) : `${significant(measured.value)} ${measured.unit}`}</b>}
