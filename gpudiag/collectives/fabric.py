@@ -28,13 +28,13 @@ class Way:
     """What the data of a pair passes.
 
     `kind` is NVLINK (one domain), INSIDE (one leaf), UNKNOWN (a node has no label) or the number of levels that it climbs;
-    exchanges are held against those of their kind. `left` are the switches whose uplinks it takes, `ends` the two highest of
-    them, `inside` the leaf or the domain that it stays in.
+    exchanges are held against those of their kind. `left` are the switches whose uplinks it takes, `ends` pairs of them: the
+    two highest, and the two leaves. `inside` is the leaf or the domain that it stays in.
     """
 
     kind: str
     left: tuple[str, ...] = ()
-    ends: tuple[str, str] | None = None
+    ends: tuple[tuple[str, str], ...] = ()
     inside: str | None = None
 
 
@@ -86,14 +86,15 @@ class Fabric:
         if not up or not down:
             if domain is None or domain_of_other is None or up or down:
                 return Way(UNKNOWN)
-            return Way("1", (domain, domain_of_other), _sorted(domain, domain_of_other))
+            return Way("1", (domain, domain_of_other), (_sorted(domain, domain_of_other),))
         if up[-1] == down[-1]:
             return Way(INSIDE, inside=up[-1])
         shared = 0
         while shared < min(len(up), len(down)) and up[shared] == down[shared]:
             shared += 1
         climbed = max(len(up), len(down)) - shared
-        return Way(str(climbed), (*up[shared:], *down[shared:]), _sorted(up[shared], down[shared]))
+        ends = dict.fromkeys((_sorted(up[shared], down[shared]), _sorted(up[-1], down[-1])))
+        return Way(str(climbed), (*up[shared:], *down[shared:]), tuple(ends))
 
 
 class MixedRounds:

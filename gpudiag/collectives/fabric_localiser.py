@@ -160,7 +160,7 @@ class FabricLocaliser(Localiser):
         one, other = (
             chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
         )
-        return (min(one, other), max(one, other))
+        return (min(one, other), max(one, other)) if one != other else pair  # both without a label
 
     def _near(self, node: int) -> list[int]:
         home = self._fabric.home(node)
