@@ -124,7 +124,7 @@ class MixedRounds:
             self._stay(pairs, free, group)
         # What is left over is alone in its group, or has no label.
         unlabelled = [node for node in self._shuffled(free) if self._fabric.home(node) is None]
-        for one, other in zip(unlabelled[::2], unlabelled[1::2], strict=False):
+        for one, other in list(zip(unlabelled[::2], unlabelled[1::2], strict=False))[:MOST_CROSSING]:
             self._add(pairs, free, (min(one, other), max(one, other)))
         return tuple(pairs)
 
@@ -176,7 +176,8 @@ class MixedRounds:
             self._homes_met[_sorted(one, other)] += 1
 
     def _crosses(self, pair: Pair) -> bool:
-        return self._fabric.home(pair[0]) != self._fabric.home(pair[1])
+        homes = {self._fabric.home(node) for node in pair}
+        return len(homes) > 1 or None in homes
 
     def _shuffled(self, nodes: Iterable[int]) -> list[int]:
         order = sorted(nodes)
@@ -184,11 +185,18 @@ class MixedRounds:
         return order
 
     def waits(self, pairs: Sequence[Pair]) -> tuple[tuple[int, ...], ...]:
-        """For each pair that leaves a leaf, the places of those before it that leave one of the same leaves."""
+        """For each pair that leaves a leaf, the places of those before it that leave one of the same leaves.
+
+        What has no label may share uplinks with any: it waits for all that leave a leaf.
+        """
         last: dict[str | None, int] = {}
         found: list[tuple[int, ...]] = []
         for place, pair in enumerate(pairs):
             homes = {self._fabric.home(node) for node in pair} if self._crosses(pair) else set()
+            if None in homes:
+                homes = {*last, None}
+            elif homes and None in last:
+                homes.add(None)
             found.append(tuple(sorted({last[home] for home in homes if home in last})))
             last.update(dict.fromkeys(homes, place))
         return tuple(found)
