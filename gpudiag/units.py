@@ -54,7 +54,7 @@ def format_gib(size_bytes: float) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """A rate with three significant figures, in GB/s (1e9 bytes per second), or MB/s below 0.1: `0.420 GB/s`, `6.57 MB/s`."""
+    """A rate with three significant figures in GB/s (1e9 bytes per second), or MB/s below 0.1 GB/s."""
     if bytes_per_second < 0.1 * BYTES_PER_GB:
         return f"{significant(bytes_per_second / BYTES_PER_MB)} MB/s"
     return f"{significant(bytes_per_second / BYTES_PER_GB)} GB/s"

@@ -81,9 +81,12 @@ class Access(ABC):
         if wait_seconds > 0:
             again = str(math.ceil(wait_seconds))
             raise Problem(
-                429, "access.guesses", "too many wrong tokens came from this address", f"try again in {again} s",
+                429,
+                "access.guesses",
+                "too many wrong tokens came from this address",
+                f"try again in {again} s",
                 {"Retry-After": again},
-            )  # fmt: skip
+            )
         role = self.settings.tokens.role_of(token)
         self.guesses.note(address, token, right=role is not None)
         return role

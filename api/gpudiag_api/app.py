@@ -47,9 +47,14 @@ def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
 
     # No interactive API pages: they would load scripts from elsewhere.
     inner = FastAPI(
-        title="gpudiag", version=__version__, lifespan=live, docs_url=None, redoc_url=None, openapi_url=None,
+        title="gpudiag",
+        version=__version__,
+        lifespan=live,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
-    )  # fmt: skip
+    )
     inner.state.service = service
     for router in routers:
         inner.include_router(router)

@@ -220,9 +220,12 @@ class Gate:
             )
         if role != ACT and not credentials:
             raise Problem(
-                401, "access.token", "a token is needed to act", "Authorization: Bearer TOKEN",
+                401,
+                "access.token",
+                "a token is needed to act",
+                "Authorization: Bearer TOKEN",
                 {"WWW-Authenticate": "Bearer"},
-            )  # fmt: skip
+            )
         if role != ACT:
             raise Problem(403, "access.role", "this token may read, not act", "use a token of an `act:` line")
 

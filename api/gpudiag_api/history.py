@@ -65,9 +65,12 @@ class HistoryBodies:
         """
         if question not in self._made and self._waiting >= MAX_WAITING_QUESTIONS:
             raise Problem(
-                503, "history.busy", "too many callers ask for other ranges of time", "ask again in a few seconds",
+                503,
+                "history.busy",
+                "too many callers ask for other ranges of time",
+                "ask again in a few seconds",
                 {"Retry-After": "5"},
-            )  # fmt: skip
+            )
         self._waiting += 1
         try:
             async with self._turn:

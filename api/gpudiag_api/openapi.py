@@ -54,9 +54,11 @@ def answers(
     """FastAPI's `responses` for a route that answers with that noun's document, or with problems."""
     schema = {"$ref": f"#/components/schemas/{component_name(noun.SCHEMA)}"} if noun else {}
     described: dict[Any, Any] = {
-        status: {"description": (noun.__doc__ or "").splitlines()[0] if noun else "the answer",
-                 "content": {media_type: {"schema": schema}}},
-    }  # fmt: skip
+        status: {
+            "description": (noun.__doc__ or "").splitlines()[0] if noun else "the answer",
+            "content": {media_type: {"schema": schema}},
+        },
+    }
     if status == 200:
         described[304] = {"description": "the caller has it"}
     return described | problem_answers(*problems)

@@ -90,9 +90,12 @@ class Service(Access):
         """
         if self.watch.live is None or self.live is None:
             raise Problem(
-                503, "service.starting", "the machine has not been read yet", "ask again in a second",
+                503,
+                "service.starting",
+                "the machine has not been read yet",
+                "ask again in a second",
                 {"Retry-After": "1"},
-            )  # fmt: skip
+            )
         return self.watch.live
 
     def health(self) -> ServiceHealth:

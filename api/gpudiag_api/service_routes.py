@@ -203,9 +203,14 @@ def _add_session(router: APIRouter, service: Access) -> None:
             )
         answer = Response(None, 204, {"Cache-Control": "no-store"})
         answer.set_cookie(
-            settings.cookie, sessions.open(role), max_age=int(SESSION_SECONDS), path=settings.root_path or "/",
-            secure=settings.tls, httponly=True, samesite="strict",
-        )  # fmt: skip
+            settings.cookie,
+            sessions.open(role),
+            max_age=int(SESSION_SECONDS),
+            path=settings.root_path or "/",
+            secure=settings.tls,
+            httponly=True,
+            samesite="strict",
+        )
         return answer
 
     @router.delete(

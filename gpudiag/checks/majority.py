@@ -12,7 +12,7 @@ _LEAST_VOTES = 2
 
 
 def majority_of(values: Iterable[object]) -> object | None:
-    """The value that more than half of them are, and two at least; None where there is none. Missing ones do not count."""
+    """The value of more than half, and two at least; None where there is none. Missing ones do not count."""
     counts = Counter(value for value in values if not isinstance(value, Missing))
     if not counts:
         return None
@@ -21,7 +21,7 @@ def majority_of(values: Iterable[object]) -> object | None:
 
 
 def usual_value(snapshot: Snapshot, device: Device, field: str) -> object | None:
-    """The value that most GPUs of this one's product and board have, itself included; None where none has a majority."""
+    """The value of most GPUs of this one's product and board, itself included; None without a majority."""
     return majority_of(getattr(one, field) for one in (device, *alike(snapshot, device)))
 
 

@@ -61,7 +61,7 @@ def _not_remembered(what: str, missing: Missing) -> Judgement:
 
 
 def _measured(measured: object, nothing: str, failed: str) -> Judgement | None:
-    """None where it was measured; SKIP where nobody asked for it, or nothing here can; ERROR where it should have worked."""
+    """None where it was measured; SKIP if nobody asked, or nothing here can; ERROR if it should have worked."""
     if not isinstance(measured, Missing):
         return None
     what = measured.detail or nothing

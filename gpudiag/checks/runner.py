@@ -30,9 +30,14 @@ from gpudiag.model.reading import Missing
 # --- one fault, one finding
 
 _GRAVEST_FIRST = (
-    Severity.ISOLATE, Severity.RESET, Severity.TRIAGE, Severity.CONFIG, Severity.MONITOR, Severity.UNKNOWN,
+    Severity.ISOLATE,
+    Severity.RESET,
+    Severity.TRIAGE,
+    Severity.CONFIG,
+    Severity.MONITOR,
+    Severity.UNKNOWN,
     Severity.NONE,
-)  # fmt: skip
+)
 # What one source calls a hardware fault, only hardware can fix.
 _OWNERS_FIRST = (Owner.HARDWARE, Owner.HOST, Owner.SOFTWARE, Owner.JOB)
 # Their remedies restart the machine, which does whatever the driver asks for: one instruction, not two.

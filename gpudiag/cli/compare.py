@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
@@ -30,15 +30,8 @@ def compare(before: Path, now: Path, wanted: Wanted) -> ExitStatus:
     95 % of A's before that matters; where all GPUs fell alike, the driver, container, host or variable that
     differs too is named.
     """
-    from gpudiag.model.codec import dumps
     from gpudiag.render.comparison_text import render_comparison
     from gpudiag.runs.compare import compare_files
 
     found = compare_files(before, now)
-
-    def document() -> str:
-        return dumps(found) + "\n"
-
-    text = document if wanted.as_json else lambda: render_comparison(found, wanted.style())
-    kept = print_result(text, document, wanted.output)
-    return status_with_file(EXIT_STATUSES[found.outcome], kept=kept)
+    return print_noun(found, wanted, render_comparison, EXIT_STATUSES[found.outcome])

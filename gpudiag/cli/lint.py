@@ -76,8 +76,7 @@ def _status(report: LintReport, missing: bool) -> ExitStatus:
         return ExitStatus.USAGE
     if report.failed:
         return ExitStatus.FAIL
-    unread = any((file.remark or "").startswith("not read") for file in report.files)
-    return ExitStatus.ERROR if unread else ExitStatus.PASS
+    return ExitStatus.PASS if all(file.is_read for file in report.files) else ExitStatus.ERROR
 
 
 def _fix(report: LintReport, paths: list[Path], *, write: bool, aside: bool) -> LintReport:

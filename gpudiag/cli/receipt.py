@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gpudiag.cli.commands import HELP_SETTINGS
-from gpudiag.cli.printing import EXIT_STATUSES, print_result, status_with_file
+from gpudiag.cli.printing import EXIT_STATUSES, print_noun
 from gpudiag.cli.result_options import Wanted, result_options
 from gpudiag.errors import ExitStatus
 
@@ -34,15 +34,8 @@ def receipt(file: Path, signers: Path | None, wanted: Wanted) -> ExitStatus:
     Its digest finds every byte that was changed by accident; a change on purpose is found by the signature beside the file
     (FILE.sig), if its key is one of --signers.
     """
-    from gpudiag.model.codec import dumps
     from gpudiag.render.receipt_text import render_receipt_check
     from gpudiag.runs.receipt import look_at_receipt
 
     found = look_at_receipt(file, signers)
-
-    def document() -> str:
-        return dumps(found) + "\n"
-
-    text = document if wanted.as_json else lambda: render_receipt_check(found, wanted.style())
-    kept = print_result(text, document, wanted.output)
-    return status_with_file(EXIT_STATUSES[found.outcome], kept=kept)
+    return print_noun(found, wanted, render_receipt_check, EXIT_STATUSES[found.outcome])

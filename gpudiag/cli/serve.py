@@ -70,7 +70,7 @@ Ctrl-C) it ends its runs and exits 0."""
     "--hub-tokens",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File of `HOST TOKEN` lines, by which --hub reads.",
+    help="File of `HOST TOKEN` lines, with which --hub reads.",
 )
 @click.option(
     "--hub-ca",

@@ -145,12 +145,17 @@ def _feed(
         from gpudiag.watch.local import LocalFeed
 
         return LocalFeed(interval, None if started is None else lambda: _take_first(started), recorder)
-    from gpudiag.watch.services import ServicesFeed, parse_hosts, read_host_file
+    if not has_module("httptools"):
+        raise UsageError(
+            "httptools is not installed, and reading other machines needs it", hint=install_command("watch")
+        )
+    from gpudiag.fleet.addresses import each_once, parse_addresses, read_machine_file
+    from gpudiag.watch.services import ServicesFeed
 
-    names = [] if hosts is None else hosts.split(",")
+    addresses = () if hosts is None else parse_addresses(hosts.split(","))
     if hosts_file is not None:
-        names += read_host_file(hosts_file)
-    return ServicesFeed(parse_hosts(names), interval, _token(token_file), recorder)
+        addresses += read_machine_file(hosts_file)
+    return ServicesFeed(each_once(addresses), interval, _token(token_file), recorder)
 
 
 def _take_first(started: StartedProbes) -> Snapshot:

@@ -155,7 +155,7 @@ def _by_names(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_watchdogs(job: Identities, events: list[Event]) -> Waited | None:
-    """The rank whose last collective is behind that of the others, or that has no watchdog's word among all the others."""
+    """The rank whose last collective is behind the others', or the only rank without a watchdog message."""
     groups: dict[str, dict[int, tuple[Watchdog, str]]] = defaultdict(dict)
     for log in job.logs:
         for (rank, group), dog in log.facts.of_ranks.watchdogs.items():
@@ -277,9 +277,13 @@ def _with_another_size(dogs: dict[int, tuple[Watchdog, str]]) -> Waited | None:
     odd, is_tied = _odd_ones(sizes)
     dog, name = dogs[odd[0]]
     sides = tuple(
-        _side(dogs, {rank: f"{dog.operation} of {count} elements" for rank, count in sizes.items()}, f"{dog.operation} of {size} elements")
+        _side(
+            dogs,
+            {rank: f"{dog.operation} of {count} elements" for rank, count in sizes.items()},
+            f"{dog.operation} of {size} elements",
+        )
         for size, _ in Counter(sizes.values()).most_common(4)
-    )  # fmt: skip
+    )
     words = "; ".join(
         f"rank {rank} gave {sizes[rank]} elements" for rank in (*odd[:4], *_usual_of(sizes, odd))
     )
@@ -306,9 +310,13 @@ def _by_lines_of_code(job: Identities, events: list[Event]) -> Waited | None:
 def find_other_line(events: list[Event], words: str) -> Waited | None:
     """Of ranks whose exceptions have these words, the one that was at another line of the script."""
     waiting = {
-        event.rank: event for event in events
-        if event.standing in (Standing.ABSENT, Standing.ECHO) and event.rank is not None and event.where and words in event.text
-    }  # fmt: skip
+        event.rank: event
+        for event in events
+        if event.standing in (Standing.ABSENT, Standing.ECHO)
+        and event.rank is not None
+        and event.where
+        and words in event.text
+    }
     counted = Counter(_place(event) for event in waiting.values()).most_common()
     if len(counted) < 2 or counted[0][1] == counted[1][1] or len(waiting) < 3:
         return None
@@ -391,9 +399,13 @@ def _complaining(events: list[Event]) -> set[int]:
     """Ranks whose lines show that they waited for others or lost them."""
     of_others = (Standing.ABSENT, Standing.ECHO)
     return {
-        event.rank for event in events
-        if event.standing in of_others and event.rank is not None and not event.is_driver and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
-    }  # fmt: skip
+        event.rank
+        for event in events
+        if event.standing in of_others
+        and event.rank is not None
+        and not event.is_driver
+        and event.topic not in ("torchrun.stopped_others", "torchrun.child_failed", "launch.child_failed")
+    }
 
 
 def _by_silent_host(job: Identities, events: list[Event]) -> Waited | None:
@@ -456,7 +468,7 @@ def _by_nobody(job: Identities, events: list[Event]) -> Waited | None:
 
 
 def _by_flight_records(job: Identities, events: list[Event]) -> Waited | None:
-    """Of the ranks whose flight recorders were dumped, the one that is behind, or in another collective; or that left no dump."""
+    """By the dumps of flight recorders, the rank that is behind, in another collective, or left no dump."""
     logs = {log.name: log for log in job.logs if log.facts.record is not None}
     records = [
         replace(log.facts.record, rank=_rank_of_record(log))

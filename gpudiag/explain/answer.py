@@ -249,9 +249,14 @@ def _unknown(facts: list[tuple[str, LogFacts]], has_cause: bool) -> list[Unknown
     errors: dict[str, UnknownError] = {}
     for (name, stream), raised in last.items():
         error = UnknownError(
-            text=shorten_text(mask_text(raised.text), 500), log=name, line=raised.number, count=counts[_shape(raised.text)], where=shorten_text(mask_text(raised.where), 300),
-            rank=stream, meaning=meaning_of(raised.text),
-        )  # fmt: skip
+            text=shorten_text(mask_text(raised.text), 500),
+            log=name,
+            line=raised.number,
+            count=counts[_shape(raised.text)],
+            where=shorten_text(mask_text(raised.where), 300),
+            rank=stream,
+            meaning=meaning_of(raised.text),
+        )
         errors.setdefault(_shape(raised.text), error)
     if errors or has_cause:
         return sorted(errors.values(), key=lambda error: error.line)

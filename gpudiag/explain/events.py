@@ -1,4 +1,4 @@
-"""What all logs of a job show, as events: each with its rank, host and time, and whether it can be what failed first."""
+"""The events of all logs of a job, each with rank, host and time, and whether it can have failed first."""
 
 import re
 from collections import Counter
@@ -15,7 +15,6 @@ from gpudiag.model.untrusted_text import shorten_text
 from gpudiag.reference.failures import ANY_CAUSE, Origin, failures
 
 SKEW = timedelta(seconds=5)  # by which the clocks of two hosts may differ
-_TABLE_TIME = timedelta(seconds=1)  # launchers write whole seconds
 _OUTLIVED = timedelta(seconds=30)
 _BEFORE_THE_JOB = timedelta(minutes=5)
 _AROUND = timedelta(
@@ -223,9 +222,12 @@ def _standing(
     if topic in _UNKNOWN_TOPICS:
         return Standing.ECHO if _OF_OTHERS.search(found.excerpt) else Standing.UNKNOWN
     if failure is not None and failure.origin is not None:
-        return {Origin.OUTSIDE: Standing.OUTSIDE, Origin.ABSENCE: Standing.ABSENT, Origin.LINK: Standing.LINK, Origin.END: Standing.ENDED}[
-            failure.origin
-        ]  # fmt: skip
+        return {
+            Origin.OUTSIDE: Standing.OUTSIDE,
+            Origin.ABSENCE: Standing.ABSENT,
+            Origin.LINK: Standing.LINK,
+            Origin.END: Standing.ENDED,
+        }[failure.origin]
     if found.role is Role.SYMPTOM:
         return Standing.ECHO
     return Standing.MACHINE if found.role is Role.HARDWARE else Standing.CAUSE
@@ -301,9 +303,12 @@ def _topic_of_missing_file(job: Identities, text: str, host: str) -> str:
 def _silent_in_table(log: LogOfJob, aborted: bool = False) -> set[int]:
     """The ranks that the launcher saw fail, or abort, by themselves, and that no line names."""
     failed = {
-        gone.rank for gone in log.facts.of_ranks.exits
-        if gone.rank is not None and gone.code is not None and (gone.code > 0 or (aborted and gone.code == -6))
-    }  # fmt: skip
+        gone.rank
+        for gone in log.facts.of_ranks.exits
+        if gone.rank is not None
+        and gone.code is not None
+        and (gone.code > 0 or (aborted and gone.code == -6))
+    }
     named = {raised.speaker.rank for raised in log.facts.raised} | {
         who.rank for found in log.facts.found.values() for who in found.speakers
     }
@@ -456,11 +461,15 @@ def set_clocks(job: Identities, found: list[Event]) -> list[Event]:
     kernel = {event.log_number for event in found if event.is_driver}
     failed_at = min(
         (
-            event.at for event in found
-            if event.at and event.log_number not in kernel and event.standing < Standing.OUTLIVED and event.at.year > ANY_YEAR - 1
+            event.at
+            for event in found
+            if event.at
+            and event.log_number not in kernel
+            and event.standing < Standing.OUTLIVED
+            and event.at.year > ANY_YEAR - 1
         ),
         default=None,
-    )  # fmt: skip
+    )
     started, _ = _span(job)
     if failed_at is None:
         return found
@@ -468,9 +477,14 @@ def set_clocks(job: Identities, found: list[Event]) -> list[Event]:
     moves: dict[int, timedelta] = {}
     for number in kernel:
         own = [
-            event.at for event in found
-            if event.log_number == number and event.at and event.is_exact and event.standing is Standing.MACHINE and event.is_driver
-        ]  # fmt: skip
+            event.at
+            for event in found
+            if event.log_number == number
+            and event.at
+            and event.is_exact
+            and event.standing is Standing.MACHINE
+            and event.is_driver
+        ]
         if own and not any(first <= at <= failed_at + _AROUND for at in own):
             step = _ZONE_STEP
             fits = [

@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -110,7 +110,6 @@ class LogLines:
     bytes_left_out: int = 0
     ends_within_line: bool = False  # its last line has no end
     is_damaged: bool = False  # only a part of it could be unpacked
-    _lines_left_out: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Each line with its number; what lies between the head and the tail is left out.

@@ -55,7 +55,7 @@ def is_weak_word(event: Event) -> bool:
 
 
 def beats(waited: Waited, root: Group, events: list[Event]) -> bool:
-    """Whether those that were waited for explain more than a signal does, or a launcher's report that a rank has ended."""
+    """Whether the awaited ranks explain more than a signal, or a launcher's report of a rank's end."""
     if root.first.standing is Standing.ENDED:
         return waited.kind in NEVER_MET
     if not (waited.ranks or waited.hosts):

@@ -555,10 +555,17 @@ def _prefer_own(known: str, later: str) -> str:
 
 def _raised(traceback: Traceback) -> Raised:
     return Raised(
-        traceback.text, traceback.raised_at, traceback.stream, traceback.where, traceback.speaker, traceback.at, traceback.text == CUT,
-        traceback.before_at, is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
+        traceback.text,
+        traceback.raised_at,
+        traceback.stream,
+        traceback.where,
+        traceback.speaker,
+        traceback.at,
+        traceback.text == CUT,
+        traceback.before_at,
+        is_of_peers=not traceback.frames or any(_PEERS.search(frame) for frame in traceback.frames),
         quote=traceback.last_words if traceback.text == CUT else "",
-    )  # fmt: skip
+    )
 
 
 def _explain_event(event: KernelEvent) -> tuple[Explanation, Role] | None:

@@ -89,6 +89,10 @@ def judge_no_failure(job: Identities, events: list[Event]) -> Verdict:
     count = f"{count_of(unknown, 'line')}{' or more' * (unknown >= MOST_UNKNOWN_LINES)}"
     summary = f"{_NOTHING_KNOWN}, {count} not known." if unknown else NOTHING_WRONG
     return Verdict(
-        VerdictKind.NOTHING, f"{summary}{ended}", evidence=(*evidence, *steps[:1]),
-        driver_errors=tuple(f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver)[:8],
-    )  # fmt: skip
+        VerdictKind.NOTHING,
+        f"{summary}{ended}",
+        evidence=(*evidence, *steps[:1]),
+        driver_errors=tuple(
+            f"{event.topic} ({event.log}:{event.line})" for event in events if event.is_driver
+        )[:8],
+    )

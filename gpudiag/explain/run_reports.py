@@ -57,7 +57,7 @@ class RunReports:
         self._part = ""  # what the next indented line goes on with
 
     def watch(self, log: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """The lines given; those of `gpudiag run` are kept, and passed on as empty ones: they are no words of the job."""
+        """The lines given; those of `gpudiag run` are kept, and passed on as empty: they are not the job's."""
         for number, raw in lines:
             place = raw.find(_MARK)
             if place < 0 or place > _BEFORE:
@@ -77,9 +77,13 @@ class RunReports:
                 findings[0] if findings else {"message": document["headline"], "outcome": document["outcome"]}
             )
             word = RunReport(
-                str(first["outcome"]).upper(), _shown(first["message"]), log, 1,
-                _shown(first.get("remedy", "")), str(first.get("code", "")),
-            )  # fmt: skip
+                str(first["outcome"]).upper(),
+                _shown(first["message"]),
+                log,
+                1,
+                _shown(first.get("remedy", "")),
+                str(first.get("code", "")),
+            )
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         self.reports.append(word)

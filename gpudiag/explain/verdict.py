@@ -95,10 +95,12 @@ def judge(facts: list[tuple[str, LogFacts]]) -> Verdict:
             else _of_waited(job, events, waited)
         )
     bad = [
-        event for event in events
-        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED) and not is_outlived_warning(job, event)
+        event
+        for event in events
+        if event.standing in (Standing.UNKNOWN, Standing.ABSENT, Standing.ECHO, Standing.ENDED)
+        and not is_outlived_warning(job, event)
         and not _is_farewell(job, event)
-    ]  # fmt: skip
+    ]
     if not bad and not any(log.facts.record for log in job.logs):
         return judge_no_failure(job, events)
     waited = find_waited(job, events)
@@ -297,9 +299,13 @@ def _ranks_of_machine(
     if process and (rank := job.ranks_of_pids.get((hosts[0] if hosts else "", int(process[1])))) is not None:
         return (rank,)
     own = [
-        other for other in events
-        if other.rank is not None and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS)) and not other.is_driver and (not hosts or other.host in ("", *hosts))
-    ]  # fmt: skip
+        other
+        for other in events
+        if other.rank is not None
+        and (other.standing <= Standing.ENDED or other.topic.startswith(_OF_GPUS))
+        and not other.is_driver
+        and (not hosts or other.host in ("", *hosts))
+    ]
     own.sort(key=lambda other: (other.standing is Standing.ENDED, order_of(other)))
     return (own[0].rank,) if own and own[0].rank is not None else ()
 
@@ -417,7 +423,7 @@ def _driver_errors(events: list[Event], root: Event, hosts: tuple[str, ...]) -> 
         f"{event.topic}{f' on {event.host}' if event.host else ''}{f' at {event.at:%H:%M:%S}' if event.at and event.is_exact else ''}"
         f" ({event.log}:{event.line})"
         for event in near.values()
-    )  # fmt: skip
+    )
 
 
 def _echoes(events: list[Event], root: Group | None, later: Sequence[Group] = ()) -> tuple[Echo, ...]:

@@ -12,6 +12,7 @@ from gpudiag.reference.service_port import SERVICE_PORT
 MOST_MACHINES = 200
 MAX_TOKEN_CHARACTERS = 512
 _MAX_FILE_BYTES = 1 << 20
+_OF_MPI = ("slots", "max_slots", "max-slots")  # a hostfile of Open MPI is a list of machines, too
 _ADDRESS_HINT = f"such as gpu1 (port {SERVICE_PORT}), gpu1:9000 or https://proxy.example/gpu1"
 _LINE_HINT = "one machine a line: gpu1 [name=rack3-gpu1] [page=https://proxy.example/gpu1]"
 _TOKEN_HINT = "one `HOST TOKEN`, `HOST:PORT TOKEN` or `* TOKEN` a line"  # noqa: S105 - words
@@ -77,7 +78,7 @@ def parse_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
     Raises:
         UsageError: one is no address, or there are none, or too many.
     """
-    return _each_once(parse_address(text.strip()) for text in texts if text.strip())
+    return each_once(parse_address(text.strip()) for text in texts if text.strip())
 
 
 def read_machine_file(path: Path) -> tuple[Address, ...]:
@@ -100,7 +101,7 @@ def read_machine_file(path: Path) -> tuple[Address, ...]:
         found.append(address)
     if not found:
         raise UsageError(f"{path} lists no machine", hint=_LINE_HINT)
-    return _each_once(found)
+    return each_once(found)
 
 
 def _with_extra(address: Address, word: str) -> Address:
@@ -109,10 +110,17 @@ def _with_extra(address: Address, word: str) -> Address:
         return replace(address, name=value)
     if name == "page" and value.startswith(("http://", "https://")):
         return replace(address, page=value)
+    if name in _OF_MPI:
+        return address
     raise UsageError(f"{word!r} is neither name=NAME nor page=URL", hint=_LINE_HINT)
 
 
-def _each_once(addresses: Iterable[Address]) -> tuple[Address, ...]:
+def each_once(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """The addresses, each once.
+
+    Raises:
+        UsageError: there are none, or too many.
+    """
     found = tuple({address.key: address for address in addresses}.values())
     if not found:
         raise UsageError("no machine is named", hint=_ADDRESS_HINT)

@@ -10,16 +10,17 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 import httptools
 
 from gpudiag import __version__
 from gpudiag.fleet.addresses import Address
 
+_T = TypeVar("_T")
 MAX_BODY_BYTES = 2 << 20  # 72 GPUs with eight processes each are a quarter of it
 _MAX_HEAD_BYTES = 32 << 10
 _READ_BYTES = 64 << 10
@@ -76,7 +77,7 @@ class MachineClient:
             FleetError: there is none.
         """
         try:
-            return await asyncio.wait_for(self._read(path, headers or {}), seconds)
+            return await within(seconds, self._read(path, headers or {}))
         except asyncio.TimeoutError as error:
             self.close()
             raise NoAnswerError(f"no answer within {seconds:.0f} s") from error
@@ -258,11 +259,27 @@ def _describe_status(status: int) -> str:
         404: "there is no gpudiag service at this address",
         421: "it does not go by this name: start it with --allow-host",
         429: "too many requests, or wrong tokens, came from here",
-        503: "it has no data yet",
+        503: "it is starting, and has no data yet",
     }
     if 300 <= status < 400:
         return f"it redirects (HTTP {status}), which is not followed"
     return words.get(status, f"it answered with HTTP {status}")
+
+
+async def within(seconds: float, awaited: Coroutine[Any, Any, _T]) -> _T:
+    """What comes of it within that time; as asyncio.wait_for, which before Python 3.12 can lose a cancellation.
+
+    Raises:
+        asyncio.TimeoutError: nothing came; it is cancelled.
+    """
+    task = asyncio.ensure_future(awaited)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()  # nothing where it is done
 
 
 async def resolve(host: str) -> list[str]:

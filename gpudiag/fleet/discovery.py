@@ -5,9 +5,10 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpudiag.errors import UsageError
 from gpudiag.fleet.addresses import (
@@ -17,13 +18,13 @@ from gpudiag.fleet.addresses import (
     parse_address,
     read_machine_file,
 )
-from gpudiag.fleet.client import resolve
+from gpudiag.fleet.client import resolve, within
 
 FILE_SECONDS = 5.0
 DNS_SECONDS = 30.0
 SLURM_SECONDS = 300.0
 _ASK_SECONDS = 20.0
-_Ask = Callable[[], Awaitable["tuple[Address, ...] | None"]]  # None: as before
+_Ask = Callable[[], Coroutine[Any, Any, "tuple[Address, ...] | None"]]  # None: as before
 _HINT = "such as --hub gpu1,gpu2, --hub @FILE, --hub dns:gpudiag.gpudiag.svc, --hub slurm"
 
 
@@ -115,7 +116,7 @@ class Discovery:
     async def _repeat(self, source: str, ask: _Ask, seconds: float) -> None:
         while True:
             try:
-                found = await asyncio.wait_for(ask(), _ASK_SECONDS)
+                found = await within(_ASK_SECONDS, ask())
             except (UsageError, OSError, asyncio.TimeoutError) as error:
                 words = error.message if isinstance(error, UsageError) else str(error) or "no answer in time"
                 self._set_problem(

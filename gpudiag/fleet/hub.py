@@ -1,6 +1,7 @@
 """All machines of a hub: who is asked, in which order they stand, what happened; one document, made anew when one has changed."""
 
 import asyncio
+import re
 import socket
 import ssl
 from collections import deque
@@ -23,6 +24,7 @@ LOOK_SECONDS = 20.0  # for so long somebody who asked once counts as looking
 _KEPT_EVENTS = 500
 _MESSAGE_CHARACTERS = 300
 _CLOCKS_FOR_A_MEDIAN = 3
+_NUMBERS = re.compile(r"([0-9]{1,9})")
 _RANKS = {"fail": 0, "error": 1, "warn": 2, None: 3, "pass": 4}
 
 Publish = Callable[[HubDocument, str], None]  # the document, and its JSON
@@ -184,9 +186,14 @@ class HubWatch:
         return twins
 
 
-def _rank(machine: HubMachine) -> tuple[int, bool, str]:
-    """Worst first; of those that nobody knows about, the silent ones first; then by name."""
-    return _RANKS.get(machine.verdict, 1), machine.state is AnswerState.ANSWERS, machine.name
+def _rank(machine: HubMachine) -> tuple[int, bool, list[tuple[int, str]]]:
+    """Worst first; of those that nobody knows about, the silent ones first; then by name, gpu2 before gpu10."""
+    is_numeric = machine.name[:1] in "[0123456789"
+    shown = machine.report.host if is_numeric and machine.report is not None else machine.name
+    parts = [
+        (int(part or 0), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(shown.lower())
+    ]
+    return _RANKS.get(machine.verdict, 1), machine.state is AnswerState.ANSWERS, parts
 
 
 def count_machines(machines: list[HubMachine]) -> HubCounts:

@@ -19,6 +19,7 @@ from gpudiag.fleet.client import (
     NoAnswerError,
     RefusedError,
     UnreadableError,
+    within,
 )
 from gpudiag.fleet.report import (
     clock_offset_seconds,
@@ -139,7 +140,7 @@ class Machine:
             seconds = min(max(seconds, LONGEST_PAUSE_SECONDS), seconds * 2 ** (self._failures - 1))
         self._wake.clear()
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds * random.uniform(0.9, 1.0))  # noqa: S311 - not for secrets
+            await within(seconds * random.uniform(0.9, 1.0), self._wake.wait())  # noqa: S311 - not for secrets
         except asyncio.TimeoutError:
             return
 
@@ -164,7 +165,7 @@ class Machine:
                     return answer, live
                 if self.report is not None:  # nothing new: the service is asked for what it shows
                     return await self._read_devices(headers)
-                raise RefusedError(503, "it has no data yet")
+                raise RefusedError(503, "it is starting, and has no data yet")
         try:
             return await self._read_devices(headers)
         except FleetError:

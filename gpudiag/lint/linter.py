@@ -102,7 +102,7 @@ def lint_file(path: Path) -> Linted:
     try:
         source = read_source(path)
     except Unreadable as error:
-        return Linted(LintedFile(str(path), 0, f"not read: {error}"))
+        return Linted(LintedFile(str(path), 0, f"not read: {error}", is_read=False))
     return lint_source(source)
 
 
@@ -111,7 +111,7 @@ def lint_text(text: str, name: str = "<text>", suffix: str = ".py") -> Linted:
     try:
         source = parse_source(text.encode(), name, suffix)
     except Unreadable as error:
-        return Linted(LintedFile(name, 0, f"not read: {error}"))
+        return Linted(LintedFile(name, 0, f"not read: {error}", is_read=False))
     return lint_source(source)
 
 

@@ -73,7 +73,6 @@ DATA_PARALLEL = "torch.nn.DataParallel"
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 INIT = "torch.distributed.init_process_group"
-DESTROY = "torch.distributed.destroy_process_group"
 LOADER = "torch.utils.data.DataLoader"
 SAMPLER = "torch.utils.data.DistributedSampler"
 SPAWN = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})

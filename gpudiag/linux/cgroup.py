@@ -38,7 +38,7 @@ def find_folders(text: str) -> Mapping[str, Path]:
 
 @cache
 def read_mounts() -> Mapping[str, tuple[str, Path]]:
-    """Where each controller is mounted, and which group is the root there (proc_pid_mountinfo(5)); empty without /proc."""
+    """Where each controller is mounted, and its root group (proc_pid_mountinfo(5)); empty without /proc."""
     mounts: dict[str, tuple[str, Path]] = {}
     for line in read_file(_MOUNTS).splitlines():
         fields, _, rest = line.partition(" - ")

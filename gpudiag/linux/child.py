@@ -173,7 +173,7 @@ def name_process(name: str) -> None:
 
 
 def drop_standard_files(*descriptors: int) -> None:
-    """Have these of 0, 1 and 2, by default all, read and write nothing: a reader of our output must not wait for this process."""
+    """Point these of 0, 1 and 2, by default all, at /dev/null: no reader of our output waits for this process."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors or (0, 1, 2):
         os.dup2(null, descriptor)

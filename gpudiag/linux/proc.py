@@ -155,7 +155,7 @@ def list_environments() -> Iterator[tuple[int, bytes]]:
 
 
 def open_files(pid: int, root: str = "/proc") -> dict[int, str]:
-    """What each descriptor of a process stands for: a path, `socket:[123]`; empty where it is gone or we may not look."""
+    """What each descriptor of a process is: a path, `socket:[123]`; empty where it is gone or forbidden."""
     found: dict[int, str] = {}
     with suppress(OSError):
         for number in os.listdir(f"{root}/{pid}/fd"):

@@ -72,7 +72,7 @@ def read_network_namespace(process: int | str, root: str = "/proc") -> str:
 
 
 def parse_address(words: str) -> Address:
-    """Address and port of the kernel's words in hexadecimal, each in the machine's byte order; IPv4 within IPv6 as IPv4."""
+    """Address and port from the kernel's hexadecimal, in the machine's byte order; IPv4 within IPv6 as IPv4."""
     number, _, port = words.partition(":")
     data = b"".join(
         struct.pack("=I", int(number[place : place + 8], 16)) for place in range(0, len(number), 8)

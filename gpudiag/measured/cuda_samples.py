@@ -139,10 +139,18 @@ class P2pSample:
     ) -> None:
         self.tables.append(
             MeasuredTable(
-                self.file, line, P2P_SAMPLE, NOT_ASKED, operation, Metric.BANDWIDTH, tuple(values), self.facts.setup(),
-                complete=complete, remarks=remarks,
+                self.file,
+                line,
+                P2P_SAMPLE,
+                NOT_ASKED,
+                operation,
+                Metric.BANDWIDTH,
+                tuple(values),
+                self.facts.setup(),
+                complete=complete,
+                remarks=remarks,
             )
-        )  # fmt: skip
+        )
 
 
 def _pairs(rows: _Matrix) -> list[MeasuredValue]:
@@ -193,8 +201,15 @@ class CopySample:
             remarks = (COUNTED_TWICE,) if self._operation == LOCAL else ()
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._line, COPY_SAMPLE, NOT_ASKED, self._operation, Metric.BANDWIDTH,
-                    tuple(self._values), self.facts.setup(), remarks=remarks,
+                    self.file,
+                    self._line,
+                    COPY_SAMPLE,
+                    NOT_ASKED,
+                    self._operation,
+                    Metric.BANDWIDTH,
+                    tuple(self._values),
+                    self.facts.setup(),
+                    remarks=remarks,
                 )
-            )  # fmt: skip
+            )
         self._operation, self._line, self._factor, self._values = "", 0, 0.0, []

@@ -105,10 +105,18 @@ class DcgmDiag:
             ]
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._line, DCGM, self._version, "diagnostic", Metric.RESULTS, (), self.facts.setup(),
-                    complete=self._ended, results=tuple(results),
+                    self.file,
+                    self._line,
+                    DCGM,
+                    self._version,
+                    "diagnostic",
+                    Metric.RESULTS,
+                    (),
+                    self.facts.setup(),
+                    complete=self._ended,
+                    results=tuple(results),
                 )
-            )  # fmt: skip
+            )
         self._line, self._tests, self._ended, self._last_was_reason = 0, [], False, False
 
 

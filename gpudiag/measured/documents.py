@@ -17,9 +17,16 @@ from gpudiag.units import BYTES_PER_GB
 INSPECTOR = "NCCL Inspector"
 MAX_JSON_BYTES = 64 << 20
 _OPERATIONS = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
-    "reduce": "reduce", "sendrecv": "sendrecv", "alltoall": "alltoall", "send": "sendrecv", "recv": "sendrecv",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "sendrecv": "sendrecv",
+    "alltoall": "alltoall",
+    "send": "sendrecv",
+    "recv": "sendrecv",
+}
 _STATUSES = {
     "pass": "pass",
     "fail": "fail",
@@ -32,7 +39,7 @@ _ALGORITHMS = {"ring": "ring", "tree": "tree", "nvls": "NVLS", "nvlstree": "NVLS
 
 
 def documents_in(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each JSON object of a text that begins a line, with the number of its line; other text between them is passed over."""
+    """Each JSON object that begins a line, with the line's number; other text between them is skipped."""
     decoder, at = json.JSONDecoder(), 0
     while (at := _next_brace(text, at)) >= 0:
         try:
@@ -91,11 +98,19 @@ def _of_nccl_tests(
     checked = any(not isinstance(value.wrong, Missing) for value in values)
     return [
         MeasuredTable(
-            file, line, NCCL_TESTS, str(document.get("version") or "") or NOT_ASKED, operation, Metric.BUSBW, tuple(values),
-            setup, complete=bool(values), out_of_bounds=bounds if isinstance(bounds, int) else NOT_ASKED,
+            file,
+            line,
+            NCCL_TESTS,
+            str(document.get("version") or "") or NOT_ASKED,
+            operation,
+            Metric.BUSBW,
+            tuple(values),
+            setup,
+            complete=bool(values),
+            out_of_bounds=bounds if isinstance(bounds, int) else NOT_ASKED,
             remarks=() if checked else (NOT_CHECKED,),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _operation_of(document: dict[str, Any], results: list[Any]) -> str:
@@ -178,11 +193,17 @@ def _nvbandwidth_test(
     message = str(test.get("error") or test.get("reason") or test.get("status"))
     status = "wrong" if "pattern" in message.lower() else "fail"
     return MeasuredTable(
-        file, line, NVBANDWIDTH, version, name,
+        file,
+        line,
+        NVBANDWIDTH,
+        version,
+        name,
         Metric.LATENCY if "latency" in name else Metric.BANDWIDTH,
-        tuple(matrix_values(rows, columns, by_rows, 1e-9 if "latency" in name else BYTES_PER_GB)), setup,
-        results=(TestResult(name, status, message=message),) if failed else (), remarks=remarks_of(name),
-    )  # fmt: skip
+        tuple(matrix_values(rows, columns, by_rows, 1e-9 if "latency" in name else BYTES_PER_GB)),
+        setup,
+        results=(TestResult(name, status, message=message),) if failed else (),
+        remarks=remarks_of(name),
+    )
 
 
 def _of_dcgm(file: str, line: int, document: dict[str, Any], facts: Facts) -> list[MeasuredTable] | None:
@@ -203,10 +224,17 @@ def _of_dcgm(file: str, line: int, document: dict[str, Any], facts: Facts) -> li
     ]
     return [
         MeasuredTable(
-            file, line, DCGM, str(version) if version else NOT_ASKED, "diagnostic", Metric.RESULTS, (), facts.setup(),
+            file,
+            line,
+            DCGM,
+            str(version) if version else NOT_ASKED,
+            "diagnostic",
+            Metric.RESULTS,
+            (),
+            facts.setup(),
             results=tuple(results),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _of_dcgm_test(test: dict[str, Any]) -> Iterator[TestResult]:
@@ -244,8 +272,11 @@ def _dcgm_message(result: dict[str, Any]) -> str:
 
 
 _READERS: tuple[Callable[[str, int, dict[str, Any], Facts], list[MeasuredTable] | None], ...] = (
-    _of_own, _of_nccl_tests, _of_nvbandwidth, _of_dcgm,
-)  # fmt: skip
+    _of_own,
+    _of_nccl_tests,
+    _of_nvbandwidth,
+    _of_dcgm,
+)
 
 
 def _of_inspector(file: str, records: list[tuple[int, dict[str, Any]]]) -> list[MeasuredTable]:
@@ -284,6 +315,14 @@ def _inspector_table(
         algorithm=next(iter(algorithms)) if len(algorithms) == 1 and "" not in algorithms else NOT_ASKED,
     )
     return MeasuredTable(
-        file, found[0][0], INSPECTOR, NOT_ASKED, operation, Metric.BUSBW, tuple(values), setup, complete=bool(values),
+        file,
+        found[0][0],
+        INSPECTOR,
+        NOT_ASKED,
+        operation,
+        Metric.BUSBW,
+        tuple(values),
+        setup,
+        complete=bool(values),
         remarks=(REAL_JOB,),
-    )  # fmt: skip
+    )

@@ -182,10 +182,18 @@ class NcclTests:
         if not self.tables and self._average_line:
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._average_line, NCCL_TESTS, self._version, self._operation or "collective",
-                    Metric.BUSBW, (), self.facts.setup(), complete=False, remarks=(ONLY_AVERAGE,),
+                    self.file,
+                    self._average_line,
+                    NCCL_TESTS,
+                    self._version,
+                    self._operation or "collective",
+                    Metric.BUSBW,
+                    (),
+                    self.facts.setup(),
+                    complete=False,
+                    remarks=(ONLY_AVERAGE,),
                 )
-            )  # fmt: skip
+            )
         return self.tables
 
     def _finish(self) -> None:
@@ -214,11 +222,19 @@ class NcclTests:
         largest = max((row.size for row in rows), default=0)
         results = (TestResult(operation, "fail", message=self._failure),) if self._failure else ()
         return MeasuredTable(
-            self.file, self._line, NCCL_TESTS, self._version, operation, Metric.BUSBW,
-            tuple(value for row in rows for value in self._values(row)), setup,
+            self.file,
+            self._line,
+            NCCL_TESTS,
+            self._version,
+            operation,
+            Metric.BUSBW,
+            tuple(value for row in rows for value in self._values(row)),
+            setup,
             complete=bool(rows) and (self._ended or not self._max_bytes or 2 * largest > self._max_bytes),
-            out_of_bounds=self._bounds, results=results, remarks=tuple(dict.fromkeys(remarks)),
-        )  # fmt: skip
+            out_of_bounds=self._bounds,
+            results=results,
+            remarks=tuple(dict.fromkeys(remarks)),
+        )
 
     def _values(self, row: _Row) -> list[MeasuredValue]:
         """The bus bandwidth of a row, out of place and in place."""
@@ -257,7 +273,7 @@ def _ratio(rows: list[_Row]) -> float | None:
 
 
 def _operation_by_rows(rows: list[_Row]) -> str:
-    """The operation of a table without its program's name: by reduction, root, factor, and whether in place is checked."""
+    """The operation of a table without its program's name: by reduction, root, factor, and the check in place."""
     ratio = _ratio(rows)
     words = rows[0].key if rows else ()
     reduces = len(words) > 1 and words[1] not in ("none",)

@@ -13,9 +13,11 @@ from gpudiag.units import BYTES_PER_MB
 _TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|OpenSHMEM|XCCL)\S*(?:-\S+)? (.+?)(?: Test)?(?: v(\d[\d.]*\d))?\s*$")
 _HEAD = re.compile(r"#\s*Size\s+(Bandwidth|Latency|Avg Lat)[^(]*\((MB/s|us)\)")
 _NAMES = {
-    "Bandwidth": "osu_bw", "Bi-Directional Bandwidth": "osu_bibw", "Latency": "osu_latency",
+    "Bandwidth": "osu_bw",
+    "Bi-Directional Bandwidth": "osu_bibw",
+    "Latency": "osu_latency",
     "Multiple Bandwidth / Message Rate": "osu_mbw_mr",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -61,9 +63,16 @@ class OsuBenchmarks:
             )
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._line, self._name, self._version, self._name,
+                    self.file,
+                    self._line,
+                    self._name,
+                    self._version,
+                    self._name,
                     Metric.LATENCY if self._factor == 1e-6 else Metric.BANDWIDTH,
-                    tuple(self._values), self.facts.setup(), complete=bool(self._values), remarks=tuple(remarks),
+                    tuple(self._values),
+                    self.facts.setup(),
+                    complete=bool(self._values),
+                    remarks=tuple(remarks),
                 )
-            )  # fmt: skip
+            )
         self._name, self._line, self._factor, self._device, self._values = "", 0, 0.0, False, []

@@ -89,11 +89,17 @@ class PerfTest:
             remarks = [*self._remarks, *([BOTH_DIRECTIONS] if "Bidirectional" in title else [])]
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._line, PERFTEST, NOT_ASKED, f"{title} test",
+                    self.file,
+                    self._line,
+                    PERFTEST,
+                    NOT_ASKED,
+                    f"{title} test",
                     Metric.LATENCY if title.endswith("Latency") else Metric.BANDWIDTH,
-                    tuple(self._values), self.facts.setup(), complete=bool(self._values),
+                    tuple(self._values),
+                    self.facts.setup(),
+                    complete=bool(self._values),
                     remarks=tuple(dict.fromkeys(remarks)),
                 )
-            )  # fmt: skip
+            )
             self._remarks = []
         self._title, self._line, self._factor, self._latency, self._values = "", 0, 0.0, False, []

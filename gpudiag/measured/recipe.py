@@ -73,7 +73,7 @@ def judge_files(words: tuple[str, ...], given: Setup) -> Judgement:
 
 
 def _placed(table: MeasuredTable, file: _FileRead, beside: Setup, given: Setup) -> MeasuredTable:
-    """The table with everything that is known of what it ran on: by the user, its run, its file, the files beside it."""
+    """The table with all that is known of its hardware: by the user, its run, its file, the files beside it."""
     of_file = file.facts.setup()
     if sum(one.metric is Metric.BUSBW for one in file.tables) > 1:  # whose ranks they are is not certain
         of_file = Setup(gpu=of_file.gpu, nics=of_file.nics, nccl_version=of_file.nccl_version)
@@ -182,9 +182,15 @@ def _read_lines(file: _FileRead, lines: LogLines | Iterator[tuple[int, bytes]]) 
     """The lines of a text, given to each reader; a JSON document within is read too."""
     run = Facts()  # of the run at hand
     readers: tuple[Reader, ...] = (
-        NcclTests(file.name, run), NvBandwidth(file.name, run), P2pSample(file.name, run), CopySample(file.name, run),
-        PerfTest(file.name, run), OsuBenchmarks(file.name, run), TorchBenches(file.name, run), DcgmDiag(file.name, run),
-    )  # fmt: skip
+        NcclTests(file.name, run),
+        NvBandwidth(file.name, run),
+        P2pSample(file.name, run),
+        CopySample(file.name, run),
+        PerfTest(file.name, run),
+        OsuBenchmarks(file.name, run),
+        TorchBenches(file.name, run),
+        DcgmDiag(file.name, run),
+    )
     document: list[str] = []
     size = 0
     for number, raw in lines:

@@ -81,10 +81,18 @@ class TorchBenches:
                 setup = replace(setup, gpus=ranks)
             self.tables.append(
                 MeasuredTable(
-                    self.file, self._line, self._tool, NOT_ASKED, self._operation, Metric.BUSBW, tuple(self._values),
-                    setup, complete=bool(self._values), remarks=(ONE_RANK,) if ranks == 1 else (),
+                    self.file,
+                    self._line,
+                    self._tool,
+                    NOT_ASKED,
+                    self._operation,
+                    Metric.BUSBW,
+                    tuple(self._values),
+                    setup,
+                    complete=bool(self._values),
+                    remarks=(ONE_RANK,) if ranks == 1 else (),
                 )
-            )  # fmt: skip
+            )
         self._tool, self._operation, self._line, self._ranks = "", "", 0, 0
         self._factor, self._values, self._ratio = BYTES_PER_GB, [], 0.0
 

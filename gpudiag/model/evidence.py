@@ -74,7 +74,7 @@ class FileSubject:
 
 Subject = Union[  # noqa: UP007 - used as a type alias at run time
     DeviceSubject, RankSubject, RanksSubject, LinkSubject, HostSubject, SourceSubject, FileSubject
-]  # fmt: skip
+]
 
 
 def about_ranks(ranks: Iterable[int], host: str) -> Subject:

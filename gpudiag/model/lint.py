@@ -68,6 +68,7 @@ class LintedFile:
     programs: int  # the scripts in it: one, or the fences of a page
     remark: str | None = None  # why it was not read, or what of it was left out
     ignored: int = 0  # mistakes that a comment of the file silences
+    is_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)

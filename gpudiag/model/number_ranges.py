@@ -1,4 +1,4 @@
-"""Numbers in words: which ranks, GPUs and links, and how many of a thing; and a list of words."""
+"""Numbers in words: which ranks, GPUs and links, and how many of a thing; a list of words, and the order of names."""
 
 from collections.abc import Iterable, Sequence
 
@@ -32,6 +32,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
 def count_of(number: int, noun: str) -> str:
     """`1 rank`, `0 ranks`, `8 ranks`."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def order_of_name(name: str) -> tuple[str, int]:
+    """The key by which names with a number are sorted: mlx5_2 stands before mlx5_10."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or -1)
 
 
 def join_words(words: Sequence[str]) -> str:

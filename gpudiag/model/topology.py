@@ -103,7 +103,9 @@ class TopologyLink:
     nvlink_count: Reading[int]  # links that lead straight to the other GPU
     measured: MeasuredLink | None
     label: Reading[str] = NOT_ASKED
-    nvlink_bytes_per_second: Reading[float] = NOT_ASKED  # all links between the two, by their rate
+    bytes_per_second: Reading[float] = (
+        NOT_ASKED  # all NVLinks between the two, else the slower PCIe link, by their rate
+    )
     nccl_path: Reading[str] = NOT_ASKED
     nccl_transport: Reading[str] = NOT_ASKED
 
@@ -122,6 +124,7 @@ class NicPath:
     label: Reading[str]
     nccl_path: Reading[str]
     gpu_direct: Reading[bool]
+    bytes_per_second: Reading[float] = NOT_ASKED  # the slower PCIe link of the two, by its rate
 
 
 @dataclass(frozen=True, slots=True)

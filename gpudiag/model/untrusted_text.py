@@ -1,4 +1,4 @@
-"""Text from outside: what would steer a terminal is written out, secrets are masked, and what is too long is cut by words."""
+"""Text from outside: terminal controls are written out, secrets masked, long text cut at words."""
 
 from __future__ import annotations
 

@@ -36,9 +36,13 @@ from gpudiag.probe.visibility import explain_given, was_given_any
 _PRODUCTS = ("GB10", "Thor", "Orin", "Xavier")
 _TOLERANCE = 0.02
 _PCIE_FIELDS = (
-    "pcie_generation", "pcie_generation_gpu_max", "pcie_generation_slot_max",
-    "pcie_width", "pcie_width_gpu_max", "pcie_width_slot_max",
-)  # fmt: skip
+    "pcie_generation",
+    "pcie_generation_gpu_max",
+    "pcie_generation_slot_max",
+    "pcie_width",
+    "pcie_width_gpu_max",
+    "pcie_width_slot_max",
+)
 _NO_LINK = Missing(MissingReason.NOT_SUPPORTED, "no PCIe link lies between this GPU and its memory")
 
 # NVML answers 0 at any load (mostlygeek/llama-swap pull request 782, rwlove/home-ops pull request 13238).

@@ -15,7 +15,7 @@ _SUSPENDED = "suspended"  # Documentation/ABI/testing/sysfs-devices-power: runti
 
 
 def read_sleeping(root: str = "/") -> tuple[int, dict[int, str]]:
-    """How many GPUs the NVIDIA driver has, and the bus ids of those asleep, by NVML index: NVML numbers them by bus id."""
+    """How many GPUs the driver has, and the bus ids of those asleep by NVML index, which follows bus ids."""
     folder = os.path.join(root, _DRIVER)
     try:
         bound = sorted(name for name in os.listdir(folder) if ":" in name)

@@ -23,13 +23,19 @@ _NAMES = (
     "KUBERNETES_SERVICE_HOST",
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
-)  # fmt: skip
+)
 
 # How much of a GPU's memory a program is shown, and by whom (reference/memory_limiters.toml).
 _LIMITS = (
-    "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "TENCENT_COM_VCUDA_MEMORY",
-    "ALIYUN_COM_GPU_MEM", "RUNAI_GPU_MEMORY_LIMIT", "POD_MANAGER_PORT", "LD_PRELOAD",
-)  # fmt: skip
+    "CUDA_DEVICE_MEMORY_LIMIT",
+    "CUDA_DEVICE_SM_LIMIT",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "TENCENT_COM_VCUDA_MEMORY",
+    "ALIYUN_COM_GPU_MEM",
+    "RUNAI_GPU_MEMORY_LIMIT",
+    "POD_MANAGER_PORT",
+    "LD_PRELOAD",
+)
 
 
 def explain_given(machine: Machine, listed: int) -> str | None:

@@ -112,7 +112,7 @@ def _expand_one(part: str) -> Iterator[str]:
 
 
 def job_name(variables: Mapping[str, str]) -> str:
-    """What the scheduler or launcher calls this job, alike in all of its processes; empty where none gives it a name."""
+    """The scheduler's or launcher's name of this job, alike in all its processes; empty where it has none."""
     for names in _JOB_NAMES:
         values = [variables.get(name, "") for name in names]
         if values[-1] and values[-1] != "none":  # torchrun's default

@@ -20,8 +20,9 @@ _MAX_BYTES = 256 * 1024**2  # `kubectl get nodes -o json` has some 20 KiB a node
 _SHOWN_HOSTS = 3
 _HINT = "it may be Slurm's topology.conf, `kubectl get nodes,pods -o json`, or lines such as `gpu[01-16] leaf=s1 rack=r1 nvlink=d1`"
 
-# What clouds and NVIDIA's programs write, from the outermost switch to the leaf; the first that any node has counts.
-# docs.nvidia.com/topograph; AWS, GKE, OKE and CoreWeave: their pages on topology-aware scheduling (read 2026-11).
+# What clouds and NVIDIA's programs write, from the outermost switch to the leaf; the first that any node has
+# counts. docs.nvidia.com/topograph; AWS, GKE, OKE and CoreWeave: their pages on topology-aware scheduling
+# (read 2026-11).
 _SWITCH_KEYS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
         ("core", "network.topology.nvidia.com/core"),
@@ -67,7 +68,7 @@ _PAIR = re.compile(r"(\w+)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """The labels of one node; empty where there are none."""
+    """The labels of one node; empty where it has none."""
 
     switches: tuple[str, ...] = ()
     nvlink_domain: str = ""
@@ -86,7 +87,8 @@ def read_labels(path: str) -> LabelFile:
     """The labels of that file.
 
     Raises:
-        UsageError: it cannot be read, is none of the known formats, or contradicts itself; one sentence names the line.
+        UsageError: it cannot be read, is none of the known formats, or contradicts itself; one sentence names
+            the line.
     """
     try:
         size = Path(path).stat().st_size
@@ -119,7 +121,8 @@ def parse_labels(text: str, name: str) -> dict[str, NodeLabels]:
 def label_nodes(nodes: Sequence[Node], labels: LabelFile) -> tuple[tuple[Node, ...], Reading[str]]:
     """The nodes with their labels, and where these came from, or why there are none.
 
-    Hosts are found by their short names too. Ranks of one host that act as nodes are called `rank0`, `rank1` and so on.
+    Hosts are found by their short names too. Ranks of one host that act as nodes are called `rank0`, `rank1`
+    and so on.
     """
     are_ranks = len({node.host for node in nodes}) == 1
     names = [f"rank{node.ranks[0]}" if are_ranks else node.host for node in nodes]

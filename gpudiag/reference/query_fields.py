@@ -21,11 +21,15 @@ from gpudiag.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class QueryField:
-    """One field: the reading's name in `Device` or `DeviceId`, its unit, and how its value is written."""
+    """One field: the reading's name in `Device` or `DeviceId`, its unit, and how its value is written.
+
+    `at_most`: another reading, which is its upper limit where there is one.
+    """
 
     reading: str
     unit: str = ""
     write: Callable[[Any], str] = str
+    at_most: str = ""
 
 
 def _mebibytes(size_bytes: int) -> str:
@@ -113,10 +117,11 @@ FIELDS: dict[str, QueryField] = {
     "retired_pages.double_bit.count": QueryField("retired_pages_uncorrected"),
     "retired_pages.pending": QueryField("page_retirement_pending", write=_switch),
     "pcie.link.gen.current": QueryField("pcie_generation"),
-    "pcie.link.gen.max": QueryField("pcie_generation_slot_max"),
+    "pcie.link.gen.max": QueryField("pcie_generation_gpu_max", at_most="pcie_generation_slot_max"),
     "pcie.link.gen.gpumax": QueryField("pcie_generation_gpu_max"),
+    "pcie.link.gen.hostmax": QueryField("pcie_generation_slot_max"),
     "pcie.link.width.current": QueryField("pcie_width"),
-    "pcie.link.width.max": QueryField("pcie_width_slot_max"),
+    "pcie.link.width.max": QueryField("pcie_width_gpu_max"),
 }
 ALIASES = {
     "gpu_name": "name",

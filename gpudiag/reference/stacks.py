@@ -1,4 +1,4 @@
-"""What a Python stack shows: the user's own line, and the call of torch.distributed or of another library that it is in."""
+"""What a Python stack shows: the user's own line, and the call of torch.distributed or another library."""
 
 import re
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Call:
 
 
 def find_own(frames: Sequence[Frame]) -> int | None:
-    """The place of the user's innermost frame; of a job that is a library itself, the first that is not torch's or Python's."""
+    """The place of the user's innermost frame; of a library as a job, the first beyond torch and Python."""
     for is_foreign in (is_library, lambda file: bool(_STANDARD.search(file))):
         for place, frame in enumerate(frames):
             if not is_foreign(frame.file):

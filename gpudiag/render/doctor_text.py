@@ -1,4 +1,4 @@
-"""The doctor's report as text: what of gpudiag works, what is broken, and the command for everything that is missing."""
+"""The doctor's report as text: what works, what is broken, and the command for all that is missing."""
 
 from gpudiag.model.doctor import CommandState, DoctorPart, DoctorReport, PartState
 from gpudiag.model.number_ranges import count_of

@@ -39,9 +39,12 @@ def _verdict(judgement: Judgement, style: Style) -> list[str]:
     painted = style.paint(word, _COLOURS.get(judgement.outcome, "bold"))
     counts = []
     for outcome, words in (
-        (Outcome.FAIL, "wrong"), (Outcome.WARN, "to look at"), (Outcome.ERROR, "not judged"),
-        (Outcome.PASS, "right"), (Outcome.SKIP, "without a figure"),
-    ):  # fmt: skip
+        (Outcome.FAIL, "wrong"),
+        (Outcome.WARN, "to look at"),
+        (Outcome.ERROR, "not judged"),
+        (Outcome.PASS, "right"),
+        (Outcome.SKIP, "without a figure"),
+    ):
         number = sum(judged.outcome is outcome for judged in judgement.tables)
         if number:
             counts.append(f"{number} {words}")

@@ -14,7 +14,12 @@ def render_lint(report: LintReport, style: Style = PLAIN) -> str:
     for finding in report.findings:
         lines += [*_finding(finding, style, finding.code not in explained), ""]
         explained.add(finding.code)
-    remarks = [line for file in report.files if file.remark for line in wrapped(f"{one_line(file.path)}: {one_line(file.remark)}.", indent=_INDENT)]  # fmt: skip
+    remarks = [
+        line
+        for file in report.files
+        if file.remark
+        for line in wrapped(f"{one_line(file.path)}: {one_line(file.remark)}.", indent=_INDENT)
+    ]
     if remarks:
         lines += [*remarks, ""]
     return "\n".join([*lines, *_summary(report)]) + "\n"
@@ -28,7 +33,12 @@ def _finding(finding: LintFinding, style: Style, first: bool) -> list[str]:
     heading = wrapped(
         f"{word} {finding.code}: {one_line(finding.message)}", first=f"{place}: ", indent=_INDENT
     )
-    heading = [line.replace(word, style.paint(word, "red" if finding.severity is Severity.FINDING else "yellow"), 1) if n == 0 else line for n, line in enumerate(heading)]  # fmt: skip
+    heading = [
+        line.replace(word, style.paint(word, "red" if finding.severity is Severity.FINDING else "yellow"), 1)
+        if n == 0
+        else line
+        for n, line in enumerate(heading)
+    ]
     lines = [*heading, *_code("now:   ", finding.source)]
     if finding.fix:
         lines += _code("better:", f"{finding.fix}{_where(finding)}")

@@ -25,9 +25,11 @@ from gpudiag.reference.vocabulary import (
 _NANOSECONDS_PER_SECOND = 1e9
 # The NVLink errors that are counted, in dcgm-exporter's words.
 _NVLINK_ERRORS = {
-    "crc_flit": "flow-control CRC errors", "crc_data": "data CRC errors", "replay": "retries",
+    "crc_flit": "flow-control CRC errors",
+    "crc_data": "data CRC errors",
+    "replay": "retries",
     "recovery": "recovery errors",
-}  # fmt: skip
+}
 _CAUSE_NAMES = {"sync_boost": "sync-boost", "board_limit": "board limit"}  # in dcgm-exporter's words
 
 # One sample of a device: its labels beyond the device's, and the value in the metric's unit. What a MIG

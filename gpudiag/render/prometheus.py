@@ -35,9 +35,11 @@ def render_prometheus(report: Report) -> str:
         [(information, 1.0)],
     )
     page.add(
-        "gpudiag_report_verdict", "gauge", "1 for the verdict on this machine: pass, warn, fail or error.",
+        "gpudiag_report_verdict",
+        "gauge",
+        "1 for the verdict on this machine: pass, warn, fail or error.",
         [({**host, "verdict": report.verdict.value}, 1.0)],
-    )  # fmt: skip
+    )
     page.add(
         "gpudiag_report_timestamp_seconds", "gauge", "Time of the look at the machine.", [(host, moment)]
     )

@@ -1,6 +1,7 @@
 """`gpudiag list --query`: readings by name as comma-separated values, as scripts for nvidia-smi read them."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 from gpudiag.errors import UsageError
 from gpudiag.model.codec import encode
@@ -117,6 +118,9 @@ def _cell(snapshot: Snapshot, device: Device, name: str, *, with_units: bool) ->
     )
     if isinstance(reading, Missing):
         return f"[{_WORDS.get(reading.reason, reading.reason.value)}]"
+    if field.at_most:
+        limit: Any = getattr(device, field.at_most)
+        reading = reading if isinstance(limit, Missing) else min(cast("Any", reading), limit)
     value = field.write(reading)
     return f"{value} {field.unit}" if field.unit and with_units else value
 

@@ -305,7 +305,7 @@ def _of_active(report: Report) -> Iterator[tuple[str, str, str]]:
         deviating = sum(one.deviating for one in of_dtype)
         wrong_words = f"{deviating} repeats, {differing} devices"
         yield f"the same computation in {_text(dtype)} ({_text(chains)})", f"{repeats} times", wrong_words
-    for pattern in active.patterns:
+    for pattern in sorted(active.patterns, key=lambda one: one.rank):
         where = _rank_place(report, pattern.rank)
         how_much = f"{format_size(pattern.tested_bytes)} of {format_size(pattern.wanted_bytes)}, {len(pattern.patterns)} patterns"
         yield f"memory patterns, {_text(where)}", how_much, f"{pattern.wrong_words} words"
@@ -370,7 +370,8 @@ def _load(report: Report) -> Iterator[str]:
     active = report.measures.active
     if isinstance(active, Missing) or not active.sustained:
         return
-    rows = [_load_row(report, active, result) for result in active.sustained]
+    loads = sorted(active.sustained, key=lambda one: one.rank)
+    rows = [_load_row(report, active, result) for result in loads]
     headings = ("", "under load", "first minute", "last minute", "change", "temperature", "slope at the end")
     lines = [_table(headings, rows, "numbers")]
     if any(not isinstance(point.temperature_celsius, Missing) for point in active.telemetry):

@@ -162,13 +162,19 @@ def next_lines(*commands: str, width: int | None = None) -> list[str]:
     return lines
 
 
+# Characters other than ASCII, arrows, mathematical signs, box drawing and blocks (U+2190 to U+2319, U+2500 to U+259F), which take one cell each.
+_NOT_ONE_CELL = re.compile("[^\x00-\x7f\u2190-\u2319\u2500-\u259f]")
+
+
 def cells_of(text: str) -> int:
     """How many columns of a terminal the text takes: two for a wide character, none for what joins the one before it.
 
     Unicode Standard Annex 11 (East Asian Width); what joins is of the general categories Mn, Me and Cf, or a
     part of a syllable of Hangul.
     """
-    return len(text) if text.isascii() else sum(map(_cells_of_character, text))
+    if text.isascii() or _NOT_ONE_CELL.search(text) is None:
+        return len(text)
+    return sum(map(_cells_of_character, text))
 
 
 # Vowels and final consonants of Hangul that is written out (NFD, as names of files from a Mac are): drawn

@@ -52,10 +52,12 @@ def render_topology(topology: Topology, style: Style = PLAIN) -> str:
     lines += _cards(topology, nics, style)
     lines += ["", *_nodes(topology, nics), *_tree(topology, style)]
     lines += notes.lines()
-    if topology.devices:
+    if topology.links or (nics and topology.devices):
         lines += ["", *_nccl(topology)]
     lines += _legend(topology)
     next_commands = ["gpudiag topo --json", "gpudiag preflight"]
+    if not topology.devices:
+        next_commands = ["gpudiag list", "gpudiag doctor", "gpudiag simulate h100x8 -- gpudiag topo"]
     if len(topology.devices) > 1 and not any(link.measured for link in topology.links):
         next_commands.insert(0, "gpudiag bandwidth")
     return "\n".join([*lines, *next_lines(*next_commands)]) + "\n"
@@ -73,6 +75,10 @@ def _head(topology: Topology, style: Style) -> list[str]:
     lines = wrapped(f"{word}{one_line(topology.host, 60)}: {', '.join(parts)}", indent="  ")
     if topology.verdict is not None:
         lines[0] = style.paint_outcome(lines[0], topology.verdict.value)
+    if not topology.devices:
+        lines += wrapped(
+            "Without a GPU there are no links, and there is no verdict.", first="  ", indent="  "
+        )
     if topology.simulated is not None:
         lines += wrapped(f"SIMULATED {topology.simulated}: no real GPU was read", first="  ", indent="  ")
     for one in join_findings(topology.findings):
@@ -303,7 +309,7 @@ def _tree(topology: Topology, style: Style) -> list[str]:
     lines = []
     for root, below in sorted(by_root.items()):
         lines += wrapped(f"{root}: {_branch(below, 0, verbose=style.verbose)}", indent="  ", width=columns())
-    return lines
+    return ["", "Below each host bridge, what one switch joins in brackets:", *lines] if lines else []
 
 
 def _root(device: TopologyDevice) -> tuple[str, tuple[str, ...]]:
@@ -335,15 +341,18 @@ def _nccl(topology: Topology) -> list[str]:
     if levels is None:
         return []
     lines = wrapped(f"NCCL {levels.version} would use {_levels(levels)}.", indent="  ")
-    ways: dict[tuple[str, str], list[TopologyLink]] = defaultdict(list)
+    ways: dict[tuple[str, str, Reading[float]], list[TopologyLink]] = defaultdict(list)
     for link in topology.links:
         if not isinstance(link.nccl_transport, Missing) and not isinstance(link.nccl_path, Missing):
-            ways[link.nccl_transport, link.nccl_path].append(link)
+            ways[link.nccl_transport, link.nccl_path, link.bytes_per_second].append(link)
     indices = {device.uuid: _index(device) for device in topology.devices}
-    for (transport, path), links in ways.items():
+    for (transport, path, rate), links in ways.items():
         pairs = list(dict.fromkeys(_pair(link, indices) for link in links))
         named = f" ({' '.join(pairs)})" if len(pairs) <= _MOST_PAIRS and len(ways) > 1 else ""
-        words = f"{_TRANSPORTS[transport]} over {path}: {count_of(len(pairs), 'pair')} of GPUs{named}"
+        carries = "" if isinstance(rate, Missing) else f", links of {format_rate(rate)} each way"
+        words = (
+            f"{_TRANSPORTS[transport]} over {path}: {count_of(len(pairs), 'pair')} of GPUs{carries}{named}"
+        )
         lines += wrapped(words, first="  ", indent="    ")
     return [*lines, *_gpu_direct(topology)]
 

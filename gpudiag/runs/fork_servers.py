@@ -13,7 +13,7 @@ _QUESTION = "gpudiag.probe.torch.program:main"
 
 
 class ForkServers:
-    """Use it as a context manager around all that a command runs on ranks; at its end nothing that was forked is left."""
+    """A context manager around all that a command runs on ranks; at its end no fork is left."""
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         """None is started yet; `preload` are parts of torch that ranks will need, imported while torch is asked."""

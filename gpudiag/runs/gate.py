@@ -53,7 +53,7 @@ def exit_status(report: Report, plan: PreflightPlan) -> ExitStatus:
 
 
 def describe_strict(report: Report, plan: PreflightPlan, status: ExitStatus) -> str:
-    """Why `--strict` alone gives that exit status: the warnings, or the checks that were skipped; empty where it does not."""
+    """Why `--strict` alone gives that exit status: warnings, or skipped checks; empty where it does not."""
     if not plan.strict or status is exit_status(report, replace(plan, strict=False)):
         return ""
     if status is ExitStatus.FAIL:

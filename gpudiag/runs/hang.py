@@ -246,7 +246,7 @@ def _look_again(
     at_least_seconds: float,
     until: float | None = None,
 ) -> JobVerdict:
-    """The verdict with further looks, that long after the start or later; the same where the job has ended, or no time is left."""
+    """The verdict with further looks that long after the start; the same where the job ended, or time is over."""
     sleep(max(0.0, started + at_least_seconds - monotonic()))
     job, at_seconds = verdict.job, monotonic() - started
     # Several, soon after each other: a loop of short waits is seen at another line now and then.
@@ -265,7 +265,7 @@ def _look_again(
 
 
 def _with_c_functions(verdict: JobVerdict, limits: HangLimits, until: float | None = None) -> JobVerdict:
-    """The verdict with the C functions of ranks of which only processor time moves: whether they compute, or wait for a GPU."""
+    """The verdict with the C functions of ranks of which only processor time moves: do they wait for a GPU?"""
     job = verdict.job
     state = job.state or JobState()
     if any(_NOT_READ in note for note in state.notes) or not _is_left(until, _STOP_SECONDS):

@@ -1,4 +1,4 @@
-"""Why the ranks of a running job do not meet: the causes, and the words, that `gpudiag nccl-test` has for its own ranks."""
+"""Why the ranks of a running job do not meet: causes and words are those of `gpudiag nccl-test`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -74,7 +74,7 @@ def explain_meeting(verdict: JobVerdict) -> JobVerdict:
 
 
 def explain_machines(report: HangReport, parts: Sequence[HangReport]) -> HangReport:
-    """The report on several machines, with the causes that their own looks have found, and what comparing them shows."""
+    """The report on several machines, with the causes that their looks found, and what comparing them shows."""
     found = [
         one for part in parts for verdict in part.jobs for one in verdict.findings if one.code in _CAUSES
     ]

@@ -40,9 +40,9 @@ def _ignore(_: str) -> None:
 class Surroundings:
     """What the caller of a run sets: the store, the job's interpreter, the good machine, the patience, who gets which message.
 
-    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it. `history` is the
-    child that reads this store, where it was started early. `announce` gets what comes next and its cost, `warn` what went
-    wrong, `listener` each event.
+    `deadline_seconds` is the longest wait for an answer of NVML and the host; None: as the level has it.
+    `history` is the child that reads this store, where it was started early. `announce` gets what comes next
+    and its cost, `warn` what went wrong, `listener` each event.
     """
 
     store: str
@@ -58,7 +58,8 @@ class Surroundings:
 class MachineRun(ABC):
     """One run on this machine: `run` it, print its report, then `remember` it.
 
-    A kind of run has of its own what it looks at, what it measures, what that is held against, and what is stored.
+    A kind of run has of its own what it looks at, what it measures, what that is held against, and what is
+    stored.
     """
 
     _kind: ClassVar[str]  # the command
@@ -70,7 +71,8 @@ class MachineRun(ABC):
     ) -> None:
         """Start reading the history.
 
-        `measured` are the steps between the look and the judgement, `preload` the modules that their ranks need beside torch.
+        `measured` are the steps between the look and the judgement, `preload` the modules that their ranks
+        need beside torch.
         """
         self._surroundings = surroundings
         self._emitter = PreflightEvents(measured, surroundings.listener)

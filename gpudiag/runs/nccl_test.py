@@ -130,11 +130,11 @@ def run_nccl_test(
 ) -> NcclTestRun:
     """Run the plan on all its ranks; return the run with its report.
 
-    `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener` gets
-    stages, results and findings as they happen, in rank 0's process only.
-    `python` is the interpreter that runs the ranks. `store` names where this machine's earlier results
-    are; by default they are in its state directory. `notice` gets a sentence while ranks are waited for.
-    `labels` is a file with the racks, leaves and rails of the nodes, for a localisation.
+    `environment` is this process's place in a launch; None where gpudiag is to start the ranks. `listener`
+    gets stages, results and findings as they happen, in rank 0's process only. `python` is the interpreter
+    that runs the ranks. `store` names where this machine's earlier results are; by default they are in its
+    state directory. `notice` gets a sentence while ranks are waited for. `labels` is a file with the racks,
+    leaves and rails of the nodes, for a localisation.
 
     Raises:
         UsageError: the plan contradicts itself or the launch, or the file of labels is wrong.

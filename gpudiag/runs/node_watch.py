@@ -29,6 +29,7 @@ from gpudiag.model.reading import NOT_ASKED, Missing, Reading
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
 from gpudiag.probe.job.ranks_of_run import read_glance, start_glance
+from gpudiag.reference.stacks import own_frames
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
 from gpudiag.runs.job_run.members import Members
@@ -166,7 +167,7 @@ class NodeWatch:
 
         def take(child: GuardedChild) -> None:
             read = read_glance(child)
-            if isinstance(read, tuple):
+            if isinstance(read, tuple) and own_frames(read[2]):
                 member.standing.note(now, read[2])
 
         self._children.start(name, start_glance(member.pid), take, _CHILD_SECONDS)

@@ -56,7 +56,7 @@ class GpuFitness:
 
     @property
     def is_held(self) -> bool:
-        """Whether something has its memory: a process, or whatever NVML counts; else nobody knows why torch has so little."""
+        """Whether something has its memory: a process, or what NVML counts; else it is unknown why torch has little."""
         has_process = not isinstance(self.device.processes, Missing) and bool(self.device.processes)
         return has_process or _nvml_agrees(self.device, _CONNECTION_BYTES)
 

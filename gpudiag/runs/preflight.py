@@ -206,7 +206,7 @@ class Preflight(MachineRun):
 
         why = why_no_card_pairs(place, snapshot)
         if why is not None:
-            return Missing(MissingReason.NOT_SUPPORTED, why)
+            return why
         self._emitter.enter("card_pairs")
         self._surroundings.announce(describe_card_pairs_cost(place))
         return measure_card_pairs(place, self._surroundings.python, self._servers)

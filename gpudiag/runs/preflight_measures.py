@@ -6,10 +6,12 @@ from gpudiag.collectives.localise import NODES_AT_LEAST
 from gpudiag.model.device import Snapshot
 from gpudiag.model.host_state import HostState
 from gpudiag.model.measure import CollectiveMeasurement
+from gpudiag.model.number_ranges import count_of
 from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
+from gpudiag.reference.reading_names import describe_missing
 from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.nccl_test import measure_collectives
 from gpudiag.runs.placement import Placement
@@ -115,17 +117,23 @@ def measure_operations(
 _BY_CARDS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 
-def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> str | None:
-    """Why the network cards of this machine cannot be measured in pairs; None if they can."""
+def why_no_card_pairs(place: Placement, snapshot: Snapshot) -> Missing | None:
+    """Why the network cards of this machine are not measured in pairs; None if they are."""
     if place.device_kind != "cuda":
-        return "ranks on CPUs use no network card between them"
+        return Missing(MissingReason.NOT_SUPPORTED, "ranks on CPUs use no network card between them")
     if place.world_size < NODES_AT_LEAST:
-        return f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
+        words = f"{NODES_AT_LEAST} GPUs are needed to distinguish a bad card from its partners, and {place.world_size} can be tested"
+        return Missing(MissingReason.NOT_SUPPORTED, words)
     state = snapshot.machine.state
     ports = state.infiniband_ports if isinstance(state, HostState) else state
-    active = [] if isinstance(ports, Missing) else [port for port in ports if port.state == "ACTIVE"]
+    if isinstance(ports, Missing):
+        absent = ports.reason in (MissingReason.SOURCE_ABSENT, MissingReason.NOT_SUPPORTED)
+        words = "this machine has no RDMA card" if absent else f"RDMA ports: {describe_missing(ports)}"
+        return Missing(MissingReason.NOT_SUPPORTED if absent else ports.reason, words)
+    active = [port for port in ports if port.state == "ACTIVE"]
     if len({port.device for port in active}) < 2:
-        return f"{len(active)} RDMA ports are active, and a pair needs two cards"
+        words = f"{count_of(len(active), 'RDMA port')} of {len(ports)} active, and a pair needs two cards"
+        return Missing(MissingReason.NOT_SUPPORTED, words)
     return None
 
 

@@ -113,8 +113,7 @@ def _versions(report: Report) -> Iterator[Version]:
         yield Version(called, torch if isinstance(torch, Missing) else getattr(torch, name))
     yield Version("kernel", machine.kernel_release)
     yield Version("operating system", machine.operating_system)
-    container = Missing(MissingReason.NOT_SUPPORTED, "not in a container")
-    yield Version("container", container if machine.container is None else machine.container.runtime)
+    yield Version("container", "none" if machine.container is None else machine.container.words)
 
 
 def _without_people(snapshot: Snapshot) -> Snapshot:

@@ -1,4 +1,4 @@
-"""What the ranks of a user's script print: shown as it comes, and searched for a library's explanation of its own failure."""
+"""What the ranks of a user's script print: shown as it comes, and searched for a library's explanation."""
 
 import fcntl
 import io

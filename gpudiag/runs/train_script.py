@@ -41,7 +41,7 @@ from gpudiag.training.stack_watch import PATIENCE
 
 # Ranks that wait in one collective report it within one look of each other.
 _SETTLE_SECONDS = 1.5
-_CLOSE_LOOK_SECONDS = 2.0  # a rank's look at itself takes some 20 ms
+_CLOSE_LOOK_SECONDS = 2.0  # a rank takes some 10 ms of a processor for it
 
 _ENTRY = "gpudiag.training.script_main:run"
 # A script may compute for as long as it likes: only a rank that dies, or all of them standing still, ends it.
@@ -112,7 +112,8 @@ class ScriptWatch:
     def is_over(self) -> bool:
         """Whether all ranks stand still, or have waited too long for a working one; reports long waits.
 
-        Ranks that stand still get a moment to look closer at themselves, which not all of them may be able to.
+        Ranks that stand still get a moment to look closer at themselves, which not all of them may be able
+        to.
         """
         if self.sees_hang():
             late = self.clock() - self._reported_at >= _CLOSE_LOOK_SECONDS
@@ -320,7 +321,7 @@ def _moving(run: RankRun, watch: ScriptWatch, script: str) -> dict[int, OwnLook]
 
 
 def moving_at(rank: int, stack: Sequence[str] = (), script: str = "") -> OwnLook:
-    """The look of a rank whose code moves; `stack` is of `FILE:LINE in FUNCTION`, innermost first, empty where it is not known."""
+    """The look of a rank whose code moves; `stack` has `FILE:LINE in FUNCTION`, innermost first, or nothing."""
     parts = (re.fullmatch(r"(.*):(\d+) in (.*)", words) for words in stack)
     frames = tuple(Frame(part[1], part[3], int(part[2])) for part in parts if part is not None)
     main = ThreadLook(rank, "", "R", 0.0, frames=script_frames(frames, script))

@@ -86,10 +86,15 @@ class Inspector(SingleChild):
     """Inspects the machine around the GPUs; `publish` gets each new result."""
 
     def __init__(
-        self, publish: Callable[[Surroundings], None], environment: Mapping[str, str] | None = None
+        self,
+        publish: Callable[[Surroundings], None],
+        environment: Mapping[str, str] | None = None,
+        *,
+        asks_others: bool = True,
     ) -> None:
-        """Start nothing yet: the first `look` does."""
+        """Start nothing yet: the first `look` does. Without `asks_others` GPUtil and torch are left alone."""
         super().__init__()
+        self._asks_others = asks_others
         self.surroundings: Surroundings | None = None
         self._publish = publish
         self._environment = environment
@@ -145,7 +150,7 @@ class Inspector(SingleChild):
 
     def _due(self, now: float) -> tuple[str, ...]:
         """The sources due: none before the host was seen, so that it comes fast; then GPUtil, then torch."""
-        if self.surroundings is None:
+        if self.surroundings is None or not self._asks_others:
             return ()
         return next(((name,) for name in _PERIODS if now > self._due_at[name]), ())
 
@@ -183,9 +188,17 @@ def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surro
     )
     host = SourceStatus("host", SourceState.TIMED_OUT, why.detail)
     snapshot = all_missing(
-        Snapshot, why, host=hostname, taken_at=now, simulated=None, sources=(host,), devices=(), views=(),
-        disagreements=(), machine=machine,
-    )  # fmt: skip
+        Snapshot,
+        why,
+        host=hostname,
+        taken_at=now,
+        simulated=None,
+        sources=(host,),
+        devices=(),
+        views=(),
+        disagreements=(),
+        machine=machine,
+    )
     return Surroundings(snapshot, {})
 
 

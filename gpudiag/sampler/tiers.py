@@ -155,7 +155,7 @@ def _question(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> obj
 
 
 class ProcessFacts:
-    """What /proc shows of the processes on a GPU; of one that is still the same all but its state is read once a minute."""
+    """What /proc shows of the processes on a GPU; all but the state of a known one is read once a minute."""
 
     def __init__(self, root: str, read: Callable[[int, str], dict[str, Any]] = read_process) -> None:
         """Know none yet; /proc is found under `root`."""
@@ -168,7 +168,7 @@ class ProcessFacts:
         ] = {}  # by pid: when it was looked at, processor seconds by then
 
     def describe(self, ask: Ask, sheet: DeviceSheet) -> dict[int, dict[str, Any]]:
-        """What /proc and the driver show of each process in the sheet, by pid; a stuck process may block this forever."""
+        """What /proc and the driver show of each process in the sheet, by pid; a stuck one may block it forever."""
         described, known, now = {}, {}, monotonic()
         pids = dict.fromkeys(process["pid"] for process in sheet.values.get("processes", ()))
         shares = _shares(ask) if pids else {}
@@ -192,7 +192,7 @@ class ProcessFacts:
         return described
 
     def _moving(self, pid: int, stat: Stat, now: float) -> dict[str, Any]:
-        """What changes while a process runs: its state, its memory, and its share of a processor since the last look."""
+        """What changes while a process runs: state, memory, and its share of a processor since the last look."""
         sheet = Sheet()
         sheet.values["state"] = stat.state
         sheet.read("resident_bytes", lambda: stat.resident_bytes)

@@ -122,6 +122,9 @@ def _without_share(device_id: str) -> tuple[str, str | None]:
 
 def _order(use: PodUse) -> tuple[object, ...]:
     return (
-        -1 if use.gpu_instance_id is None else use.gpu_instance_id, use.namespace, use.pod, use.container,
+        -1 if use.gpu_instance_id is None else use.gpu_instance_id,
+        use.namespace,
+        use.pod,
+        use.container,
         use.replica or "",
-    )  # fmt: skip
+    )

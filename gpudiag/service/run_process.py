@@ -139,7 +139,7 @@ class RunProcess:
 
 
 def sentence_of(lines: Sequence[str]) -> str:
-    """The message in a command's output: its own sentence with the hint that follows, else its verdict, else its last line."""
+    """The message in a command's output: its sentence with the hint, else its verdict, else its last line."""
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].startswith("gpudiag: "):
             rest = (line.strip() for line in lines[number + 1 :])

@@ -55,9 +55,12 @@ INSTANT_CHECKS = tuple(
 _HOUSEKEEPING_SECONDS = 0.5
 # After these changes the kernel log and the PCI bus are read again.
 _CONCERNS_HOST = (
-    TimelineKind.XID, TimelineKind.GPU_LOST, TimelineKind.GPU_SILENT, TimelineKind.GPU_BACK,
+    TimelineKind.XID,
+    TimelineKind.GPU_LOST,
+    TimelineKind.GPU_SILENT,
+    TimelineKind.GPU_BACK,
     TimelineKind.DRIVER,
-)  # fmt: skip
+)
 # After these changes other sources must be queried again before they are compared with NVML.
 _OTHER_GPUS = (TimelineKind.GPU_LOST, TimelineKind.GPU_BACK, TimelineKind.DRIVER)
 _XID_EVENTS = 1000  # kept for the checks; more of them add nothing
@@ -88,12 +91,13 @@ class MachineWatch:
         kubelet_socket: str | None = None,
         watches_jobs: bool = False,
         looked_seconds: float = FAST_SECONDS,
+        asks_others: bool = True,
     ) -> None:
         """Watch once `run` is called; with `polls` False, never query NVML.
 
-        `looked_seconds`: how far apart samples are while somebody looks.
-        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with
-        `watches_jobs` the machine's jobs are watched, too.
+        `looked_seconds`: how far apart samples are while somebody looks; without `asks_others` neither GPUtil nor torch is asked.
+        `seen_file` has the GPUs that earlier services saw, `kubelet_socket` names the pods; with `watches_jobs` the
+        machine's jobs are watched, too.
         """
         self.readings = readings
         self.snapshot: Snapshot | None = None
@@ -113,7 +117,7 @@ class MachineWatch:
         self._host: tuple[float, Reading[HostActivity]] = (-math.inf, NOT_ASKED)
         self._picture = NvmlPicture()
         self._supervisor = Supervisor(self._receive, self._trouble, environment)
-        self._inspector = Inspector(self._add_surroundings, environment)
+        self._inspector = Inspector(self._add_surroundings, environment, asks_others=asks_others)
         self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
         self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
@@ -296,7 +300,7 @@ class MachineWatch:
             self.seen.recall(memory, snapshot)
 
     def _memory_to_recall(self) -> SeenMachine | None:
-        """What an earlier service saw; None until the host id is known, so that another machine's GPUs are not taken for ours."""
+        """What an earlier service saw; None until the host id is known, as the GPUs may be another machine's."""
         if self._seen_file is None or self._inspector.surroundings is None:
             return None
         return self._seen_file.loaded

@@ -15,6 +15,7 @@ from gpudiag.model.codec import encode
 from gpudiag.model.device import Device, Snapshot, SourceState
 from gpudiag.model.documents import loads
 from gpudiag.model.host import Machine, PciDevice
+from gpudiag.model.host_state import PciPlace
 from gpudiag.model.reading import Missing, MissingReason, Reading, value_or
 from gpudiag.model.report import Report
 from gpudiag.simulate.blueprint import (
@@ -262,7 +263,12 @@ def _host(machine: Machine) -> HostFacts:
         kernel_driver_version=value_or(machine.kernel_driver_version, "") or None,
         kernel_driver_flavor=value_or(machine.kernel_driver_flavor, "open"),
         device_nodes=tuple(node.removeprefix("/dev/") for node in value_or(machine.device_nodes, ())),
-        pci_functions=tuple(_function(device) for device in _bus(machine) if _is_switch(device)),
+        pci_functions=(
+            *(_function(device) for device in _bus(machine) if _is_switch(device)),
+            *(_card(place) for place in _places(machine) if place.kind == "nic"),
+        ),
+        pci_paths=tuple(map(_path, _places(machine))),
+        infiniband_gbit_per_second=_rdma_rates(machine),
         interfaces=tuple(map(_interface, value_or(machine.interfaces, ()))),
         container_runtime=container.runtime if container else None,
         container_id=container_id or None,
@@ -284,6 +290,48 @@ def _function(device: PciDevice) -> PciFunction:
         driver=value_or(device.driver, "") or None,
         numa_node=value_or(device.numa_node, -1),
     )
+
+
+def _places(machine: Machine) -> tuple[PciPlace, ...]:
+    """The places on the PCI bus, which a report has and a listing has not: RDMA cards first, in the order of their names."""
+    state = machine.state
+    found = () if isinstance(state, Missing) else value_or(state.pci_places, ())
+    order = list(_rdma_rates(machine))
+    return tuple(
+        sorted(
+            found,
+            key=lambda place: min((order.index(name) for name in place.rdma_devices), default=len(order)),
+        )
+    )
+
+
+def _rdma_rates(machine: Machine) -> dict[str, int]:
+    """The rate of each RDMA device in Gbit/s, in the order of the ports; one without a rate is left out."""
+    state = machine.state
+    ports = () if isinstance(state, Missing) else value_or(state.infiniband_ports, ())
+    return {
+        port.device: int(value_or(port.rate_gbit_per_second, 0))
+        for port in ports
+        if not isinstance(port.rate_gbit_per_second, Missing)
+    }
+
+
+def _card(place: PciPlace) -> PciFunction:
+    """A network card; its maker is not in the record."""
+    return PciFunction(
+        address=sysfs_address(place.bus_id),
+        vendor_id="ffff",
+        device_id="ffff",
+        class_id="0207" if place.rdma_devices else "0200",
+        driver=None,
+        numa_node=value_or(place.numa_node, -1),
+        link_generation=value_or(place.link_generation, 0) or None,
+        link_width=value_or(place.link_width, 0) or None,
+    )
+
+
+def _path(place: PciPlace) -> str:
+    return "/".join((place.root, *map(sysfs_address, (*place.bridges, place.bus_id))))
 
 
 def _interface(interface: Any) -> Interface:

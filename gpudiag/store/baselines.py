@@ -41,9 +41,12 @@ def _active_samples(measures: Measures) -> Iterator[Sample]:
     for product in active.compute:
         if product.device_uuid not in shared:
             yield Sample(
-                _metric(metric_of(product), on_gpu), product.flops_per_second, "FLOP/s",
-                _uuid(product.device_uuid), on_gpu,
-            )  # fmt: skip
+                _metric(metric_of(product), on_gpu),
+                product.flops_per_second,
+                "FLOP/s",
+                _uuid(product.device_uuid),
+                on_gpu,
+            )
 
 
 def _collective_samples(measures: Measures) -> Iterator[Sample]:

@@ -196,10 +196,13 @@ class Store:
             for sample in run.samples:
                 connection.execute(
                     sql.insert(_samples).values(
-                        run=number, metric=sample.metric, device_uuid=sample.device_uuid,
-                        value=sample.value, unit=sample.unit,
+                        run=number,
+                        metric=sample.metric,
+                        device_uuid=sample.device_uuid,
+                        value=sample.value,
+                        unit=sample.unit,
                     )
-                )  # fmt: skip
+                )
             for gpu in run.gpus:
                 _note_gpu(connection, run.machine, gpu)
             if run.good and values["snapshot"] is not None:

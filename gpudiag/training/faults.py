@@ -1,6 +1,7 @@
 """Faults that `--inject` puts into a training: in a rank's process, or in the training itself."""
 
 import re
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -74,11 +75,9 @@ def parse_training_fault(text: str, workers: int, steps: int) -> TrainingFault |
 def _parse_process_fault(text: str, workers: int) -> Fault:
     from dataclasses import replace
 
+    whole = f"{text}@{_OOM_STEP}" if _OOM.fullmatch(text) else text
     try:
-        if _OOM.fullmatch(text):
-            return replace(parse_fault(f"{text}@{_OOM_STEP}", workers), specification=text)
-        return parse_fault(text, workers)
+        parse_fault(whole, sys.maxsize)  # how it is written, whichever ranks there are
     except UsageError as error:
-        if "there is no rank" in error.message:
-            raise
         raise UsageError(error.message, hint=EXAMPLES) from None
+    return replace(parse_fault(whole, workers), specification=text)

@@ -1,4 +1,4 @@
-"""What a wrong gradient or step is made of, from the tensors themselves: shares of ranks, other steps, a factor, bits."""
+"""What a wrong gradient or step is made of, by its tensors: shares of ranks, other steps, a factor, bits."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,7 +129,7 @@ class PartsFinder:
         )
 
     def _gradients_of_step(self, used: Tensors) -> tuple[float | None, float | None]:
-        """How many times those after the backward pass the gradients of the step are, and what that leaves unexplained."""
+        """The step's gradients as a multiple of those after the backward pass, and what that leaves unexplained."""
         after_backward = self.own_part(self._found)
         names = [name for name in used if name in after_backward]
         if not names or any(used[name].shape != after_backward[name].shape for name in names):
@@ -190,7 +190,7 @@ def _fit(found: torch.Tensor, parts: Sequence[torch.Tensor]) -> tuple[tuple[floa
 
 
 def _factor(found: torch.Tensor, expected: torch.Tensor) -> tuple[float | None, float | None]:
-    """How many times `expected` is in `found`, and what that leaves over the size of `expected`; None without elements."""
+    """How many times `expected` is in `found`, and what remains by the size of `expected`; None if empty."""
     size = float(expected.norm()) if len(expected) else 0.0
     if size == 0.0:
         return None, None

@@ -66,7 +66,7 @@ def run(context: RankContext) -> Mapping[str, Any]:
 
 
 def read_pid_namespace() -> str:
-    """The pid namespace in which this process's pid is valid, with the boot id; empty if the system does not report it."""
+    """The pid namespace of this process's pid, with the boot id; empty if the system does not report it."""
     try:
         return read_machine().process_table
     except OSError:

@@ -145,7 +145,7 @@ class StackWatch(threading.Thread):
         self._progress.emit({"kind": kind, **encode(describe(frames, self._script, self._counts, work))})
 
     def _look_closer(self, frames: list[FrameType]) -> None:
-        """Emit what the kernel and torch's recorder show too: by a thread of its own, for either may not answer in a process that hangs."""
+        """Emit what the kernel and torch's recorder show too, by a thread of its own: either may hang."""
         if self._closer is None or not self._closer.is_alive():
             self._closer = threading.Thread(
                 target=self._emit_closer_look, args=(frames,), name="gpudiag-own-look", daemon=True
@@ -180,7 +180,7 @@ def describe(frames: list[FrameType], script: str, counts: BatchCount, work: str
 
 
 def describe_closely(frames: list[FrameType], script: str, counts: BatchCount) -> OwnLook:
-    """The rank's look at itself as one from outside shows it, with its flight record; it may not come back in a process that hangs."""
+    """The rank's look at itself as from outside, with its flight record; it may not return in a hang."""
     main = RawThread("MainThread", _raw(frames, script))
     found = describe(frames, script, counts)
     look = look_at_self(_stacks(main, script), OWN_STACKS) or found.look
@@ -224,7 +224,7 @@ def _raw(frames: Sequence[FrameType], script: str) -> tuple[RawFrame, ...]:
 
 
 def _awaited_at(frames: Sequence[FrameType], script: str) -> str:
-    """What the main thread waits for, by its frames and the call that the user's line executes; empty where neither shows a wait."""
+    """What the main thread waits for, by its frames and the user's line; empty where neither shows a wait."""
     call, own = _call_of(frames, script), _users_frame(frames, script)
     if call.own is not None and own is not None:
         call = replace(call, own=replace(call.own, text=_expression(own)))

@@ -1,18 +1,28 @@
 """The findings in place: what is wrong with which part, how it is known, and what to do."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpudiag.model.finding import Finding
 from gpudiag.model.untrusted_text import escape_controls
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
 from gpudiag.render.style import cells_of, wrapped
 from gpudiag.watch.columns import cut, fill
 from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import DIM, HEADING, PLAIN, ROLE_OF_OUTCOME, Line, Row, Span, Table
 
+if TYPE_CHECKING:
+    from gpudiag.render.joined_findings import JoinedFinding
+
 _INDENT = "     "
 
 
+# What stands there where there is no finding, by the verdict.
+_NONE = {
+    None: "not judged yet",
+    "error": "none; a check could not look: `gpudiag preflight --level instant` names it",
+}
 _ROOM_FOR_ALL = 10  # lines: where all findings take no more, each is whole
 
 
@@ -23,7 +33,7 @@ def finding_table(
 
     Where they are many, the chosen one is whole, else the first, and of the others there is one line.
     """
-    joined = join_findings(findings)
+    joined = _joined(findings)
     whole = {key_of_finding(one): _lines(one, width, glyphs) for one in joined}
     if chosen not in whole:
         chosen = next(iter(whole), None)
@@ -32,9 +42,19 @@ def finding_table(
             key_of_finding(one): whole[chosen] if key_of_finding(one) == chosen else _first_line(one, width)
             for one in joined
         }
-    count = str(len(joined)) if joined else "not judged yet" if verdict is None else "none"
+    count = str(len(joined)) if joined else _NONE.get(verdict, "none")
     rows = tuple(Row(key, lines) for key, lines in whole.items())
     return Table(cut((Span(f"FINDINGS {count}", HEADING),), width), rows)
+
+
+def _joined(findings: Sequence[Finding]) -> tuple[JoinedFinding, ...]:
+    if not findings:
+        return ()
+    from gpudiag.render.joined_findings import (
+        join_findings,
+    )  # with the checks behind it: late, for a quick start
+
+    return join_findings(findings)
 
 
 def key_of_finding(joined: JoinedFinding) -> str:
@@ -44,7 +64,7 @@ def key_of_finding(joined: JoinedFinding) -> str:
 
 def find_joined(findings: Sequence[Finding], key: str) -> JoinedFinding | None:
     """The finding of that key; None where it has gone since."""
-    return next((joined for joined in join_findings(findings) if key_of_finding(joined) == key), None)
+    return next((joined for joined in _joined(findings) if key_of_finding(joined) == key), None)
 
 
 def _words_of(joined: JoinedFinding) -> str:

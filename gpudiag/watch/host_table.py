@@ -65,7 +65,7 @@ def _verdict_cell(frame: Frame, _width: int) -> Span:
 
 
 def _values(frame: Frame, name: str) -> list[float]:
-    # The numbers of a machine that does not answer are old, and its row says since when.
+    # The numbers of a machine that does not answer are old, and its row shows since when.
     rows = () if frame.live is None or frame.problem is not None else frame.live.devices
     readings = (getattr(row, name) for row in rows)
     return [float(reading) for reading in readings if not isinstance(reading, Missing)]

@@ -1,11 +1,14 @@
 """This machine: at first what a listing shows, which is there at once; then what the service's watch keeps up to date."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.finding import Finding
@@ -13,19 +16,13 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.service import Findings, Live
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.service.live import SamplerFacts, build_live
-from gpudiag.service.readings import Readings
 from gpudiag.store.state_folder import default_store
 from gpudiag.watch.frame import Frame, History
-from gpudiag.watch.recording import Recorder
+
+if TYPE_CHECKING:
+    from gpudiag.watch.recording import Recorder
 
 _POINT_SHARE = 0.5  # of the time between two ticks: what comes sooner is the same tick, judged anew
-
-
-class _NoReadings(Readings):
-    """Readings that nobody keeps: the view has its own short history."""
-
-    def add(self, device: Device, at: float) -> None:
-        """Forget it."""
 
 
 class LocalFeed:
@@ -82,11 +79,22 @@ class LocalFeed:
             self._take(unjudged_live(snapshot, self._interval))
 
     async def _watch(self) -> None:
+        from gpudiag.service.readings import Readings
         from gpudiag.service.watch import MachineWatch
         from gpudiag.store.baselines import GoodState
 
+        class NoReadings(Readings):
+            """Readings that nobody keeps: the view has its own short history."""
+
+            def add(self, device: Device, at: float) -> None:
+                """Forget it."""
+
         watch = MachineWatch(
-            self._receive, _NoReadings(None), GoodState(default_store()), looked_seconds=self._interval
+            self._receive,
+            NoReadings(None),
+            GoodState(default_store()),
+            looked_seconds=self._interval,
+            asks_others=False,  # torch takes seconds of a processor to load: a listing does without
         )
         watch.viewers = 1
         await watch.run()

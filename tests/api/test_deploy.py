@@ -135,8 +135,31 @@ def test_the_manifests_belong_together():
     assert service["selector"].items() <= labels.items()
 
 
+def test_the_manifests_of_the_hub_belong_together():
+    """It asks the headless Service of the nodes, and is started as the command line allows."""
+    from gpudiag.cli.serve import serve
+    from gpudiag.reference.service_port import SERVICE_PORT
+
+    folder = DEPLOY / "kubernetes"
+    listed = yaml.safe_load((folder / "hub" / "kustomization.yaml").read_text())["resources"]
+    assert set(listed) == {path.name for path in (folder / "hub").glob("*.yaml")} - {"kustomization.yaml"}
+    nodes = yaml.safe_load((folder / "service.yaml").read_text())
+    deployment = yaml.safe_load((folder / "hub" / "deployment.yaml").read_text())["spec"]
+    container = deployment["template"]["spec"]["containers"][0]
+    arguments = container["args"][1:]
+    known = {name for option in serve.params for name in option.opts}
+    assert {word for word in arguments if word.startswith("--")} <= known
+    assert arguments[arguments.index("--hub") + 1] == f"dns:{nodes['metadata']['name']}"
+    assert nodes["spec"]["clusterIP"] == "None"
+    assert nodes["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == SERVICE_PORT
+    service = yaml.safe_load((folder / "hub" / "service.yaml").read_text())["spec"]
+    assert service["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+    assert service["ports"][0]["targetPort"] == container["ports"][0]["name"]
+
+
 def test_the_manifests_fit_the_schemas_of_kubernetes():
-    files = [str(path) for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.stem != "kustomization"]
+    places = [DEPLOY / "kubernetes", DEPLOY / "kubernetes" / "hub"]
+    files = [str(path) for place in places for path in place.glob("*.yaml") if path.stem != "kustomization"]
     done = subprocess.run(
         [BIN / "kubernetes-validate", "--strict", *files], capture_output=True, text=True, timeout=60
     )

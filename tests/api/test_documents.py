@@ -3,6 +3,7 @@ import gzip
 import jsonschema
 import pytest
 
+from gpudiag.checks.on_topology import TOPOLOGY_CHECKS
 from gpudiag.model.documents import DOCUMENTS, from_document, json_schema
 
 ROUTES = {
@@ -30,6 +31,20 @@ def test_each_route_answers_with_its_document(served, route):
     assert document["schema"] == ROUTES[route]
     jsonschema.validate(document, json_schema(document["schema"]))
     from_document(document)
+
+
+def test_the_topology_is_that_of_the_command(served):
+    """The same document: cards, NCCL's choice, and the findings that the checks have."""
+    topology = served.get("/api/v1/topology").json()
+    assert {link["label"] for link in topology["links"]} == {"NV18"}
+    assert [device["nics"] for device in topology["devices"]] == [[f"mlx5_{number}"] for number in range(8)]
+    assert {path["label"] for path in topology["nic_paths"]} == {"PIX", "NODE", "SYS"}
+    names = {check.name for check in TOPOLOGY_CHECKS}
+    results = [one for one in served.get("/api/v1/checks").json()["results"] if one["check"] in names]
+    assert topology["verdict"] in {one["outcome"] for one in results}
+    assert [one["code"] for one in topology["findings"]] == [
+        finding["code"] for one in results for finding in one["findings"] if finding["outcome"] != "pass"
+    ]
 
 
 def test_every_schema_that_is_listed_can_be_had(served):

@@ -26,10 +26,7 @@ _TRAFFIC = "traffic of a healthy GPU may be any number; what it must be able to 
 _LOAD = "what a job makes of the GPU is the job's; no number of it is a fault"
 _OF_PRODUCT = "a property of the product, against which other readings are held or which is shown"
 NOT_JUDGED: dict[str, str] = {
-    "board_part_number": _OF_PRODUCT,
     "cuda_ordinal": "how CUDA numbers the GPUs is a setting; source.agreement judges the order",
-    "ecc_corrected_aggregate": "errors over the GPU's life that were corrected; ecc.corrected judges those since the driver's start",
-    "gsp_firmware_version": "it follows from the driver's version, which driver.version judges",
     "temperature_gpu_max_celsius": "the highest temperature for full speed; the slowdown limit is judged",
     "temperature_shutdown_celsius": "a GPU that hot is off; the slowdown limit below it is judged",
     **dict.fromkeys(("graphics_clock_max_mhz", "power_limit_max_watts", "power_limit_min_watts"), _OF_PRODUCT),

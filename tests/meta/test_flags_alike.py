@@ -22,11 +22,13 @@ WITHOUT_RESULT = {"run", "serve", "simulate", "deploy"}
 WITH_RESULT = sorted(set(TREE) - WITHOUT_RESULT)
 WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor", "topo"}
 # Their text leaves nothing out.
-NOTHING_LEFT_OUT = {"lint"}
+NOTHING_LEFT_OUT = {"lint", "receipt"}
 # What a command needs beside the flags, so that they are read; nothing of it is looked at.
 RIGHT_OUTPUT = '{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "software", "results": [{"status": "Pass"}]}]}]}}'
 REST = {
     "merge": ("a.json",),
+    "receipt": ("a.json",),
+    "compare": ("a.json", "b.json"),
     "explain": ("gpu.lost",),
     "judge": (str(Path(__file__)),),
     "lint": (str(Path(__file__)),),
@@ -134,6 +136,7 @@ IDLE = (
     (("preflight", "--reason", "--verbose"), "--verbose"),
     (("preflight", "--report", "junit=-", "--json"), "--report junit=-"),
     (("preflight", "--quorum", "2"), "--quorum"),
+    (("preflight", "--sign", "key"), "--sign"),
     (("run", "--verdict", "-", "--", "true"), "the verdict needs a file"),
     (("train", "--parameters", "7B"), "--parameters"),
     (("bandwidth", "--nodes", "2"), "--nodes"),

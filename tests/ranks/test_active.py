@@ -59,6 +59,24 @@ def test_a_bit_that_flips_in_one_repeat_is_found_on_its_rank():
 
 
 @pytest.mark.each_run
+def test_products_of_8_bit_floats_repeat_and_show_one_flipped_bit():
+    torch = pytest.importorskip("torch")
+    from gpudiag.bandwidth.compute import SCALED_CHAINS
+
+    data = torch.randn(64, 64, generator=torch.Generator().manual_seed(3))
+    try:
+        first, again = (SCALED_CHAINS["matmul"](data) for _ in range(2))
+    except (AttributeError, TypeError, RuntimeError) as error:
+        pytest.skip(f"this torch multiplies no 8-bit floats on a processor: {error}")
+    assert torch.equal(first, again)
+    assert bool(first.isfinite().all())
+    assert len(first.unique()) > 100  # not saturated: a wrong product would show
+    spoilt = data.clone()
+    spoilt[5, 7] = -spoilt[5, 7]
+    assert not torch.equal(SCALED_CHAINS["matmul"](spoilt), first)
+
+
+@pytest.mark.each_run
 def test_a_bit_that_flips_in_memory_is_found_with_its_place():
     measured = measure(MEMORY_PATTERNS, faults=("bitflip:1@3",))
     wrong = [result for result in measured.patterns if result.wrong_words]

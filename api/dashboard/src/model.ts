@@ -408,7 +408,7 @@ export interface TopologyLink extends WithMissing {
   nvlink_count: number | null;
   measured: MeasuredLink | null;
   label: string | null;
-  nvlink_bytes_per_second: number | null;
+  bytes_per_second: number | null;
   nccl_path: string | null;
   nccl_transport: string | null;
 }
@@ -447,6 +447,7 @@ export interface NicPath extends WithMissing {
   label: string | null;
   nccl_path: string | null;
   gpu_direct: boolean | null;
+  bytes_per_second: number | null;
 }
 
 // One NVSwitch on the PCI bus.

@@ -64,7 +64,7 @@ def expect_published(
 
 
 def link_bound(model: str, board: Board) -> Bound:
-    """What the links of one GPU to its peers carry one way: NVLink where the board has it, else PCIe or the CPU's links."""
+    """What one GPU's links to its peers carry one way: NVLink if the board has it, else PCIe or CPU links."""
     links = find_links(model)
     if links is not None and links.wiring in _SWITCHED and board.nvlink_version:
         rate = links.count * nvlink_bytes_per_second(board.nvlink_version)
@@ -109,6 +109,6 @@ def network_bound(operation: str, nics: Nics, gpus: int, nodes: int, board: Boar
 
 
 def fits_ring(busbw: float, rings: Sequence[float]) -> bool:
-    """Whether a speed is one that a ring gives, and that NVLS would be slow for: then NVLS is off, and no link is bad."""
+    """Whether a speed is usual for a ring and slow for NVLS: then NVLS is off, and no link is bad."""
     share = speed_limits()["collective.measured"].warn
     return bool(rings) and share * min(rings) <= busbw <= BEST_RING * max(rings)

@@ -332,10 +332,13 @@ def _judge_like_scale(run: _Run) -> Finding:
     alike = [
         curve
         for curve in curves()
-        if curve.operation == run.table.operation and run.model in curve.models and curve.nodes > 1
-        and curve.gpus // curve.nodes == run.gpus // run.nodes and curve.at(run.size)
+        if curve.operation == run.table.operation
+        and run.model in curve.models
+        and curve.nodes > 1
+        and curve.gpus // curve.nodes == run.gpus // run.nodes
+        and curve.at(run.size)
         and (curve.nodes == 2) == (run.nodes == 2)
-    ]  # fmt: skip
+    ]
     asked = "Give the network cards of a node: `--nics 8x400` for eight of 400 Gb/s."
     if not alike:
         message = f"{run.what}. What it should be depends on the network cards of a node, which the output does not show"

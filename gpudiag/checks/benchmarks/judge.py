@@ -1,4 +1,4 @@
-"""One table of another program's benchmark, judged: what it is decides who judges it, wrong data goes before all speed."""
+"""Judges one table of another program's benchmark by its kind; wrong data goes before all speed."""
 
 from collections.abc import Iterable
 

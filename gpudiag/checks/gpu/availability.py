@@ -170,7 +170,7 @@ def _marked(device: Device, candidates: tuple[Candidate, ...]) -> Device:
 
 
 def reasons_against(snapshot: Snapshot, device: Device, findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """The reasons not to start work on the GPU, nor on any MIG instance of it; empty where it, or one of them, is free."""
+    """Why no work may start on the GPU, nor on any of its MIG instances; empty where one is free."""
     candidates = _candidates(snapshot, device, _faulty_subjects(findings))
     if any(candidate.free for candidate in candidates):
         return ()

@@ -1,4 +1,4 @@
-"""Checks of the GPUs of one machine as a set: a board that is short of some, even if nobody saw them before; one of another model."""
+"""Checks of a machine's GPUs as a set: a board that is short of some, or has one of another model."""
 
 from dataclasses import dataclass
 
@@ -176,7 +176,7 @@ def _is_of(name: str, board: Board) -> bool:
 
 
 def _count(snapshot: Snapshot) -> int:
-    """How many GPUs NVML or the bus shows, those of virtual machines (vfio-pci) and unbound ones of the model included."""
+    """How many GPUs NVML or the bus shows, with those of virtual machines (vfio-pci) and unbound ones."""
     functions = snapshot.machine.pci_devices
     rows = {device.id.bus_id for device in snapshot.devices if not isinstance(device.id.bus_id, Missing)}
     if isinstance(functions, Missing):

@@ -419,9 +419,10 @@ def _request(finding: Finding) -> Restated:
 
 
 _NOT_SILENT = (
-    MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED,  # gpu.lost reports those
+    MissingReason.DEVICE_LOST,
+    MissingReason.RESET_REQUIRED,  # gpu.lost reports those
     MissingReason.NOT_ASKED,  # it is asleep
-)  # fmt: skip
+)
 
 
 def _silent(snapshot: Snapshot, device: Device) -> Finding | None:
@@ -548,9 +549,11 @@ def _missing(snapshot: Snapshot, gpu: PciDevice) -> Finding:
     driver = "no driver" if isinstance(gpu.driver, Missing) else f"driver {gpu.driver}"
     message = f"{name_pci_gpu(gpu)} is on the PCI bus ({driver} bound) and the driver does not list it"
     subject = DeviceSubject(
-        uuid=Missing(MissingReason.SOURCE_ABSENT), bus_id=gpu.bus_id,
-        nvml_index=Missing(MissingReason.SOURCE_ABSENT), host=snapshot.host,
-    )  # fmt: skip
+        uuid=Missing(MissingReason.SOURCE_ABSENT),
+        bus_id=gpu.bus_id,
+        nvml_index=Missing(MissingReason.SOURCE_ABSENT),
+        host=snapshot.host,
+    )
     return GPU_MISSING.finding(subject, message, Evidence("pci_device_id", gpu.device_id, source="PCI bus"))
 
 

@@ -80,7 +80,7 @@ def describe_holder(process: GpuProcess, now: datetime) -> str:
 
 
 def why_no_context(snapshot: Snapshot, device: Device) -> str | None:
-    """How little memory of a GPU is free for a CUDA context, and who holds the rest; None if nobody does, or it is not known."""
+    """How little memory is free for a CUDA context, and who holds the rest; None if nobody does, or unknown."""
     free, who = device.memory_free_bytes, describe_holders(device, snapshot.taken_at)
     if (
         isinstance(free, Missing)
@@ -172,7 +172,7 @@ class _Memory:
     confirmed="nvidia-smi -q of A100, H100, B200 and T4 (all of it is free on idle GPUs)",
 )
 def memory_free(context: Context) -> Judgement:
-    """FAIL for less than a gate asks for; where it asks for nothing, WARN for a tenth that others hold of a job's GPU."""
+    """FAIL for less than a gate asks for; without a gate, WARN for a tenth that others hold of a job's GPU."""
     asked = context.least_free_memory
     if all(device.memory_kind == "unified" for device in answering(context.snapshot)):
         return does_not_apply("the GPU's memory is the whole machine's")

@@ -474,11 +474,15 @@ _WAITS = {
     title="bad rows are replaced, and spare rows are left",
     needs=("gpus",),
     reports=(
-        ROW_REMAP_FAILED, ROW_REMAP_SPARES_GONE, ROW_REMAP_PENDING, ROW_REMAP_SPARES_LOW, ROW_REMAP_COUNT,
+        ROW_REMAP_FAILED,
+        ROW_REMAP_SPARES_GONE,
+        ROW_REMAP_PENDING,
+        ROW_REMAP_SPARES_LOW,
+        ROW_REMAP_COUNT,
     ),
     readings=("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable", "row_remap_histogram"),
     confirmed=f"nvidia-smi -q of A100, H100 and B200; {BOTH_GPUS}",
-)  # fmt: skip
+)
 def memory_row_remap(context: Context) -> Judgement:
     """FAIL where remapping failed or has no spare left; WARN where it is pending or the spares run low."""
     fields = ("row_remap_failed", "row_remap_pending", "row_remap_uncorrectable")

@@ -23,7 +23,7 @@ def is_consumer(device: Device) -> bool:
 
 
 def is_data_center(device: Device) -> bool:
-    """Whether the GPU is made for servers (A100, H100 ...): no consumer or workstation board, no unified memory, no vGPU."""
+    """Whether the GPU is made for servers (A100, H100): no consumer board, unified memory or vGPU."""
     if isinstance(device.name, Missing) or is_consumer(device) or is_virtual_gpu(device):
         return False
     if device.brand in _WORKSTATION_BRANDS or _is_named(device, _WORKSTATION_WORDS):

@@ -94,11 +94,13 @@ HOTTER_THAN_PEERS = _heat_kind(
     needs=("gpus",),
     reports=(GPU_TOO_HOT, GPU_NEARLY_TOO_HOT),
     readings=(
-        "temperature_margin_celsius", "temperature_margin_slowdown_celsius", "temperature_celsius",
+        "temperature_margin_celsius",
+        "temperature_margin_slowdown_celsius",
+        "temperature_celsius",
         "temperature_slowdown_celsius",
     ),
     confirmed=f"nvidia-smi -q of A100, H100, B200 and T4; {BOTH_GPUS}",
-)  # fmt: skip
+)
 def temperature_gpu(context: Context) -> Judgement:
     """FAIL at the device's slowdown limit, WARN near it: by margin where the GPU has one, else by degrees."""
     by_degrees = ("temperature_celsius", "temperature_slowdown_celsius")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gpudiag.checks.gpu.availability import granted
-from gpudiag.checks.gpu.xid_faults import (  # fmt: skip
+from gpudiag.checks.gpu.xid_faults import (
     RECOVERY_XID,
     BadPlace,
     GpuBurst,
@@ -189,12 +189,19 @@ _BY_HAND = ("restart_machine", "check_mechanics")
     title="the kernel log reports no GPU fault (Xid)",
     needs=("xids",),
     reports=(
-        XID_HARDWARE, XID_REPEATED, XID_SETTLED, XID_WEAR, XID_APPLICATION, XID_DRIVER, XID_UNKNOWN,
-        XID_OTHER_GPU, XID_NOTE,
+        XID_HARDWARE,
+        XID_REPEATED,
+        XID_SETTLED,
+        XID_WEAR,
+        XID_APPLICATION,
+        XID_DRIVER,
+        XID_UNKNOWN,
+        XID_OTHER_GPU,
+        XID_NOTE,
     ),
     readings=("kernel_log", "recovery_action"),
     confirmed=f"Xid 31 on {ONE_H100}; Xid 13 and 43 on {ONE_H200}",
-)  # fmt: skip
+)
 def xid_kernel_log(context: Context) -> Judgement:
     """A finding for each GPU and cause among the Xids of this boot."""
     log = context.snapshot.kernel_log

@@ -270,7 +270,7 @@ def asks_for_recovery(event: KernelEvent) -> bool:
 
 
 def is_unfit(action: str | None) -> bool:
-    """Whether that recovery must be done before the GPU is used again; one that gpudiag does not know counts as such."""
+    """Whether the GPU needs that recovery before it is used again; an unknown one counts as needed."""
     return action in UNFIT_ACTIONS or (action is not None and is_without_word(action))
 
 
@@ -348,7 +348,7 @@ def find_restart(fault: GpuFault) -> Evidence | None:
 
 
 def how_to_report_reset(event: KernelEvent, bus_id: str | None) -> str:
-    """How root reports to gpudiag that the GPU was reset after that line, or, without an address, that all GPUs were."""
+    """How root reports to gpudiag that the GPU, or without an address all GPUs, were reset after that line."""
     at = event.last_at
     since = "since" if isinstance(at, Missing) else f"after {at:%H:%M} UTC on {at:%Y-%m-%d}"
     event_words = "all GPUs were reset" if bus_id is None else f"{short_bus_id(bus_id)} was reset"

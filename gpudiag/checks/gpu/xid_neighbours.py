@@ -13,9 +13,16 @@ from gpudiag.reference.xid import Xid, XidKind, xids
 
 # Findings that state what the lines beside an application's Xid report, best first.
 STATED_BY_NEIGHBOURS = (
-    "kernel.pcie_recovery_failed", "kernel.pcie_link_down", "kernel.pcie_error", "kernel.iommu_fault", "kernel.power_state",
-    "pcie.fatal_error", "pcie.nonfatal_errors", "pcie.fatal_error_since_boot", "pcie.nonfatal_errors_since_boot",
-)  # fmt: skip
+    "kernel.pcie_recovery_failed",
+    "kernel.pcie_link_down",
+    "kernel.pcie_error",
+    "kernel.iommu_fault",
+    "kernel.power_state",
+    "pcie.fatal_error",
+    "pcie.nonfatal_errors",
+    "pcie.fatal_error_since_boot",
+    "pcie.nonfatal_errors_since_boot",
+)
 _LINK_FAULTS = (
     "kernel.pcie_recovery_failed",
     "kernel.pcie_link_down",

@@ -129,7 +129,7 @@ def _where(events: list[KernelEvent], device: Device | None) -> str:
 
 
 def _more(snapshot: Snapshot, code: str, events: list[KernelEvent]) -> str:
-    """The facts that only this fault has: the module of a crash, how many GPUs are left behind a link that went down."""
+    """The facts that only this fault has: a crash's module, or the GPUs left behind a link that went down."""
     if code == _CRASH:
         module = next((event.unit for event in events if event.unit), None)
         return f" (in {module})" if module else ""

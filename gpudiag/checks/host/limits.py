@@ -140,7 +140,7 @@ def host_process_limits(context: Context) -> Judgement:
     confirmed=_KERNEL,
 )
 def host_cgroup(context: Context) -> Judgement:
-    """WARN for too few processors or too little memory for a rank on each GPU; a note for less memory than a GPU has."""
+    """WARN for too few processors or memory for a rank on each GPU; a note for less memory than a GPU has."""
     cgroup = host_state(context).cgroup
     if isinstance(cgroup, Missing):
         return not_readable("the control group", cgroup)

@@ -1,4 +1,4 @@
-"""Ranks that all wait for others, judged: in different collectives, with other sizes or peers, in other steps, or all alike."""
+"""Judges ranks that all wait for others: in different collectives, sizes, peers or steps, or all alike."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def judge_waiters(waiters: Waiters, limits: HangLimits, *, is_whole: bool) -> li
 
 
 def _are_whole(groups: Sequence[Group]) -> bool:
-    """Whether the groups differ only in the process group of one call, and each process group has all its ranks in it."""
+    """Whether the groups differ only in the process group of one call, and each of those is complete."""
     same = {(one.head.call.operation, one.head.where, peers_of(one.head)) for one in groups}
     return len(same) == 1 and all(group_key(one.head)[1] == len(one.positions) for one in groups)
 
@@ -103,7 +103,7 @@ def _judge_apart(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
 
 
 def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks in one call at one line that name different roots in it; others may have left the call by now."""
+    """The finding for ranks that name different roots in one call at one line; others may have left it."""
     calls: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         if peers_of(group.head):
@@ -127,7 +127,7 @@ def _judge_peers(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
 
 
 def _judge_order(waiters: Waiters, groups: Sequence[Group]) -> Finding | None:
-    """The finding for ranks that wait in calls of several process groups of the same ranks: each takes them in another order."""
+    """The finding for ranks that call several process groups of the same ranks, each in another order."""
     if len(groups) < 2 or any(group.head.call.frame is None for group in groups):
         return None
     members = {members_of(group.head, waiters.job) for group in groups}

@@ -1,4 +1,4 @@
-"""How ranks of one process group differ by what the job itself recorded: who is behind, elsewhere, gone, or all wait."""
+"""How ranks of one process group differ by the job's own records: behind, elsewhere, gone, or all wait."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ def judge_gpu_stall(waiters: Waiters, libraries: LibraryEvidence, limits: HangLi
 
 
 def _judge_counts(waiters: Waiters, apart: Difference, limits: HangLimits) -> Finding | None:
-    """The finding for ranks whose counts of launches stand still and differ; None where they are not all among those that wait."""
+    """The finding for ranks whose launch counts stand still and differ; None unless all of them wait."""
     behind = [one for one in waiters.positions if one.rank in apart.ranks]
     ahead = [one for one in waiters.positions if one.rank in apart.waiting]
     if not behind or not ahead:
@@ -75,7 +75,7 @@ def _judge_elsewhere(waiters: Waiters, apart: Difference) -> Finding:
 
 
 def _may_come(behind: Position, ahead: Position) -> bool:
-    """Whether a rank that waits for its GPU stands before the call of the other, and not at the same line in an earlier step."""
+    """Whether a rank that waits for its GPU stands before the other's call, in the same step."""
     works = gpu_works(behind.seen)
     if works is not None and works:
         return True
@@ -103,7 +103,7 @@ def _choose_odd(
 
 
 def _judge_places(waiters: Waiters, limits: HangLimits) -> Finding | None:
-    """The finding by lines alone, where no counts are known: ranks that wait for their GPUs before a call that others are in."""
+    """The finding by lines alone, without counts: ranks that wait for their GPUs before the others' call."""
     in_call = [one for one in waiters.positions if not one.waits_for_gpu]
     before = [one for one in waiters.positions if one.waits_for_gpu]
     if not in_call or not before or not all(_may_come(one, in_call[0]) for one in before):
@@ -180,7 +180,7 @@ def _tensor(frame: Frame, name: str) -> str:
 
 
 def _judge_alike(waiters: Waiters, libraries: LibraryEvidence, limits: HangLimits) -> Finding:
-    """The finding for ranks that all wait with equal or unknown counts: a GPU is the odd one out, or the culprit is unknown."""
+    """The finding for ranks that all wait with equal or unknown counts: one odd GPU, or nobody known."""
     positions, waited = waiters.positions, waiters.since_seconds or 0.0
     odd = find_odd_gpu(waiters.job)
     if odd is not None:
@@ -281,7 +281,7 @@ def _name_step(one: Position) -> str:
 
 
 def _left_loop(one: Position, other: Position) -> str:
-    """`loop of train.py:85`, in which another rank is and this one, in the same function, is no more; empty where it is not so."""
+    """`loop of train.py:85`, which this rank has left and another one has not; empty where it is not so."""
     for mine, theirs in zip(
         reversed(own_frames(one.frames)), reversed(own_frames(other.frames)), strict=False
     ):

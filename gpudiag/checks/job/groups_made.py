@@ -102,7 +102,7 @@ def _waits_for(one: Position, making: Sequence[Position], waiters: Waiters) -> l
 
 
 def _describe_numbers(positions: Sequence[Position]) -> str:
-    """Words for one number that stands for two groups, or for one call in which ranks make their group under two numbers."""
+    """Words for one number that stands for two groups, or for one group that has two numbers."""
     numbered = {one: seen for one in positions if (seen := _numbered(one)) is not None}
     for number in dict.fromkeys(seen.number for seen in numbered.values()):
         same = {one: seen for one, seen in numbered.items() if seen.number == number}
@@ -122,7 +122,7 @@ def _describe_numbers(positions: Sequence[Position]) -> str:
 
 
 def _by_members(numbered: Mapping[Position, "_Numbered"]) -> dict[str, list[Position]]:
-    """The ranks by who belongs to the group that has one number on all of them; by its size where members are not known."""
+    """The ranks by the members of their group of one number; by its size where members are not known."""
     apart: dict[str, list[Position]] = {}
     for one, seen in numbered.items():
         known = {other.ranks for other in numbered.values() if other.size == seen.size and other.ranks}

@@ -39,7 +39,7 @@ def find_loop(looks: Sequence[ProcessLook], tid: int) -> tuple[str, Frame] | Non
 
 
 def find_joined_loop(looks: Sequence[ProcessLook]) -> tuple[str, Frame, str] | None:
-    """The endless loop of a thread whose end the main thread waits for: the loop, its frame, and the thread's name; None for none."""
+    """The endless loop of a thread that the main thread joins: loop, frame, the thread's name; None for none."""
     last = looks[-1]
     main = last.main
     if main is None or not any(

@@ -1,4 +1,4 @@
-"""Ranks that have no process: by the launcher, by a job that one machine alone can run, or because they never came to where the others wait.
+"""Ranks without a process: by the launcher, by a job of one machine, or because they never joined the others.
 
 Only launchers that start all ranks of a machine record which of them belong to it. Where ranks were started
 by hand, WORLD_SIZE is their number, and a master at the loopback address shows that all of them are on this
@@ -65,7 +65,7 @@ def _inside(waiting: Sequence[Position]) -> set[str]:
 
 
 def describe_absence(job: Job, absent: Sequence[int], waiting: Sequence[Position]) -> str:
-    """`rank 3 no longer has a process, of 4 ranks that belong here`; how far it came, where those that wait show that."""
+    """`rank 3 no longer has a process, of 4 ranks that belong here`; how far it came, where that is known."""
     have = "has" if len(absent) == 1 else "have"
     they = "it" if len(absent) == 1 else "they"
     belong = f"of {len(absent) + len(job.ranks)} ranks that belong here"
@@ -93,7 +93,7 @@ def is_first_meeting(waiters: Waiters) -> bool:
 
 
 def judge_missing(job: Job, alive: Sequence[Position], waiters: Waiters, limits: HangLimits) -> list[Finding]:
-    """The finding for ranks that never joined, where all that are here wait for them to join; empty for everything else."""
+    """The finding for ranks that never joined, where all ranks here wait for them; else empty."""
     missing = missing_ranks(job)
     joining = [one for one in waiters.positions if one.call.operation in _FIRST_MEETINGS]
     here = job.expected is None and expected_ranks(job) is not None

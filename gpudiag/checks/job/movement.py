@@ -97,7 +97,7 @@ def _steps_between(earlier: Sequence[Frame], later: Sequence[Frame]) -> dict[str
 
 
 def ran_backward(earlier: ProcessLook, later: ProcessLook) -> bool:
-    """Whether torch's thread of backward passes ran and sleeps again; unknown across a stop, which wakes every thread."""
+    """Whether torch's backward thread ran and sleeps again; False across a stop, which wakes every thread."""
     if _was_stopped(earlier):
         return False
     before = {one.tid: one for one in earlier.threads if one.name.startswith(_BACKWARD_THREAD)}
@@ -125,7 +125,7 @@ def backward_seconds_ago(looks: Sequence[ProcessLook]) -> float | None:
 
 
 def _was_stopped(look: ProcessLook) -> bool:
-    """Whether the process was stopped for a moment after the kernel was asked: for its C functions, or for a whole stack."""
+    """Whether the process was stopped after the kernel was asked: for its C functions, or a whole stack."""
     return look.stopped_seconds > 0 or (isinstance(look.stacks, str) and "stopped" in look.stacks)
 
 
@@ -137,7 +137,7 @@ def _moved_between(earlier: ProcessLook, later: ProcessLook) -> bool:
 
 
 def _frames_ran(one: ThreadLook, other: ThreadLook) -> bool:
-    """Whether lines or variables changed. Of a thread that only wakes up to look, times and texts change: its whole numbers count."""
+    """Whether lines or variables changed; of a thread that only wakes up to look, whole numbers count."""
     if not one.frames or not other.frames or only_polled(one, other):
         return False
     if shape_of(one.frames) != shape_of(other.frames):

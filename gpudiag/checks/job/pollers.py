@@ -1,4 +1,4 @@
-"""Jobs without a collective to wait in: some ranks poll a flag, a file or a queue, and another one stands still in something of its own.
+"""Jobs without a collective to wait in: some ranks poll, and another one stands still in its own work.
 
 Whom a loop asks for is not seen. That all others only ask, while one rank stands, is: so that one is blamed,
 and the others are named beside it.

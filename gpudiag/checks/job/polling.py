@@ -37,7 +37,7 @@ def stood(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
 def _compare(
     one: Sequence[Frame], other: Sequence[Frame], ran: Callable[[Frame, Frame], bool]
 ) -> bool | None:
-    """True where both stacks are in one polling loop and nothing around it ran, False where anything ran, None where they are alike."""
+    """True: both stacks are in one polling loop, nothing around it ran; False: anything ran; None: alike."""
     for earlier, later in zip(reversed(one), reversed(other), strict=False):
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
@@ -49,7 +49,7 @@ def _compare(
 
 
 def _ran(earlier: Frame, later: Frame) -> bool:
-    """Whether a frame's variables are others; a module's may change by what other functions do: its numbers and words count."""
+    """Whether a frame's variables changed; of a module's, which others may change, numbers and words count."""
     if earlier.function == "<module>" or not (earlier.mark and later.mark):
         return earlier.variables != later.variables
     return earlier.mark != later.mark
@@ -60,7 +60,7 @@ def _has_new_objects(earlier: Frame, later: Frame) -> bool:
 
 
 def find_poll(looks: Sequence[ProcessLook]) -> Frame | None:
-    """The frame with the loop in which the main thread polled at all looks; None where it did anything else, or there is one look."""
+    """The frame whose loop the main thread polled in at all looks; None where it did else, or for one look."""
     mains = [look.main for look in looks if look.main is not None]
     if len(mains) < 2 or not all(only_polled(one, other) for one, other in pairwise(mains)):
         return None
@@ -68,7 +68,7 @@ def find_poll(looks: Sequence[ProcessLook]) -> Frame | None:
 
 
 def with_lock_file(seen: RankSeen) -> RankSeen:
-    """The rank, with its last look as one of a sleep for a lock file, where it polls for one and was awake just then."""
+    """The rank, with its last look as a sleep for a lock file, where it polls for one and was awake then."""
     last = seen.last
     main = last.main
     if (

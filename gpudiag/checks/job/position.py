@@ -1,4 +1,4 @@
-"""What one rank does, from its looks: the kind of wait or work, in words, the line, since when, and whether it moves."""
+"""What one rank does, from its looks: the kind of wait or work, its words and line, since when, if it moves."""
 
 import re
 from collections.abc import Sequence
@@ -54,6 +54,7 @@ EVALUATION, DATABASE, POLL = "evaluation", "database", "poll"
 WORK = "work"  # for the next request of a server
 FOR_RANKS = frozenset((RANKS, STORE))
 
+FILE_LOCKS = ("flock", "fcntl")  # system calls
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.IGNORECASE)
 _SAVES = re.compile(
@@ -221,7 +222,7 @@ def _name_loop(loop: str, frame: Frame | None) -> str:
 
 
 def _spins_for_ranks(main: ThreadLook, call: Call, gpu_wait: GpuWait | None) -> bool:
-    """Whether a thread that takes a processor in a collective waits there: not where it computes in backward or in hooks."""
+    """Whether a thread that uses a processor in a collective waits there, and computes no backward or hook."""
     if main.native:
         return find_native_wait(main.native) is not None
     return call.frame is not None or gpu_wait is not None
@@ -282,7 +283,7 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
     awaited, name = main.awaited, main.syscall
     if call.awaited == PROGRAM or (awaited is not None and awaited.kind == "process"):
         return PROGRAM, f"waits for a program that it started{_of(awaited)}"
-    if name in ("flock", "fcntl"):
+    if name in FILE_LOCKS:
         return LOCK, f"waits for the lock on the file {awaited.name if awaited else ''}".rstrip() + _detail(
             awaited
         )
@@ -383,7 +384,7 @@ def _words_of_kernel(main: ThreadLook) -> str:
 
 
 def _is_on_disk(main: ThreadLook) -> bool:
-    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for one that is frozen, or a server."""
+    """Whether a thread waits for a disk that may be at work, by the kernel's function; not for a server."""
     return main.state == "D" and bool(_DISK_AT_WORK.search(main.waits_in))
 
 
@@ -432,7 +433,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
-    """Those of a rank's descendants that have started nothing that still lives: a shell waits for its program, which shows more."""
+    """Descendants of a rank without living children: a shell waits for its program, which shows more."""
     alive = [one for one in children if one.looks and one.looks[-1].state not in "ZX"]
     parents = {one.parent_pid for one in alive}
     return [one for one in children if one.pid not in parents]

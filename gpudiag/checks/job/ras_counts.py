@@ -23,7 +23,7 @@ _ALIVE = ("RUNNING", "INIT")
 
 @dataclass(frozen=True, slots=True)
 class JudgedRas:
-    """What RAS shows: differences, notes, and whether anything moved between its answers; None where that is unknown."""
+    """What RAS shows: differences, notes, and whether anything moved between its answers; None: unknown."""
 
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]

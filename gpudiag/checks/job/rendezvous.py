@@ -1,4 +1,4 @@
-"""torchrun that waits for other nodes and has started no rank: at which endpoint, for how many nodes, and since when."""
+"""torchrun that waits for other nodes and has started no rank: its endpoint, the nodes, and since when."""
 
 from gpudiag.checks.job import kinds
 from gpudiag.checks.job.groups import describe_seconds
@@ -16,7 +16,7 @@ _NODE_MEANING = (
 
 
 def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
-    """The finding for an agent without ranks that is in its rendezvous; none where it is elsewhere, or where ranks are here."""
+    """The finding for an agent in its rendezvous without ranks; none where it is elsewhere, or has ranks."""
     agent = job.agent
     if agent is None or job.ranks or not agent.waits_at:
         return ()
@@ -48,7 +48,7 @@ def judge_agent(job: Job, limits: HangLimits) -> tuple[Finding, ...]:
 
 
 def _waited(agent: AgentSeen) -> float:
-    """Since when it is in the rendezvous; of one that has never had ranks, its own age less nothing: it has done nothing else."""
+    """Since when it is in the rendezvous; of an agent that has never had ranks, its own age."""
     if not isinstance(agent.since_seconds, Missing):
         return agent.since_seconds
     return 0.0 if agent.has_started_ranks else agent.started_seconds_ago

@@ -397,12 +397,12 @@ def _judge_slow(slow: SlowRank, facts: RunFacts) -> Finding:
 
 
 def outcome_of_run(facts: RunFacts, findings: Sequence[Finding]) -> Outcome:
-    """The worst of the findings; SKIP for a command that ended well and had no rank that was seen: nothing was looked at."""
+    """The worst of the findings; SKIP for a command that ended well and had no rank that was seen."""
     return Outcome.SKIP if not facts.ranks and not findings else outcome_of_findings(findings)
 
 
 def starts_elsewhere(command: Iterable[str]) -> str:
-    """The word of a command that starts ranks on other machines, in containers, or by another service; empty for none."""
+    """The command's word that starts ranks on other machines, in containers or by a service; empty for none."""
     names = (word.rpartition("/")[2] for word in command)
     return next((name for name in names if name in _STARTS_ELSEWHERE), "")
 

@@ -34,7 +34,7 @@ def find_first_failure(ranks: Iterable[RankRecord]) -> RankRecord | None:
 
 
 def is_echo(record: RankRecord) -> bool:
-    """Whether a rank failed because another one was gone or did not come: by its own words, or ended by its launcher."""
+    """Whether a rank failed because another was gone or did not come: by its error, or ended by its launcher."""
     if record.error:
         return _ECHO.search(record.error) is not None
     if record.signal == "SIGABRT":  # NCCL's watchdog ends so a rank that waits

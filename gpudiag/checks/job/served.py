@@ -80,7 +80,7 @@ def _may_wait_for_work(one: Position) -> bool:
 
 
 def _is_in_a_queue(frames: Sequence[Frame]) -> bool:
-    """Whether the innermost frame that is not Python's own waits for a message: in ZMQ, vLLM's ring, Ray's loop of an actor."""
+    """Whether the innermost frame beyond Python's own waits for a message: ZMQ, vLLM's ring, Ray's actor loop."""
     for frame in frames:
         if find_wait([(frame.file, frame.function.rpartition(".")[2])], at.QUEUE) is not None:
             return True
@@ -148,7 +148,7 @@ def _is_given_work(one: Position, work: Sequence[Position]) -> bool:
 
 
 def _judge_other(job: Job, group: Group, work: Sequence[Position], limits: HangLimits) -> Finding | None:
-    """The finding for ranks that stand still in something of their own while the others are ready for work; None where it is no news."""
+    """The finding for ranks that stand still in their own work while others are ready; None: no news."""
     head = group.head
     known = [one for one in (group.since_seconds, head.inner_since_seconds) if one is not None]
     still = max(known) if known else 0.0
@@ -180,7 +180,8 @@ def _judge_idle(
 
 def _judge_server(job: Job, one: Position, work: Sequence[Position], limits: HangLimits) -> Finding | None:
     """The finding for a server that is held, or stands still at a file or a request of its own, while all ranks wait for work."""
-    on_file = one.kind == at.LOCK and one.call.own is not None and "the file" in one.words
+    main = one.seen.last.main
+    on_file = one.call.own is not None and main is not None and main.syscall in at.FILE_LOCKS
     held = one.kind in (at.STOPPED, at.DEBUGGER)
     asks = one.kind == at.NETWORK and any(_ASKS.search(frame.file) for frame in one.call.library)
     if one.moves or one.busy or not (held or on_file or asks or one.kind in _NO_WAIT_FOR_REQUESTS):

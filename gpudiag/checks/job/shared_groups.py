@@ -56,7 +56,7 @@ class ThreadCall:
 
 
 def judge_shared_groups(job: Job, positions: Sequence[Position], limits: HangLimits) -> tuple[Finding, ...]:
-    """The findings for process groups in which several threads stand; none where a rank does anything else than wait."""
+    """The findings for process groups in which several threads stand; none where a rank does not wait."""
     calls = [call for one in positions for call in _find_calls(one)]
     found = []
     for same in _by_group(calls):
@@ -149,7 +149,7 @@ def _in_one_rank(calls: Sequence[ThreadCall]) -> bool:
 
 
 def _waits_for_its_end(call: ThreadCall) -> bool:
-    """Whether a rank's main thread waits for the end of one of its own threads, which the user wrote: the two do not overlap."""
+    """Whether a rank's main thread joins one of its threads that the user wrote: the two do not overlap."""
     if call.is_main or not own_frames(call.thread.frames):
         return False
     library = call.position.call.library

@@ -59,7 +59,7 @@ class SlowRank:
 
 
 def judge_glance(at_seconds: float, state: str, has_gpu: bool, frames: Sequence[Frame]) -> Glance:
-    """Where a main thread is, and what it waits for; `state` is the kernel's letter, R also where it spins for a GPU."""
+    """Where a main thread is and what it waits for; `state`: the kernel's letter, R also where it spins."""
     call = read_call(frames)
     place = f"{call.own.place} in {call.own.function}" if call.own is not None else ""
     asleep = state != "R"
@@ -171,7 +171,7 @@ def _own_place(glances: Sequence[Glance]) -> str:
 def _blocks(
     pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]], block_seconds: float
 ) -> list[dict[int, RankShare]]:
-    """The shares of all ranks, block by block; blocks in which no rank waited for another, or one stood still, are no steps."""
+    """The shares of all ranks, by block; without blocks in which no rank waited for another, or one stood still."""
     cuts = {rank: _cut(series, block_seconds) for rank, series in pulses.items()}
     blocks = []
     for place in range(min(len(cut) for cut in cuts.values())):

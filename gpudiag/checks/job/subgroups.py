@@ -67,7 +67,7 @@ def awaited_ranks(waiters: Waiters) -> frozenset[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of a smaller group: those that wait in it, those of its members that wait elsewhere, and who is to blame."""
+    """A call of a smaller group: who waits in it, which members wait elsewhere, and who is to blame."""
 
     waits: Group
     absent: tuple[Position, ...]

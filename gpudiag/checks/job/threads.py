@@ -1,4 +1,4 @@
-"""Jobs that train in a thread of their own, as under Ray: that thread takes the main one's place before ranks are judged."""
+"""Jobs that train in a thread of their own, as under Ray: it takes the main thread's place."""
 
 from dataclasses import replace
 

@@ -145,7 +145,7 @@ def needs_c_functions(rank: RankSeen, verdict: JobVerdict) -> bool:
 
 
 def _anything_moves(positions: Sequence[Position], libraries: LibraryEvidence) -> bool:
-    """Whether anything of the job moved: a line, a counter, a file, a count of collectives; processor time alone is nothing."""
+    """Whether anything of the job moved: line, counter, file, count of collectives; not processor time."""
     return libraries.moves is True or any(one.moves for one in positions)
 
 
@@ -400,7 +400,7 @@ def _judge_without_waiters(
 
 
 def _idle_limit(one: Position, limits: HangLimits) -> float:
-    """After how long a rank is blamed that stands still while nobody waits for it; soon for what cannot end by itself."""
+    """After how long a rank is blamed that stands still while nobody waits; soon for what cannot end by itself."""
     main = one.seen.last.main
     awaited = main.awaited if main is not None else None
     if awaited is not None and awaited.kind == "lock file" and REMOVABLE in awaited.detail:

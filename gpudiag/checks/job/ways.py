@@ -48,7 +48,7 @@ def _divergence(odd: Position, most: Position) -> tuple[Frame, Frame] | None:
 
 
 def _swallowed_between(odd: Position, most: Position) -> str:
-    """Words for a `try` that goes on, in which the many are and the odd one is not, or whose `except` the odd one is in."""
+    """Words for a `try` that the many are in and the odd one has left, or whose `except` the odd one is in."""
     frames = _divergence(odd, most)
     if frames is None:
         return ""

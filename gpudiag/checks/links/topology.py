@@ -20,6 +20,7 @@ from gpudiag.model.active import peer_metric
 from gpudiag.model.device import Device, PeerAccess, Snapshot
 from gpudiag.model.history import Baseline
 from gpudiag.model.host_state import HostState, InfinibandPort, PciPlace
+from gpudiag.model.number_ranges import order_of_name
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading, value_or
 from gpudiag.model.topology import (
     MeasuredLink,
@@ -32,6 +33,7 @@ from gpudiag.model.topology import (
     TopologyNode,
     TopologySwitch,
 )
+from gpudiag.reference.speeds import pcie_bytes_per_second
 from gpudiag.reference.vocabulary import PATH_LABELS
 
 _NO_PATH = Missing(MissingReason.SOURCE_ABSENT, "its place on the PCI bus is not shown")
@@ -52,7 +54,14 @@ def build_topology(snapshot: Snapshot, baselines: Iterable[Baseline] = ()) -> To
         simulated=snapshot.simulated,
         nics=nics,
         nic_paths=tuple(
-            NicPath(device.id.uuid, nic.name, path, label_of_path(path, far=far), *links.way(at, place))
+            NicPath(
+                device.id.uuid,
+                nic.name,
+                path,
+                label_of_path(path, far=far),
+                *links.way(at, place),
+                _slower(_pcie_rate(device), _card_rate(nic)),
+            )
             for at, device in enumerate(devices)
             for place, (nic, path) in enumerate(zip(nics, paths[at], strict=True))
         ),
@@ -143,7 +152,8 @@ def list_nics(snapshot: Snapshot) -> tuple[TopologyNic, ...]:
     """The network cards: RDMA devices in the order of their names, as nvidia-smi numbers them; then interfaces without RDMA."""
     found = places(snapshot).values()
     devices = sorted(
-        ((name, place) for place in found for name in place.rdma_devices), key=lambda one: _by_number(one[0])
+        ((name, place) for place in found for name in place.rdma_devices),
+        key=lambda one: order_of_name(one[0]),
     )
     rdma = [_rdma_card(snapshot, number, name, place) for number, (name, place) in enumerate(devices)]
     others = [
@@ -153,11 +163,6 @@ def list_nics(snapshot: Snapshot) -> tuple[TopologyNic, ...]:
         for name in place.interfaces
     ]
     return (*rdma, *others)
-
-
-def _by_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)
 
 
 def _rdma_card(snapshot: Snapshot, number: int, name: str, place: PciPlace) -> TopologyNic:
@@ -288,6 +293,7 @@ class _Pairs:
         count = 0 if other is None else self._nvlinks(device, other)
         path, transport = self._nccl(at, to, peer, count)
         speed = device.nvlink_bytes_per_second
+        nvlinks = speed if isinstance(speed, Missing) else count * speed
         return TopologyLink(
             from_uuid=device.id.uuid,
             to_uuid=to_uuid,
@@ -297,7 +303,9 @@ class _Pairs:
             nvlink_count=_direct_links(device, peer.bus_id),
             measured=_measured(device.id.uuid, to_uuid, baselines),
             label=f"NV{count}" if count else label_of_path(peer.path),
-            nvlink_bytes_per_second=speed if isinstance(speed, Missing) else count * speed,
+            bytes_per_second=nvlinks
+            if count
+            else _slower(_pcie_rate(device), None if other is None else _pcie_rate(other)),
             nccl_path=path,
             nccl_transport=transport,
         )
@@ -334,6 +342,37 @@ class _Pairs:
         if straight or access is None or access.nvlink != "ok":
             return straight
         return min(len(ends), len(_up(other)))
+
+
+def _pcie_rate(device: Device) -> Reading[float]:
+    """What a GPU's PCIe link carries in one direction at its best: as the GPU and its slot allow, where the slot is visible."""
+    generation, width = device.pcie_generation_gpu_max, device.pcie_width_gpu_max
+    if isinstance(generation, Missing) or isinstance(width, Missing):
+        return generation if isinstance(generation, Missing) else NOT_ASKED
+    return _rate(
+        min(generation, value_or(device.pcie_generation_slot_max, generation)),
+        min(width, value_or(device.pcie_width_slot_max, width)),
+    )
+
+
+def _card_rate(nic: TopologyNic) -> Reading[float]:
+    """What a card's PCIe link carries now in one direction."""
+    if isinstance(nic.pcie_generation, Missing) or isinstance(nic.pcie_width, Missing):
+        return NOT_ASKED
+    return _rate(nic.pcie_generation, nic.pcie_width)
+
+
+def _rate(generation: int, width: int) -> Reading[float]:
+    try:
+        return pcie_bytes_per_second(generation, width)
+    except KeyError:
+        return Missing(MissingReason.ERROR, f"PCIe generation {generation} is new to gpudiag")
+
+
+def _slower(first: Reading[float], second: Reading[float] | None) -> Reading[float]:
+    if second is None or isinstance(first, Missing):
+        return first if isinstance(first, Missing) else NOT_ASKED
+    return second if isinstance(second, Missing) else min(first, second)
 
 
 def _direct_links(device: Device, bus_id: str) -> Reading[int]:

@@ -77,7 +77,8 @@ def collective_operations(context: Context) -> Judgement:
     return judged(*wrong, *slow, speeds=collective_speeds(measured, each))
 
 
-# Of GPUs of one machine: that all are slow alike is said of hosts alone, whose network is known to be a network.
+# Of GPUs of one machine: that all are slow alike is reported of hosts alone, whose network is known to be a
+# network.
 _OF_CARDS = tuple(kind for kind in LOCALISATION_FINDINGS if kind is not ALL_SLOW)
 
 

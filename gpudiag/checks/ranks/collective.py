@@ -92,7 +92,7 @@ def judge_each_speed(
     environment: Mapping[str, str],
     earlier: Mapping[str, Baseline],
 ) -> tuple[tuple[CollectiveResult, Finding | None], ...]:
-    """The largest result of each operation, with the finding about its speed; None where nothing is known to compare it with."""
+    """The largest result of each operation, with the finding about its speed; None without a figure."""
     if measurement.backend != "nccl" or measurement.world_size < 2 or measurement.ranks_share_gpu:
         return ()
     return tuple(

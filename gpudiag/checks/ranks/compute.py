@@ -322,8 +322,8 @@ def _slowdown_celsius(context: Context, result: SustainedResult) -> float | None
 def slowdown_celsius(device: Device) -> float | None:
     """The temperature at which the GPU cuts its clocks; None where neither it nor the margin to it is known.
 
-    From Ada on some drivers report only the margin: an H100 at 42 C has 45 left and slows down at -2, which is the 89 C that
-    its NVML reports too (recorded with driver 580.159.04).
+    From Ada on some drivers report only the margin: an H100 at 42 C has 45 left and slows down at -2, which
+    is the 89 C that its NVML reports too (recorded with driver 580.159.04).
     """
     if not isinstance(device.temperature_slowdown_celsius, Missing):
         return float(device.temperature_slowdown_celsius)

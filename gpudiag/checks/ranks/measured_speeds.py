@@ -70,11 +70,14 @@ def judge_speed(name: str, measured: float, unit: str, opinions: Sequence[Opinio
         return SpeedVerdict(Outcome.FAIL, (Evidence(name, str(measured), unit, source="measured"),))
     evidence = tuple(
         Evidence(
-            name, measured, unit, opinion.shares.warn * opinion.expected,
+            name,
+            measured,
+            unit,
+            opinion.shares.warn * opinion.expected,
             f"{opinion.origin}: {opinion.shares.warn:.0%} of {opinion.expected:.4g} {unit} ({opinion.source})",
         )
         for opinion in opinions
-    )  # fmt: skip
+    )
     if not opinions:
         return SpeedVerdict(
             None, (Evidence(name, measured, unit, source="measured; nothing to compare it with"),)
@@ -145,7 +148,7 @@ def peer_link_opinions(device: Device, links: int) -> tuple[Opinion, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What a GPU did while it was measured, by NVML's readings of that time: medians, and every reason for its clock."""
+    """What a GPU did while it was measured, by NVML: medians, and every reason for its clock."""
 
     sm_clock_mhz: Reading[float]
     power_draw_watts: Reading[float]

@@ -43,7 +43,7 @@ Together = Mapping[int, RankStep]  # one step, by rank
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What a wrong number comes from: the kind of fault, the ranks, the words, and who must act if not who usually does."""
+    """What a wrong number comes from: kind of fault, ranks, words, and who must act if not the usual owner."""
 
     kind: FindingKind
     ranks: tuple[int, ...]

@@ -140,7 +140,7 @@ _SHORT_REMEDY = (
 
 
 def _describe_groups(positions: Sequence[Position], reports: Mapping[int, OwnLook]) -> list[Evidence]:
-    """Where the ranks are, the smallest groups first, and how far those that stand still have come, where that differs."""
+    """Where the ranks are, the smallest groups first, and how far those that stand still came, if that differs."""
     facts: list[Evidence] = []
     groups = group_alike(positions)[:_SHOWN_GROUPS]
     counted = [group for group in groups if group.ranks[0] in reports]

@@ -76,7 +76,7 @@ def judge_settings(job: Job) -> Iterator[NcclFinding]:
 
 
 def _is_of_some_hosts(job: Job, name: str) -> bool:
-    """Whether all ranks of some hosts have a variable, and none of the others, though these print what they were given."""
+    """Whether all ranks of some hosts have a variable, and none of the others, which print theirs too."""
     if _OF_ONE_HOST.fullmatch(name):
         return False
     having: dict[str, set[bool]] = {}

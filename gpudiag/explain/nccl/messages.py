@@ -30,7 +30,6 @@ _CONNECT = re.compile(
     r"[Cc]onnect to (\S+?)<\d+> (?:failed : (?P<failed>.+)|returned (?P<returned>[^,]+)(?P<then>.*))"
 )
 _PLATFORM = re.compile(r"Running on (\S+) platform|topology? file .*?/((?:p\d\w*|g\d\w*)[-.]\w*xl\w*)")
-_NOT_LOADED = ("Could not find:", "o plugin found", "Plugin load", "plugin load")
 _OPEN_ERROR = re.compile(
     r"\w+/Plugin ?: (?:Plugin load \(\S+\) returned \d+ : )?\S+\.so\S*: (?=.*(?:version|undefined symbol|cannot open shared))"
 )

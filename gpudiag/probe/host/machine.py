@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from gpudiag.model.number_ranges import order_of_name
 from gpudiag.model.untrusted_text import escape_controls
 from gpudiag.probe.host.network import read_interfaces
 from gpudiag.probe.host.pci import read_kernel_driver, read_pci_devices
@@ -137,7 +138,7 @@ def parse_modules(text: str) -> list[str]:
 def _device_nodes(root: str) -> list[str]:
     """The GPU device nodes, `/dev/nvidia0` and so on, in the order of their numbers."""
     names = [name for name in os.listdir(os.path.join(root, "dev")) if _DEVICE_NODE.fullmatch(name)]
-    return [f"/dev/{name}" for name in sorted(names, key=_by_number)]
+    return [f"/dev/{name}" for name in sorted(names, key=order_of_name)]
 
 
 def _preloaded(root: str) -> list[str]:
@@ -178,11 +179,6 @@ def _nodes(root: str, name: str) -> str:
         return _line(root, name)
     except FileNotFoundError:  # a kernel without NUMA
         return ""
-
-
-def _by_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)
 
 
 def _field(text: str, name: str) -> str:

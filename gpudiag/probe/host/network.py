@@ -10,6 +10,7 @@ from socket import AF_INET6, inet_aton, inet_ntop
 from typing import Any
 
 from gpudiag.linux.interfaces import list_addresses
+from gpudiag.model.number_ranges import order_of_name
 from gpudiag.probe.host.pci import parse_numa_node
 from gpudiag.probe.sheet import ERROR, NOT_SUPPORTED, Absent, Sheet, reason_of
 
@@ -144,9 +145,13 @@ def _line(directory: str, name: str) -> str:
 # --- RDMA ports
 
 _COUNTERS = (
-    "link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors", "port_rcv_errors",
-)  # fmt: skip
+    "link_downed",
+    "symbol_error",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_rcv_errors",
+)
 
 
 def read_infiniband_ports(root: str = "/") -> list[dict[str, Any]]:
@@ -157,7 +162,7 @@ def read_infiniband_ports(root: str = "/") -> list[dict[str, Any]]:
     """
     directory = os.path.join(root, "sys/class/infiniband")
     found = []
-    for device in sorted(os.listdir(directory), key=_by_number):
+    for device in sorted(os.listdir(directory), key=order_of_name):
         ports = os.path.join(directory, device, "ports")
         for port in sorted(os.listdir(ports), key=int):
             found.append(_read_port(os.path.join(directory, device), device, port))
@@ -211,8 +216,3 @@ def parse_rate(text: str) -> float:
     if not words or float(words[0]) == 0:
         raise Absent(NOT_SUPPORTED, f"the kernel reports {text!r}")
     return float(words[0])
-
-
-def _by_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)

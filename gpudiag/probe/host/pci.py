@@ -23,8 +23,13 @@ from gpudiag.probe.sleeping import ASLEEP, bus_id_of_address, is_asleep
 # --- the kernel's word
 
 _OF_LINKS = (
-    "link_generation", "link_width", "link_generation_max", "link_width_max", "slot_generation_max", "slot_width_max",
-)  # fmt: skip
+    "link_generation",
+    "link_width",
+    "link_generation_max",
+    "link_width_max",
+    "slot_generation_max",
+    "slot_width_max",
+)
 
 _NVIDIA = "10de"
 # PCI class codes ("PCI Code and ID Assignment"): VGA, 3D controller, other bridge (an NVSwitch).

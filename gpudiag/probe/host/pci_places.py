@@ -9,6 +9,7 @@ import os
 import re
 from typing import Any
 
+from gpudiag.model.number_ranges import order_of_name
 from gpudiag.probe.host.pci import parse_generation, parse_numa_node, parse_width
 from gpudiag.probe.sheet import NOT_ASKED, NOT_SUPPORTED, Absent, Sheet, reason_of
 from gpudiag.probe.sleeping import ASLEEP, bus_id_of_address, is_asleep
@@ -88,7 +89,7 @@ def _by_address(directory: str) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     try:
-        names = sorted(os.listdir(directory), key=_by_number)
+        names = sorted(os.listdir(directory), key=order_of_name)
     except FileNotFoundError:  # no such driver is loaded
         return found
     for name in names:
@@ -97,11 +98,6 @@ def _by_address(directory: str) -> dict[str, list[str]]:
         if address is not None:
             found.setdefault(address, []).append(name)
     return found
-
-
-def _by_number(name: str) -> tuple[str, int]:
-    stem = name.rstrip("0123456789")
-    return stem, int(name[len(stem) :] or -1)
 
 
 def _link(folder: str, name: str) -> str:

@@ -20,9 +20,14 @@ _STACK_SECONDS = 5.0  # as for a look
 _RAN_SECONDS = 1.0
 # torchrun's own defaults (torch/distributed/run.py, torch 2.4 to 2.13).
 _DEFAULTS = {
-    "nnodes": "1:1", "rdzv_backend": "static", "rdzv_endpoint": "", "rdzv_id": "none", "node_rank": "", "master_addr": "127.0.0.1",
+    "nnodes": "1:1",
+    "rdzv_backend": "static",
+    "rdzv_endpoint": "",
+    "rdzv_id": "none",
+    "node_rank": "",
+    "master_addr": "127.0.0.1",
     "master_port": "29500",
-}  # fmt: skip
+}
 _C10D_PORT = "29400"
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "[::1]", "ip6-localhost"))
 _NODES = re.compile(r"(\d+)(?::(\d+))?$")

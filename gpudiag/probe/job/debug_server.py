@@ -29,7 +29,6 @@ MAX_PAGE_BYTES = 16 << 20
 MAX_RANKS = 4096
 _AT_ONCE = 32
 _MAX_TEXT = 200_000
-_LISTENING = "0A"
 
 _TITLE = b"Torch Distributed Debug Server"
 _RANK_ADDRESS = re.compile(

@@ -27,10 +27,18 @@ _APART_SECONDS = 1.0
 _LATE_SECONDS = 4.0
 _CONTROL = "/dev/nvidiactl"
 _ASKED = plan_of(
-    "utilization_percent", "power_draw_watts", "power_limit_enforced_watts", "sm_clock_mhz", "sm_activity_percent",
-    "tensor_activity_percent", "dram_activity_percent", "pcie_transmitted_bytes_per_second", "pcie_received_bytes_per_second",
-    "nvlink_transmitted_bytes_per_second", "nvlink_received_bytes_per_second",
-)  # fmt: skip
+    "utilization_percent",
+    "power_draw_watts",
+    "power_limit_enforced_watts",
+    "sm_clock_mhz",
+    "sm_activity_percent",
+    "tensor_activity_percent",
+    "dram_activity_percent",
+    "pcie_transmitted_bytes_per_second",
+    "pcie_received_bytes_per_second",
+    "nvlink_transmitted_bytes_per_second",
+    "nvlink_received_bytes_per_second",
+)
 
 
 class _RepeatedAsk(Ask):

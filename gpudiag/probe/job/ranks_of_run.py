@@ -140,7 +140,7 @@ def _has_gpu(pid: int) -> bool:
 
 
 def read_glance(child: GuardedChild) -> tuple[str, bool, tuple[Frame, ...]] | Missing | None:
-    """The state letter, whether it has a GPU, and frames, read by an ended child of `start_glance`; None without an answer."""
+    """State letter, whether it has a GPU, and frames, of an ended `start_glance`; None without an answer."""
     for kind, *rest in child.messages:
         if kind == "glance":
             return rest[0], rest[1], tuple(decode(Frame, one) for one in rest[2])

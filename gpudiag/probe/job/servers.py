@@ -123,7 +123,7 @@ def find_served_jobs(
 
 
 def _without_servers(meetings: Sequence[Meeting], processes: Mapping[int, Process]) -> list[Meeting]:
-    """The meetings but those of processes that each started the ranks of another one: engines that share a group of their own."""
+    """The meetings without those of processes that each started ranks: engines that share a group."""
     above = {pid: {*processes[pid].ancestors} for one in meetings for pid in one.members}
     return [
         one
@@ -305,7 +305,7 @@ def _top_of(members: Sequence[Process]) -> Process | None:
 
 
 def _is_rank(top: _Worker, size: int | None, members: int) -> bool:
-    """Whether the process that started the others is a rank itself, as the driver of an engine that works beside its workers."""
+    """Whether the process that started the others is a rank itself, as an engine's driver may be."""
     if is_agent(top.process):
         return False
     if size is not None:
@@ -340,7 +340,7 @@ def _find_size(workers: Iterable[_Worker]) -> int | None:
 
 
 def _values(frames: Sequence[RawFrame], name: str) -> list[str]:
-    """The whole numbers that frames have under that name, the outermost first; those within a dict of arguments, too."""
+    """The whole numbers of that name in frames and in their dicts of arguments, the outermost first."""
     inside = re.compile(rf'"{name}": (\d+)')
     found = []
     for one in (variable for frame in reversed(frames) for variable in frame.variables):
@@ -392,7 +392,7 @@ def _with_last(numbers: dict[int, int], workers: Sequence[_Worker], size: int | 
 
 
 def _number_by_titles(workers: Sequence[_Worker]) -> dict[int, int]:
-    """Ranks by what the processes are called: `VLLM::Worker_PP1_TP0`, pipeline stage by stage, or a number at the end."""
+    """Ranks by the processes' names: `VLLM::Worker_PP1_TP0`, by pipeline stage, or a number at the end."""
     parts = {one.pid: {name: int(number) for name, number in _PARTS.findall(one.title)} for one in workers}
     named = {pid: found for pid, found in parts.items() if found}
     if named:

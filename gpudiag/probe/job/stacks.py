@@ -18,7 +18,7 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 
 
 def add_stacks(look: ProcessLook, stacks: Mapping[int, RawThread], source: str) -> ProcessLook:
-    """The look with the stacks of its threads, and what they add to what the kernel shows; `source` is what read them."""
+    """The look with its threads' stacks and what they add to the kernel's words; `source` is what read them."""
     threads = tuple(_with_stack(look.pid, thread, stacks.get(thread.tid)) for thread in look.threads)
     return replace(look, threads=add_starters(look.pid, threads), stacks=source)
 

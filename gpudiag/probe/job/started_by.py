@@ -1,4 +1,4 @@
-"""Which line of the user's started a thread that runs a library's code alone: a checkpoint that is saved in the background."""
+"""Which user's line started a thread of a library's code alone, as a checkpoint in the background."""
 
 import ast
 import os

@@ -22,7 +22,7 @@ _GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_ncc
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Processes of this machine that share a torch store or process groups; `is_local`: nobody on another machine is seen to."""
+    """Processes of this machine that share a torch store or groups; `is_local`: with no other machine."""
 
     address: str  # of the store: `127.0.0.1:29500`; empty without one
     members: frozenset[int]
@@ -43,7 +43,7 @@ class Connections:
     far: frozenset[Port]  # with a connection from another machine
 
     def find_stores(self, torch_pids: Iterable[int]) -> list[Meeting]:
-        """Those of these processes that share a store: a port whose owner is connected to itself, and others are, too."""
+        """The processes that share a store: a port to which its owner and others are connected."""
         wanted = frozenset(torch_pids)
         found = []
         for port, owners in self.listeners.items():
@@ -65,7 +65,7 @@ class Connections:
         return join_meetings(meshes)
 
     def find_callers(self, members: frozenset[int]) -> frozenset[int]:
-        """The processes outside that are connected to ports of two members or more, as the driver of Ray's actors is."""
+        """Outside processes that are connected to ports of two members or more, as the driver of Ray's actors."""
         called: dict[int, set[int]] = {}
         for port, owners in self.listeners.items():
             for owner in owners & members:
@@ -75,7 +75,7 @@ class Connections:
 
 
 def join_meetings(meetings: Iterable[Meeting]) -> list[Meeting]:
-    """The meetings, those with a process in common as one; of several stores the one with most processes gives the address."""
+    """The meetings, joined by common processes; the store with most processes gives the address."""
     joined: list[Meeting] = []
     for meeting in meetings:
         whole = meeting
@@ -98,7 +98,7 @@ def runs_process_group(pid: int, root: Path = Path("/")) -> bool:
 
 
 def read_connections(pids: Iterable[int], root: Path = Path("/")) -> Connections:
-    """The TCP connections between these processes. A socket that a child inherited is its parent's: name parents first."""
+    """The TCP connections between these processes, parents first: a socket that a child inherited is theirs."""
     listeners: dict[Port, set[int]] = {}
     clients: dict[Port, set[int]] = {}
     addresses: dict[Port, str] = {}

@@ -136,9 +136,13 @@ _MACHINE_CHECK_PATTERN = re.compile(
 _LOGGED = "events logged"  # of the corrected ones too; what was not corrected is named in lines of its own
 _UNCORRECTED_BIT = 1 << 61  # UC of the bank's status (Intel SDM volume 3B, IA32_MCi_STATUS; AMD alike)
 _MACHINE_CHECK_SEVERITIES = {
-    "ce": "corrected", "ue": "fatal", "corrected": "corrected", "deferred": "nonfatal", "uncorrected": "fatal",
+    "ce": "corrected",
+    "ue": "fatal",
+    "corrected": "corrected",
+    "deferred": "nonfatal",
+    "uncorrected": "fatal",
     "system fatal": "fatal",
-}  # fmt: skip
+}
 
 
 # What restarts the GPUs and switches that earlier lines are about. All of them, when the driver is loaded:
@@ -167,9 +171,13 @@ _PCIE_SECTION = "pcie"
 _SECTIONS = (_PCIE_SECTION, "memory", "processor")
 # Lines that are not events, but name what another line is about.
 _CONTEXT_PATTERNS = (
-    _GPU_AT_PATTERN, _BOARD_PATTERN, _RECORD_SECTION_PATTERN, _RECORD_DEVICE_PATTERN, _RESTART_PATTERN,
+    _GPU_AT_PATTERN,
+    _BOARD_PATTERN,
+    _RECORD_SECTION_PATTERN,
+    _RECORD_DEVICE_PATTERN,
+    _RESTART_PATTERN,
     _CRASHED_IN_PATTERN,
-)  # fmt: skip
+)
 
 
 def parse_each_line(lines: Iterable[tuple[Reading[datetime], str]]) -> Iterator[KernelEvent | None]:

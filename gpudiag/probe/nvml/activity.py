@@ -29,8 +29,10 @@ _REFUSALS = [code for code in range(1000) if code not in (15, 16, 28)]
 _ALL_LINKS = 0xFFFFFFFF
 TRAFFIC_FIELDS = ((138, _ALL_LINKS), (139, _ALL_LINKS))
 _TRAFFIC = (
-    "nvlink_transmitted_bytes", "nvlink_received_bytes", "nvlink_throughput_bytes_per_second",
-)  # fmt: skip
+    "nvlink_transmitted_bytes",
+    "nvlink_received_bytes",
+    "nvlink_throughput_bytes_per_second",
+)
 
 
 class _Window:

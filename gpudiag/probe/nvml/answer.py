@@ -19,9 +19,13 @@ GONE = (MissingReason.DEVICE_LOST, MissingReason.RESET_REQUIRED)
 _OF_PROC = ("user", "command", "container_id", "started_at", "state")
 # A GPU that gives none of these gives nothing to work with.
 _VITAL_FIELDS = (
-    "memory_total_bytes", "utilization_percent", "temperature_celsius", "power_draw_watts", "pstate",
+    "memory_total_bytes",
+    "utilization_percent",
+    "temperature_celsius",
+    "power_draw_watts",
+    "pstate",
     "sm_clock_mhz",
-)  # fmt: skip
+)
 _NOTES = {"missing", "missing_detail"}
 _NOT_DESCRIBED = {
     "visible": False,
@@ -127,7 +131,7 @@ def make_answer(
 
 
 def _without_shared_uuids(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The rows, where a UUID that NVML gives for several GPUs is none of theirs: it distinguishes no GPU from another."""
+    """The rows; a UUID that NVML gives for several GPUs is none of theirs, as it distinguishes none."""
     counts = Counter(device.id.uuid for device in devices if not isinstance(device.id.uuid, Missing))
     shared = {uuid for uuid, count in counts.items() if count > 1}
     if not shared:

@@ -64,7 +64,7 @@ def _address(handle: Any) -> int | None:
 
 
 def stream_nvml(emit: Callable[[Any], None], root: str, spared: Iterable[Sequence[Any]]) -> None:
-    """What `child.stream_nvml` sends, with each call about a GPU announced; from one thread, so that the last one counts."""
+    """What `child.stream_nvml` sends, each call about a GPU announced; by one thread, so the last one counts."""
     from gpudiag.probe.nvml import child
 
     def announce(index: int, name: str) -> None:

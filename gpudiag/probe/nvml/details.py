@@ -31,9 +31,14 @@ from gpudiag.reference.vocabulary import (
 # NVML_FI_DEV_*
 _LINK_SPEED = 90  # NVLINK_SPEED_MBPS_COMMON, in MB/s of one direction
 _PCIE_ERRORS = (
-    ("correctable", 173), ("naks_received", 174), ("bad_tlp", 176), ("naks_sent", 177), ("bad_dllp", 178),
-    ("nonfatal", 179), ("fatal", 180),
-)  # fmt: skip
+    ("correctable", 173),
+    ("naks_received", 174),
+    ("bad_tlp", 176),
+    ("naks_sent", 177),
+    ("bad_dllp", 178),
+    ("nonfatal", 179),
+    ("fatal", 180),
+)
 
 _NANOSECONDS_PER_SECOND = 1_000_000_000
 _BYTES_PER_MB = 1_000_000

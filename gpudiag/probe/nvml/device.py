@@ -439,9 +439,14 @@ FIXED_NAMES = tuple(one.name for _, readings in _FIXED for one in readings)
 _OF_INSTANCES = [one for one in activity_of(_SLOW) if not one.name.startswith("nvlink_")]
 # What a test reads of the GPU under load: 7 calls.
 _STRAINED = plan_of(
-    "temperature_celsius", "memory_temperature_celsius", "power_draw_watts", "sm_clock_mhz",
-    "clocks_event_reasons", "pcie_generation", "pcie_width",
-)  # fmt: skip
+    "temperature_celsius",
+    "memory_temperature_celsius",
+    "power_draw_watts",
+    "sm_clock_mhz",
+    "clocks_event_reasons",
+    "pcie_generation",
+    "pcie_width",
+)
 
 
 def read_device(ask: Ask, sheet: DeviceSheet) -> None:

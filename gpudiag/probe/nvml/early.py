@@ -18,7 +18,7 @@ from gpudiag.probe.sleeping import read_sleeping
 
 
 def stream_nvml(emit: Callable[[Any], None], root: str = "/", wake: bool = True) -> None:
-    """What `child.stream_nvml` sends; without `wake`, GPUs that are asleep stay so, and NVML is left alone where all are."""
+    """What `child.stream_nvml` sends; without `wake`, sleeping GPUs stay so, and NVML is not asked if all sleep."""
     count, asleep = (0, {}) if wake else read_sleeping(root)
     if asleep and len(asleep) == count:
         emit(("all_asleep", list(asleep.values())))

@@ -1,4 +1,4 @@
-"""NVML's library: loaded, initialised, asked for its versions, or the reason why not. The only file that imports pynvml."""
+"""NVML's library: loaded, initialised, its versions, or why not. The only file that imports pynvml."""
 
 from __future__ import annotations
 

@@ -18,9 +18,14 @@ from gpudiag.probe.sheet import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Absent, Sheet
 
 # nvmlMemoryLocation_t; 5 (texture_shm) counts what 4 counts.
 _LOCATIONS = (
-    ("l1_cache", 0), ("l2_cache", 1), ("dram", 2), ("register_file", 3), ("texture_memory", 4), ("cbu", 6),
+    ("l1_cache", 0),
+    ("l2_cache", 1),
+    ("dram", 2),
+    ("register_file", 3),
+    ("texture_memory", 4),
+    ("cbu", 6),
     ("sram", 7),
-)  # fmt: skip
+)
 _MEMORY_FIELDS = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 _RECENT_MICROSECONDS = 2_000_000

@@ -51,7 +51,7 @@ class Workers:
         self._changed = Condition()
 
     def start(self, readings: Iterable[Callable[[], None]]) -> Batch:
-        """The batch of these readings: when it is done, or when a reading takes long and all threads are at the others."""
+        """The batch of these readings: when it is done, or when one takes long and all threads are at others."""
         batch = Batch(readings)
         if batch.done.is_set() or not self._set_to_work(batch):
             return batch

@@ -281,7 +281,7 @@ class Agent:
         return () if self._may_be_kept_away(certain) else tuple(map(self._add_twins, certain))
 
     def _find_split(self, suspected: tuple[Incident, ...], now: float) -> tuple[Incident, ...]:
-        """Which ranks look for rank 0 elsewhere, or count other ranks; with those that are nowhere; or two jobs at one place."""
+        """Which ranks look for rank 0 elsewhere, or count other ranks, or are nowhere; or two jobs at one place."""
         jobs = self._find_two_jobs(now)
         if jobs:
             return jobs
@@ -307,7 +307,7 @@ class Agent:
         return () if self._remote is None else find_kept_away(self._remote.kept_away(), now)
 
     def _may_be_kept_away(self, certain: Sequence[Incident]) -> bool:
-        """Whether ranks are late in the rendezvous, and another server may keep one there: an agent still looks, or it has found one."""
+        """Whether ranks are late in the rendezvous, and another server may keep one there."""
         if self._remote is None or self._timed_out:
             return False
         if not self._remote.looks_at_ways and not self._remote.kept_away():

@@ -39,7 +39,7 @@ _COMPLETE = 0x2  # ATF_COM of linux/if_arp.h: the kernel has this neighbour's ha
 
 @dataclass(frozen=True, slots=True)
 class ReceivedCard:
-    """A card, the address that it came from, and when: the last and the first time, by this machine's CLOCK_MONOTONIC."""
+    """A card, the address it came from, and when it came last and first, by this machine's CLOCK_MONOTONIC."""
 
     card: Card
     address: str
@@ -81,7 +81,7 @@ class Announcer:
             self._thread.start()
 
     def relay(self, card: Card) -> None:
-        """From now on, without announcing anything, answer agents of that leader's run with its card, and keep theirs."""
+        """From now on, answer agents of that leader's run with its card, and keep theirs; announce nothing."""
         self._relayed = replace(card, relayed=True)
         if self._thread is None:
             self._thread = threading.Thread(target=self._open_and_announce, daemon=True)
@@ -195,7 +195,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def read_neighbours(path: str = "/proc/net/arp") -> tuple[str, ...]:
-    """The IPv4 addresses of the hosts that this machine's kernel has lately exchanged packets with (proc_net_arp(5))."""
+    """The IPv4 addresses of hosts with which the kernel has lately exchanged packets (proc_net_arp(5))."""
     try:
         lines = Path(path).read_text().splitlines()[1:]
     except OSError:

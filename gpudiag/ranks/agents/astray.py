@@ -1,4 +1,4 @@
-"""What an agent does that does not find rank 0's: it looks for the leader of others of its job, and obeys that one's verdict."""
+"""An agent that does not find rank 0's looks for the leader of others of its job, and obeys its verdict."""
 
 import ipaddress
 import time

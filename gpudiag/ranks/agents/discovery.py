@@ -141,7 +141,7 @@ class Discovery:
         return None
 
     def _connect_to_master(self, master: str) -> Link | None:
-        """A link to rank 0's agent on that machine; a port that does not answer ends the turn: others need not either."""
+        """A link to rank 0's agent on that machine; a port without an answer ends the turn."""
         ports = self.candidate_ports()
         for _ in ports:
             port = ports[self._turn % len(ports)]

@@ -209,7 +209,7 @@ class ForkServer:
         return ForkedProcess(self, number)
 
     def reply(self, number: int) -> Mapping[str, Any]:
-        """What the server has reported of that fork so far: `pid`, `exit`, `released`, or the `reason` why there is none."""
+        """What the server has reported of that fork so far: `pid`, `exit`, `released`, or a `reason` for none."""
         self._receive()
         return self._replies[number]
 

@@ -60,7 +60,7 @@ class HostSurveys:
         )
 
     def take(self, library: str) -> Survey:
-        """What each host finds of the others: their agents, at known and at published addresses, and where ranks meet."""
+        """What each host finds of the others: agents at known and published addresses, and where ranks meet."""
         empty = self.without_tries(library)
         targets: dict[int, tuple[Target, ...]] = {}
         for source in empty.hosts:

@@ -98,7 +98,7 @@ class PathWatch:
         return Contact.REPLIES
 
     def look(self, others: Sequence[HostAgent], own_host: str) -> Paths:
-        """What this agent and every other that it reaches find of each other, within 13 s; within 6 s unless packets are lost."""
+        """What this agent and those it reaches find of each other, within 6 s, or 13 s where packets are lost."""
         some = others[:_MOST_TARGETS]
         targets = tuple(one.target for one in some)
         rows: dict[int, Mapping[int, Contact]] = {}

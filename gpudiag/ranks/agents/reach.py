@@ -202,7 +202,7 @@ class Certainty:
 
 
 class MeetingWatch:
-    """Looks at rank 0's machine from time to time while its agent is waited for, and reports once what is in the way."""
+    """Looks at rank 0's machine while its agent is waited for, and reports once what is in the way."""
 
     def __init__(self, meeting: Meeting, rank: int, notice: Callable[[str], None] | None) -> None:
         """`notice` gets the one sentence, which names this `rank`, from a thread of its own."""

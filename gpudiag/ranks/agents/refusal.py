@@ -1,4 +1,4 @@
-"""A process that cannot take part in its job, and knows why: the leader of the others gets the reason, and reports it for all."""
+"""A process that cannot take part in its job: the leader of the others gets the reason, and reports it."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ _OPEN_FILES = 64
 
 
 class Outsider:
-    """A process that is not of the run yet, and may never be: it looks for the leader, and waits for that one's verdict."""
+    """A process that is not of the run yet, and may never be: it finds the leader, and waits for its verdict."""
 
     def __init__(self, card: Card) -> None:
         """Announce the card, and give it to the leader."""

@@ -224,7 +224,7 @@ class RemoteRanks:
         return [*self._handshake.filenos(), *(link.fileno() for link in self._links())]
 
     def poll(self) -> list[RawEvent]:
-        """Receive messages; return the events that have come since the last call, with their rank and times of our clock."""
+        """Receive messages; return the events since the last call, with their rank and times of our clock."""
         self.receive()
         events, self._received = self._received, []
         return events
@@ -417,7 +417,7 @@ class RemoteRanks:
                 record.kill_agent()
 
     def await_receipts(self, is_interrupted: Callable[[], bool]) -> None:
-        """Wait until every agent that still sends has the verdict: a link that is closed sooner may lose it on the way."""
+        """Wait until every agent that still sends has the verdict: a link closed sooner may lose it."""
         self._poll_while(lambda record: _lacks_verdict(record) and not is_interrupted(), _VERDICT_SECONDS)
 
     def release_links(self) -> list[Link]:

@@ -87,7 +87,7 @@ class Strays:
         self._records[card.rank, card.host] = StrayRecord(card, link)
 
     def poll(self) -> None:
-        """Receive the messages of strays; forget those that are gone: they have found their own rank 0, or have ended."""
+        """Receive the messages of strays; forget those that have found their own rank 0, or have ended."""
         for place, record in tuple(self._records.items()):
             try:
                 for message in record.link.receive():

@@ -1,4 +1,4 @@
-"""Trying the ports of other hosts: each agent for itself, asked by the leading one over the connection that they have."""
+"""Each agent tries the ports of other hosts for itself, at the leader's request."""
 
 import contextlib
 import errno
@@ -34,7 +34,7 @@ class Surveyor:
         self._rows: SimpleQueue[SurveyRow] = SimpleQueue()
 
     def listen(self, ports: Sequence[int]) -> None:
-        """Listen on those of these ports that are free, for 6 s: that distinguishes a firewall that resets from a port without a program."""
+        """Listen on the free ones of these ports for 6 s: a reset is a firewall's then, and no empty port's."""
         servers: list[socket.socket] = []
         for port in ports:
             with contextlib.suppress(OSError):  # taken, or not for this user
@@ -100,7 +100,7 @@ class Surveyor:
             return Try(target, Answer.SILENT, address)
         except OSError as error:
             connection.close()
-            words = f"{address}:  {error.strerror}" if error.strerror else address
+            words = f"{address}: {error.strerror}" if error.strerror else address
             return Try(target, _answer_of(error.errno or 0, place), words)
         if target.purpose not in (Purpose.AGENT, Purpose.PUBLISHED):
             connection.close()

@@ -40,7 +40,7 @@ def of_death(view: RankView) -> tuple[Evidence, ...]:
 
 
 def _of_torchs_debugging() -> tuple[Evidence, ...]:
-    """That torch compares every collective, with which some versions crash, and the version; empty where it does not."""
+    """That torch compares every collective, which crashes some versions, and the version; else empty."""
     if os.environ.get(DEBUG_VARIABLE, "").upper() != "DETAIL":
         return ()
     with suppress(PackageNotFoundError):

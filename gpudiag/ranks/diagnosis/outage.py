@@ -46,7 +46,7 @@ class _Outage:
 
 
 class Outages:
-    """Judges looks at the network while ranks wait; keeps the outages that healed. Times are seconds since the run started."""
+    """Judges looks at the network while ranks wait; keeps outages that healed. Times: seconds since the start."""
 
     def __init__(self) -> None:
         """Start without an outage."""
@@ -69,7 +69,7 @@ class Outages:
         return self.names is not None or now < self._excused_until
 
     def healed(self) -> tuple[Incident, ...]:
-        """One incident for each host, or pair, whose link was away and came back: for how long at most, and how often."""
+        """One incident for each host, or pair, whose link was lost and came back: how long at most, how often."""
         return tuple(sorted(self._healed.values(), key=lambda incident: incident.at_seconds))
 
     def has_end(self, host: str) -> bool:
@@ -141,7 +141,7 @@ class Outages:
         self._open = found
 
     def _began(self, cuts: Sequence[Incident], paths: Paths, now: float) -> float:
-        """Since when nothing came from those that are cut; of a pair between others, since when all of its ranks stand still."""
+        """Since when nothing came from those that are cut; of a pair of others, since when its ranks stand still."""
         hosts = _hosts_of(cuts)
         if hosts == {paths.hosts[paths.own]}:
             hosts = set(paths.hosts.values()) - hosts

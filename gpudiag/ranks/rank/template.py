@@ -33,7 +33,7 @@ _BOOT = Path(__file__).with_name("boot.py")
 
 
 def main(arguments: list[str]) -> None:
-    """Run the job, or one rank of it; arguments: its file, the descriptors of the socket and the board, and the rank."""
+    """Run the job, or one rank of it; arguments: its file, the descriptors of socket and board, the rank."""
     job_path, socket_descriptor, board_descriptor, *own = arguments
     job: Job = codec.decode(Job, json.loads(Path(job_path).read_text()))
     if own:

@@ -218,7 +218,7 @@ class Agent:
         self._children.finish()
 
     def _end_left(self) -> None:
-        """End the ranks that outlive a command which gpudiag ended: a server's workers, or those that a shell started by hand."""
+        """End the ranks that outlive a command which gpudiag ended: a server's workers, or a shell's."""
         until = max(_ENDS_SECONDS, (self._kill_at or 0.0) - self.seconds)
         for number, seconds in ((signal.SIGTERM, until), (signal.SIGKILL, _ENDS_SECONDS)):
             for member in self.members.living:
@@ -331,7 +331,7 @@ class Agent:
         self._due["find"] = now + self._find_pause
 
     def _note_agent(self) -> None:
-        """Follow a torchrun that has no ranks, as it waits for other nodes; once it has started some, that wait is over."""
+        """Follow a torchrun without ranks while it waits for other nodes; the wait ends when it starts some."""
         if self.members.agent_pid is None:
             if self._waits_since is not None:
                 self._waits_since = None
@@ -422,7 +422,7 @@ class Agent:
             self.measure_slow()
 
     def _over_budget(self) -> bool:
-        """Whether the watching, but for ranks that look slow, has taken more than its share of the ranks' processor time."""
+        """Whether the watch, except of slow ranks, took more than its share of the ranks' processor time."""
         ranks = sum(one.fine[-1].ran_seconds for one in self.members.all if one.fine)
         apart = self._suspects_spent + _BURST_TAKES_SECONDS * min(self._bursts, _FREE_BURSTS)
         allowed = _BUDGET_SECONDS + _BUDGET_SHARE * ranks + apart
@@ -475,7 +475,7 @@ class Agent:
         self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
 
     def _ask_records(self, now: float) -> None:
-        """Ask the ranks for their flight records where one looks slow: seldom, for each writes a line of its own to the job's log."""
+        """Ask the ranks for flight records where one looks slow: seldom, as each writes a line to the job's log."""
         if not self._suspects or now < self._due["records"] or self._plan.scratch is None:
             return
         if not any(

@@ -1,4 +1,4 @@
-"""The guarded children of a watcher: whatever could take long is asked by one of them, and the watcher's loop goes round."""
+"""The guarded children of a watcher: they ask what could take long, and its loop goes round."""
 
 import time
 from collections.abc import Callable

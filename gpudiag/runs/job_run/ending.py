@@ -1,4 +1,4 @@
-"""What a job that somebody has ended still waits for, reported while it lasts: torchrun gives its ranks 30 s after a signal."""
+"""What a job that was asked to end still waits for: torchrun gives its ranks 30 s after a signal."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -72,7 +72,7 @@ def build_environment(
     *,
     nan_check: bool = False,
 ) -> JobEnvironment:
-    """The environment for that command; dumps and error files go to `folder`, pipes and exceptions to names after `scratch`."""
+    """The command's environment; dumps and error files go to `folder`, pipes and exceptions beside `scratch`."""
     version = read_torch_version(argv, caller)
     added = {RUN_VARIABLE: run_id}
     for names, value in ((_BUFFER, BUFFER_ENTRIES), (_DUMP_FILE, f"{folder}/{DUMP_NAME}")):

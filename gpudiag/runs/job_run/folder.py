@@ -81,7 +81,7 @@ def _left_folders(place: Path) -> Iterator[Path]:
 
 
 def _used_by_processes(folders: list[Path]) -> frozenset[Path]:
-    """Those that the environment of a process names; of other users' processes, which cannot be read, no folder is ours."""
+    """Those that the environment of a process names; other users' processes, which are unreadable, have none."""
     words = {folder: os.fsencode(f"{folder}/") for folder in folders}
     found = list_environments()
     return frozenset(folder for _, text in found for folder, word in words.items() if word in text)

@@ -140,7 +140,7 @@ def stream_records(emit: Callable[[Any], None], pid: int, step_seconds: float, f
 
 
 def read_records(child: GuardedChild) -> LateRank | None:
-    """Who comes late by the flight records, of an ended child of `start_records`; None where nobody does, or there were none."""
+    """Who comes late by the flight records of an ended `start_records`; None for nobody, or without records."""
     return next((LateRank(**rest[0]) for kind, *rest in child.messages if kind == "late"), None)
 
 

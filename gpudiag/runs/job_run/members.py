@@ -96,7 +96,7 @@ class Member:
             self.coarse.append(pulse)
 
     def stopped_unseen(self, now: float, seconds: float) -> bool:
-        """Whether it has stood still for so long and was not glanced at since; not more than some times, whatever it does."""
+        """Whether it has stood still for so long without a glance since; at most some times, whatever it does."""
         return (
             bool(self.fine)
             and now - self.moved_at >= seconds
@@ -301,7 +301,7 @@ def _time_of(timestamp: object) -> datetime | None:
 
 
 def _describe_wait(glance: Glance) -> str | None:
-    """What a rank waits in for others, or for its GPU, which may be in a collective; None where it was seen at something else."""
+    """What a rank waits in for others, or for its GPU; None where it was seen at something else."""
     if glance.awaited not in FOR_OTHERS:
         return None
     what = "a wait for its GPU" if glance.awaited == GPU else glance.operation or "a collective"

@@ -43,7 +43,7 @@ def remove_files(prefix: str) -> None:
 
 
 def remove_left_files(variable: str, place: Path = PLACE) -> None:
-    """Remove the files of runs that were killed; `variable` has the run's id in the environment of each process of its job."""
+    """Remove the files of killed runs; `variable` has the run's id in the environment of its job's processes."""
     left: dict[str, list[Path]] = {}
     for path in _files(place):
         with suppress(OSError):

@@ -121,7 +121,7 @@ class Stalls:
         )
 
     def earlier_look(self) -> tuple[Job, float] | None:
-        """The job as it was looked at before in the standstill that goes on, and how many seconds ago; None without one."""
+        """The job in the last look at the standstill that goes on, and how many seconds ago; None without one."""
         if self._pause is None or self._pause.look is None:
             return None
         return self._pause.look.job, time.monotonic() - self._pause.looked_at

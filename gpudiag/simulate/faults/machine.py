@@ -31,9 +31,13 @@ def train(blueprint: Blueprint, fault: Fault) -> Blueprint:
     script = ("train.py", "--config", "llama-7b.yaml")
     job = int(blueprint.environment.get("SLURM_JOB_ID", 0)) or None
     launcher = HostProcess(
-        pid=_LAUNCHER_PID, user="ann", uid=1000, argv=("torchrun", "--nproc-per-node=gpu", *script), age_seconds=6 * _HOUR,
+        pid=_LAUNCHER_PID,
+        user="ann",
+        uid=1000,
+        argv=("torchrun", "--nproc-per-node=gpu", *script),
+        age_seconds=6 * _HOUR,
         slurm_job_id=job,
-    )  # fmt: skip
+    )
     process = HostProcess(
         pid=_pid(fault),
         user="ann",

@@ -30,7 +30,7 @@ _PANES = (_HOSTS, _GPUS, _FINDINGS, _PROCESSES)
 _LEAST = {_HOSTS: 3, _GPUS: 4, _FINDINGS: 2, _PROCESSES: 3}
 _MOST_OF_HOSTS, _MOST_OF_FINDINGS = 14, 12
 _DRAW_SECONDS = 0.1  # news that come together are drawn once
-_AGE_SECONDS = 1.0  # ages grow also where no news come
+_AGE_SECONDS = 2.0  # ages grow also where no news come
 _SEEK_SECONDS = 10.0
 _SHOWN_OF_PROCESS = (
     "user", "kind", "started_at", "state", "memory_used_bytes", "resident_bytes", "sm_utilization_percent",

@@ -1,5 +1,6 @@
 """A part of the screen: lines as they are, a heading that stays, a cursor that stays on its row. Only lines that changed are drawn."""
 
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -11,6 +12,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gpudiag.render.style import cells_of
 from gpudiag.watch.view import (
     ACCENT,
     BOLD,
@@ -23,6 +25,7 @@ from gpudiag.watch.view import (
     Line,
     Row,
     Table,
+    text_of,
 )
 
 # The terminal's own eight colours: they fit its background, cost few bytes over ssh, and are left out under NO_COLOR.
@@ -49,6 +52,18 @@ def strip_of(line: Line, width: int, *, is_marked: bool = False) -> Strip:
     return strip.adjust_cell_length(width, mark)
 
 
+def changed_cells(before: Line, after: Line, width: int) -> tuple[int, int]:
+    """The first cell that differs and how many from there on: over ssh a line of which one number moves is not sent whole."""
+    if before == after:
+        return 0, 0
+    cells = [[(letter, span.role) for span in line for letter in span.text] for line in (before, after)]
+    texts = (text_of(before), text_of(after))
+    if len(cells[0]) != len(cells[1]) or any(cells_of(text) != len(text) for text in texts):
+        return 0, width
+    differ = [place for place, (one, other) in enumerate(zip(*cells, strict=True)) if one != other]
+    return (differ[0], differ[-1] - differ[0] + 1) if differ else (0, 0)
+
+
 class Lines(Widget):
     """Lines without a cursor: the header and the footer."""
 
@@ -60,9 +75,10 @@ class Lines(Widget):
     def show(self, lines: tuple[Line, ...]) -> None:
         """Draw these, as far as they are others than before."""
         before, self.shown = self.shown, lines
-        for place in range(max(len(before), len(lines))):
-            if before[place : place + 1] != lines[place : place + 1]:
-                self.refresh(Region(0, place, self.size.width, 1))
+        for place, (old, new) in enumerate(zip_longest(before, lines, fillvalue=())):
+            first, count = changed_cells(old, new, self.size.width)
+            if count:
+                self.refresh(Region(first, place, count, 1))
 
     def render_line(self, y: int) -> Strip:
         """One line of the widget."""
@@ -114,7 +130,7 @@ class Pane(Widget, can_focus=True):
         self.key: str | None = None  # of the row under the cursor
         self._lines: tuple[tuple[Line, str], ...] = ()  # each line with its row's key
         self._top = 0  # the first line below the heading
-        self._drawn: tuple[object, ...] = ()
+        self._drawn: tuple[tuple[Line, bool], ...] = ()
 
     @property
     def wanted_lines(self) -> int:
@@ -135,9 +151,12 @@ class Pane(Widget, can_focus=True):
         self._top = max(0, min(self._top, len(self._lines) - self._room))
         wanted = tuple(self._at(y) for y in range(self.size.height))
         before, self._drawn = self._drawn, wanted
-        for y, one in enumerate(wanted):
-            if y >= len(before) or before[y] != one:
-                self.refresh(Region(0, y, self.size.width, 1))
+        for y, (line, is_marked) in enumerate(wanted):
+            first, count = 0, self.size.width
+            if y < len(before) and before[y][1] == is_marked:
+                first, count = changed_cells(before[y][0], line, self.size.width)
+            if count:
+                self.refresh(Region(first, y, count, 1))
 
     @property
     def _room(self) -> int:

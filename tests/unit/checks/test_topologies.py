@@ -1,4 +1,6 @@
-"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and nothing said of a healthy machine."""
+"""Topologies that people posted: the matrix of nvidia-smi, NCCL's own paths, and no finding on a healthy machine."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +9,7 @@ from gpudiag.checks.on_topology import TOPOLOGY_CHECKS
 from gpudiag.checks.runner import run_checks
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import DeviceSubject
+from gpudiag.model.reading import Missing
 from tests.topologies import build_snapshot, read_machines
 from tests.walking import walk
 
@@ -78,3 +81,17 @@ def test_several_trees_were_posted_beside_what_they_are_held_against(kind):
     assert (
         sum(any(key in machine for key in ("matrix", "nccl_nics", "nccl_pairs")) for machine in machines) >= 2
     )
+
+
+def test_each_pair_has_the_rate_of_its_links():
+    """NVLinks together; else the slower PCIe link, as GPU and slot allow."""
+    linked = build_topology(build_snapshot(MACHINES["DGX-1 with V100: the first switch"]))
+    assert {link.bytes_per_second for link in linked.links} == {25e9}  # one NVLink 2
+    snapshot = build_snapshot(MACHINES["2x RTX 5090 on a Threadripper PRO 3975WX"])
+    first, second = snapshot.devices
+    narrow = replace(second, pcie_generation_slot_max=3, pcie_width_slot_max=8)
+    whole, halved = (build_topology(replace(snapshot, devices=(first, other))) for other in (second, narrow))
+    assert [round(one.links[0].bytes_per_second / 1e9, 1) for one in (whole, halved)] == [31.5, 7.9]
+    of_next_generation = replace(second, pcie_generation_gpu_max=9)
+    unknown = build_topology(replace(snapshot, devices=(of_next_generation, of_next_generation)))
+    assert isinstance(unknown.links[0].bytes_per_second, Missing)

@@ -73,7 +73,9 @@ def test_each_machine_is_listed_once_and_not_too_many() -> None:
 
 def test_a_file_of_machines_has_names_and_pages_and_a_wrong_line_is_named(tmp_path) -> None:
     listed = tmp_path / "machines"
-    listed.write_text("# rack 3\ngpu1 name=rack3-gpu1 page=https://gpus.example/1  # the first\n\ngpu2\n")
+    listed.write_text(
+        "# rack 3\ngpu1 name=rack3-gpu1 page=https://gpus.example/1  # the first\n\ngpu2 slots=8\n"
+    )
     first, second = read_machine_file(listed)
     assert (first.name, first.url, first.host) == ("rack3-gpu1", "https://gpus.example/1", "gpu1")
     assert second.name == "gpu2"

@@ -118,7 +118,7 @@ BAD = {
     "gzip": (AnswerState.UNREADABLE, "its answer is compressed, which was not asked for"),
     "status:401": (AnswerState.REFUSED, "it wants a token, or another one"),
     "status:404": (AnswerState.REFUSED, "there is no gpudiag service at this address"),
-    "status:503": (AnswerState.REFUSED, "it has no data yet"),
+    "status:503": (AnswerState.REFUSED, "it is starting, and has no data yet"),
     "status:500": (AnswerState.REFUSED, "it answered with HTTP 500"),
     "lie:no JSON": (AnswerState.UNREADABLE, "its answer is no JSON"),
     "lie:a list": (AnswerState.UNREADABLE, "its answer is JSON, and no document of gpudiag"),
@@ -388,3 +388,22 @@ def test_words_of_a_machine_are_cut_and_steer_nothing() -> None:
     assert len(one.report.headline) < 700
     assert one.report.host.isprintable()
     assert replace(one.report, host="").headline.startswith("\\x1b[2J\\u202e")
+
+
+def test_a_hub_ends_at_once_whatever_its_machines_are_at() -> None:
+    """asyncio.wait_for loses a cancellation that comes together with an answer (Python 3.11 and before)."""
+
+    async def run_for(seconds: float) -> bool:
+        watch = HubWatch(sources, None, lambda _document, _text: None, lambda _event: None)
+        watch.viewers = 1
+        task = asyncio.create_task(watch.run())
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait({task}, timeout=WITHIN_SECONDS)
+        return task.done() and asyncio.all_tasks() == {asyncio.current_task()}
+
+    fakes = [FakeMachine(f"gpu{number}") for number in range(30)]
+    fakes += [FakeMachine(kind, kind=kind) for kind in ("hang", "drip", "closed", "endless")]
+    with machines_on_sockets(fakes):
+        sources = parse_sources([fake.address for fake in fakes], MachineTokens())
+        assert all(asyncio.run(run_for(0.1 * number)) for number in range(1, 9))

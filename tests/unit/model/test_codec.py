@@ -26,6 +26,7 @@ from tests.unit.model.job_runs import make_job_run
 from tests.unit.model.judgements import make_judgement
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
 from tests.unit.model.service_examples import SERVICE_EXAMPLES
+from tests.unit.runs.receipts import receipt_examples
 from tests.unit.training.measurements import make_measurement
 from tests.walking import walk
 from tools.write_schemas import PAGE, page_text, schema_path, schema_text
@@ -118,7 +119,7 @@ def make_doctor_report():
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
     make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement(), *SERVICE_EXAMPLES,
-    *HANG_EXAMPLES,
+    *HANG_EXAMPLES, *receipt_examples(),
 ]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_what_hangs_below_a_function_is_of_that_function(tree):
     assert (place["interfaces"], place["rdma_devices"]) == (["eth0"], [])
 
 
-def test_virtual_functions_and_switches_are_told_apart(tree):
+def test_virtual_functions_and_switches_are_distinguished(tree):
     tree.add("pci0000:00/0000:00:1b.0/0000:05:00.0", SWITCH)
     whole = tree.add("pci0000:16/0000:16:02.0/0000:17:00.0", CARD)
     virtual = tree.add("pci0000:16/0000:16:02.0/0000:17:00.2", CARD)

@@ -171,7 +171,7 @@ def test_processes_of_several_machines_whose_rank_0_nobody_names_are_refused_wit
 def test_rank_0_finds_out_that_it_is_not_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.77", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: elsewhere)
-    with pytest.raises(UsageError, match="and srun's variables say n01"):
+    with pytest.raises(UsageError, match="and srun's variables have n01"):
         read({**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
 
 

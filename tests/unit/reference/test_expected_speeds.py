@@ -135,7 +135,7 @@ def test_other_programs_faults_are_found_by_their_words() -> None:
     assert found.status == "config"
     assert found.source
     assert find_reported_failure("dcgmi diag", "Uncorrectable ECC error") is None
-    statuses = {entry["status"] for entry in read_table("boards.toml")["told_failure"]}
+    statuses = {entry["status"] for entry in read_table("boards.toml")["reported_failure"]}
     assert statuses == {"config", "busy", "known"}
 
 

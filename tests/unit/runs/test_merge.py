@@ -306,5 +306,5 @@ def test_a_report_of_ranks_that_claims_more_than_its_findings_is_not_believed(tm
     (machine,) = merge_reports([write_run(tmp_path, "rank0", cut, outcome=Outcome.PASS)]).machines
     assert (machine.verdict, machine.reason) == (
         Outcome.FAIL,
-        "the report says pass, its findings say fail",
+        "the report has pass, its findings have fail",
     )

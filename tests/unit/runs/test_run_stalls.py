@@ -72,7 +72,7 @@ def test_what_was_seen_of_an_open_standstill_is_there_when_the_job_ends() -> Non
     assert stalls.open_look is not None
     assert stalls.open_look.outcome is Outcome.FAIL
     assert stalls.open_stall() is None
-    stalls.tell_at_end()  # had the job ended now: as hang would have said
+    stalls.report_at_end()  # had the job ended now: as hang would have said
     assert stalls.open_stall() is not None
     assert not stalls.wants_look({7: 0.1, 8: 0.1}, STEP)  # it went on
     assert stalls.open_look is None
@@ -85,10 +85,10 @@ def test_a_rank_that_ends_in_a_standstill_leaves_what_was_seen_of_it() -> None:
     stalls.take_look(look(kinds.SLEEP), "", 9.0, all_still=False)
     assert not stalls.wants_look({8: 0.1}, STEP)
     assert not stalls.wants_look({}, STEP)
-    stalls.tell_at_end()
+    stalls.report_at_end()
     (stall,) = stalls.ended
     assert (stall.reported, stall.ended) == (True, False)
-    stalls.tell_at_end()
+    stalls.report_at_end()
     assert len(stalls.ended) == 1
 
 

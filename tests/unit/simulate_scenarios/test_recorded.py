@@ -11,9 +11,13 @@ from gpudiag.errors import UsageError
 from gpudiag.model.codec import decode, dumps
 from gpudiag.model.device import DeviceView, Snapshot, SourceState, SourceStatus, TorchFacts
 from gpudiag.model.host import Container, Machine, NetworkInterface, PciDevice
+from gpudiag.model.host_state import HostState
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason
+from gpudiag.probe.host.pci_places import read_pci_places
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.scenario import Scenario
+from tests.topologies import build_snapshot, read_machines
+from tests.unit.checks.machines import make_pci_gpu
 from tests.unit.simulate_scenarios.machines import NOW, device_of, listed, machine
 
 TAKEN_AT = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -150,3 +154,31 @@ def test_a_file_that_is_no_document_is_named(tmp_path: Path):
     path.write_text("{")
     with pytest.raises(UsageError, match=r"a1\.json"):
         load_scenario(str(path), now=NOW)
+
+
+def test_the_places_on_the_bus_come_back(tmp_path: Path):
+    """A report has them; a listing has not."""
+    posted = next(one for one in read_machines() if one["name"].startswith("8x H100 in a DGX"))
+    was = build_snapshot(posted)
+    on_bus = tuple(make_pci_gpu(0, bus_id=device.id.bus_id) for device in was.devices)
+    was = replace(was, machine=replace(was.machine, pci_devices=on_bus))
+    record, root = tmp_path / "record.json", tmp_path / "root"
+    record.write_text(dumps(was))
+    tree = load_scenario(str(record)).host
+    for name, text in tree.files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for name, target in tree.links.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(target)
+    places = {place["bus_id"]: place for place in read_pci_places(str(root))}
+    assert isinstance(was.machine.state, HostState)
+    assert not isinstance(was.machine.state.pci_places, Missing)
+    for place in was.machine.state.pci_places:
+        now = places[place.bus_id]
+        assert (now["root"], now["bridges"], now["numa_node"]) == (
+            place.root,
+            list(place.bridges),
+            place.numa_node,
+        )
+        assert now["rdma_devices"] == list(place.rdma_devices)

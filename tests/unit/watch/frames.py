@@ -66,7 +66,7 @@ def frame_of(spec: str = STORY, name: str = "h100-1") -> Frame:
             for row in live.devices
         )
         history.add(replace(live, devices=rows))
-    return Frame(name, live, findings.findings, history.copied(), heard_at=now_of(spec))
+    return Frame(name, live, findings.findings, history.copied(), received_at=now_of(spec))
 
 
 def now_of(spec: str = STORY) -> float:

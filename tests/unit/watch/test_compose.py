@@ -140,7 +140,7 @@ def test_nothing_is_called_well_before_it_was_judged():
 
 def test_the_worst_machine_stands_first_and_a_silent_one_says_since_when():
     well, bad = frame_of("h100x8", "a"), frame_of(STORY, "z")
-    silent = replace(well, name="m", problem="it does not answer", heard_at=now_of() - 90)
+    silent = replace(well, name="m", problem="it does not answer", received_at=now_of() - 90)
     view = compose((well, silent, bad), Choice(), 120, BLOCKS, now_of())
     assert view.hosts is not None
     assert [line.split()[0] for line in rows_of(view, "hosts")] == ["z", "m", "a"]

@@ -14,8 +14,8 @@ from gpudiag.watch.frame import Frame
 from gpudiag.watch.glyphs import BLOCKS
 from gpudiag.watch.screen.app import WatchApp
 from gpudiag.watch.screen.dialogs import FilterLine, Page, Question
-from gpudiag.watch.screen.pane import Pane
-from gpudiag.watch.view import render_view, text_of
+from gpudiag.watch.screen.pane import Pane, changed_cells
+from gpudiag.watch.view import FAIL, GOOD, Span, render_view, text_of
 from tests.unit.watch.frames import STORY, frame_of, now_of
 
 
@@ -100,6 +100,15 @@ def test_the_terminal_shows_the_picture(size: tuple[int, int]):
             assert [line for line in shown if line not in wanted] == []
 
     run(look, size)
+
+
+def test_only_the_cells_that_differ_are_drawn():
+    line = (Span("GPU 0 "), Span("98%", GOOD), Span(" ok"))
+    assert changed_cells(line, line, 40) == (0, 0)
+    assert changed_cells(line, (Span("GPU 0 "), Span("91%", GOOD), Span(" ok")), 40) == (7, 1)
+    assert changed_cells(line, (Span("GPU 0 "), Span("98%", FAIL), Span(" ok")), 40) == (6, 3)
+    assert changed_cells(line, (Span("GPU 0"),), 40) == (0, 40)
+    assert changed_cells((Span("\u6f22"),), (Span("\u5b57"),), 40) == (0, 40)  # two cells each
 
 
 def test_keys_sort_filter_and_choose_a_gpu():

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import ClassVar
 
-import pytest
-
-from gpudiag.errors import UsageError
+from gpudiag.fleet.addresses import parse_addresses
 from gpudiag.model.codec import dumps
 from gpudiag.model.service import DeviceSeries, Series
-from gpudiag.watch.services import Address, ServicesFeed, parse_hosts, read_host_file
+from gpudiag.watch.services import ServicesFeed
 from tests.unit.watch.frames import STORY, live_of
 from tests.walking import walk
 
@@ -65,7 +62,7 @@ def service(answers: dict[str, tuple[int, bytes]], token: str = "") -> Iterator[
 
 def gather(texts: list[str], is_enough, token: str | None = None):
     """The frames of these machines, by name, once they are enough."""
-    feed = ServicesFeed(parse_hosts(texts), 0.05, token)
+    feed = ServicesFeed(parse_addresses(texts), 0.05, token)
 
     async def watch() -> None:
         task = asyncio.create_task(feed.run(lambda: None))
@@ -129,10 +126,10 @@ def test_each_way_of_giving_nothing_has_its_words():
         "/none": ((404, b"{}"), "there is no gpudiag service"),
         "/starting": ((503, b"{}"), "it is starting"),
         "/odd": ((418, b"{}"), "HTTP 418"),
-        "/html": ((200, b"<html>"), "something else"),
-        "/list": ((200, b"[1]"), "something else"),
-        "/other": ((200, json.dumps({"schema": "gpudiag.health/1"}).encode()), "something else"),
-        "/newer": ((200, live[1].replace(b"gpudiag.live/1", b"gpudiag.live/2")), "something else"),
+        "/html": ((200, b"<html>"), "no JSON"),
+        "/list": ((200, b"[1]"), "no document of gpudiag"),
+        "/other": ((200, json.dumps({"schema": "gpudiag.health/1"}).encode()), "its answer cannot be read"),
+        "/newer": ((200, live[1].replace(b"gpudiag.live/1", b"gpudiag.live/2")), "does not know the schema"),
     }
     with service({f"{path}/api/v1/devices": answer for path, (answer, _) in ways.items()}) as (port, _):
         names = {path: f"http://127.0.0.1:{port}{path}" for path in ways}
@@ -143,7 +140,7 @@ def test_each_way_of_giving_nothing_has_its_words():
         assert ways[path][1] in frames[names[path]].problem
 
     walk(has_words, ways)
-    assert "no service listens there" in frames[names["closed"]].problem
+    assert "nothing listens on port 1" in frames[names["closed"]].problem
 
 
 def test_a_machine_that_hangs_costs_its_own_row():
@@ -160,22 +157,3 @@ def test_a_token_is_sent_and_a_missing_one_is_asked_for():
         assert "--token-file" in frames[name].problem
         frames = gather([name], lambda frames: frames[name].live is not None, token="t" * 16)
         assert frames[name].problem is None
-
-
-def test_addresses_are_names_with_ports_or_urls(tmp_path: Path):
-    assert parse_hosts(["a", " b:9000 ", "https://p.example/gpus/", "[::1]:7", "a"]) == (
-        Address("a", "a", 8765),
-        Address("b:9000", "b", 9000),
-        Address("https://p.example/gpus/", "p.example", 443, is_tls=True, path="/gpus"),
-        Address("[::1]:7", "::1", 7),
-    )
-    for text in ("ftp://a", "a:b", "http://", "http://user@a"):
-        with pytest.raises(UsageError, match="no address"):
-            parse_hosts([text])
-    with pytest.raises(UsageError, match="no machine is named"):
-        parse_hosts([" ", ""])
-    file = tmp_path / "hosts"
-    file.write_text("# ours\na  # the first\n\nb:9000 slots=8\n")
-    assert read_host_file(file) == ["a", "b:9000"]
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_host_file(tmp_path / "absent")

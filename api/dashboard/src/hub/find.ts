@@ -43,6 +43,12 @@ export function values(gpus: MachineGpu[], reading: (gpu: MachineGpu) => number 
 
 export const sum = (numbers: number[]): number => numbers.reduce((total, value) => total + value, 0);
 
+// What a machine is called, and what else: the name of its host rather than a numeric address that DNS found.
+export function names({ name, report }: HubMachine): [name: string, other: string | null] {
+  if (!report || name.toLowerCase().includes(report.host.toLowerCase())) return [name, null];
+  return /^[\d[]/.test(name) ? [report.host, name] : [name, report.host];
+}
+
 function weight(machine: HubMachine, order: string): number {
   const gpus = machine.verdict === "error" ? [] : machine.report?.gpus ?? [];
   if (order === "load") return sum(values(gpus, (gpu) => gpu.utilization_percent));
@@ -52,7 +58,7 @@ function weight(machine: HubMachine, order: string): number {
 
 // The hub has put them worst first; names are compared as people count, gpu2 before gpu10.
 export function sorted(machines: HubMachine[], order: string): HubMachine[] {
-  if (order === "name") return machines.toSorted((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+  if (order === "name") return machines.toSorted((one, other) => names(one)[0].localeCompare(names(other)[0], "en", { numeric: true }));
   if (order === "worst") return machines;
   return machines.toSorted((one, other) => weight(other, order) - weight(one, order));
 }

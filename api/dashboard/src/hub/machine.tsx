@@ -6,7 +6,7 @@ import { Prose } from "../parts/prose";
 import { Status } from "../parts/status";
 import { WORDS } from "../parts/verdict";
 import { serviceNow } from "../store";
-import { sum, values } from "./find";
+import { names, sum, values } from "./find";
 
 const GLYPHS: Record<string, string> = { warn: "▲", fail: "✕", error: "?" };
 const A_DAY = 86400;
@@ -42,12 +42,6 @@ export function Machine({ machine, found }: { machine: HubMachine; found: string
       )}
     </article>
   );
-}
-
-// What it is called, and what else: a host's name says more than a numeric address, by which DNS has found it.
-function names({ name, report }: HubMachine): [name: string, other: string | null] {
-  if (!report || name.toLowerCase().includes(report.host.toLowerCase())) return [name, null];
-  return /^[\d[]/.test(name) ? [report.host, name] : [name, report.host];
 }
 
 function Silence({ machine }: { machine: HubMachine }) {

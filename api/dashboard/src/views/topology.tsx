@@ -12,7 +12,7 @@ import { link } from "../route";
 
 // The letters of nvidia-smi topo -m, from the nearest on.
 const LETTERS: [string, string][] = [
-  ["NV", "so many NVLinks"],
+  ["NV", "that many NVLinks"],
   ["PIX", "one PCIe switch"],
   ["PXB", "several PCIe switches"],
   ["PHB", "the host bridge of a processor"],
@@ -75,7 +75,7 @@ function Cell({ own, between }: { own: boolean; between: TopologyLink | undefine
   if (!between) return <td class="link" title="not known: one of the two does not answer">{DASH}</td>;
   const { measured, label } = between;
   return (
-    <td class={`link ${label?.startsWith("NV") ? "nvlink" : "pcie"}`} title={between.path ? words(between.path) : ""}>
+    <td class={`link ${label?.startsWith("NV") ? "nvlink" : "pcie"}`} title={[between.path ? words(between.path) : "", between.bytes_per_second ? `links of ${rate(between.bytes_per_second)} each way` : ""].filter(Boolean).join(", ")}>
       <span><Reading of={between} field="label">{label}</Reading></span>
       {between.nccl_transport && <span class="calm">{between.nccl_transport}</span>}
       {measured && <b>{measured.unit === "B/s" ? rate(measured.value) : `${significant(measured.value)} ${measured.unit}`}</b>}
@@ -86,7 +86,7 @@ function Cell({ own, between }: { own: boolean; between: TopologyLink | undefine
 function CardMatrix({ topology: { devices, nic_paths }, cards }: { topology: Topology; cards: TopologyNic[] }) {
   const paths = new Map(nic_paths.map((one) => [`${one.uuid} ${one.nic}`, one]));
   return (
-    <Table caption="From each GPU to each network card; bold: NCCL takes that card for this GPU" columns={["", ...cards.map((nic) => nic.name)]}>
+    <Table caption="From each GPU to each network card; bold: NCCL takes that card for this GPU" columns={["From \\ to", ...cards.map((nic) => nic.name)]}>
       {devices.map((device) => (
         <tr key={device.uuid}>
           <th scope="row"><a href={gpuLink(device)}>{gpuName(device)}</a></th>
@@ -111,7 +111,7 @@ function CardCell({ device, path }: { device: TopologyDevice; path: NicPath | un
 function Letters({ topology: { links, nic_paths } }: { topology: Topology }) {
   const labels = [...links, ...nic_paths].map((one) => one.label ?? "");
   const used = LETTERS.filter(([letters]) => labels.some((label) => (letters === "NV" ? label.startsWith("NV") : label === letters)));
-  return used.length > 0 ? <p class="calm">Paths over: {used.map(([letters, meaning]) => `${letters} ${meaning}`).join("; ")}.</p> : null;
+  return used.length > 0 ? <p class="calm">Paths over: {used.map(([letters, meaning]) => `${letters === "NV" ? "NV#" : letters} ${meaning}`).join("; ")}.</p> : null;
 }
 
 function Nccl({ levels, devices }: { levels: NcclLevels; devices: TopologyDevice[] }) {

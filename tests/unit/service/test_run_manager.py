@@ -1,0 +1,67 @@
+"""How a run of the service ends that was asked to end: by its deadline, or by a user."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpudiag.compat import UTC
+from gpudiag.model.run import Run, RunState
+from gpudiag.service.manager import RunManager
+from gpudiag.service.run_list import RunEntry
+
+
+class Watch:
+    """A machine under watch, as far as runs touch it."""
+
+    snapshot = None
+
+    def resume(self, _: str) -> None:
+        pass
+
+    def note_run(self, *_: str) -> None:
+        pass
+
+
+class Process:
+    """A run's process that ends once it is asked to."""
+
+    log, log_bytes = b"", 0
+    events: tuple[Any, ...] = ()
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+
+    def exit_status(self) -> int | None:
+        return self.status
+
+    def ask_to_end(self) -> None:
+        self.status = -15
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("deadline_seconds", "end", "state", "words"),
+    [
+        (0.0, lambda manager: None, RunState.FAILED, "it took longer than 0 s"),
+        (1e9, lambda manager: manager.cancel("r1"), RunState.CANCELLED, "a user cancelled it"),
+    ],
+    ids=["deadline", "user"],
+)
+def test_a_run_that_was_asked_to_end(
+    tmp_path: Path, deadline_seconds: float, end: Callable[[RunManager], Any], state: RunState, words: str
+) -> None:
+    watch, process = Watch(), Process()
+    manager = RunManager(watch, lambda _: None, tmp_path, None, ("nccl-test",))  # type: ignore[arg-type]
+    now = datetime.now(UTC)
+    run = Run("r1", "nccl-test", RunState.RUNNING, {}, (), ("host",), "gpudiag", deadline_seconds, now)
+    manager._list.add(RunEntry(run, process=process))  # type: ignore[arg-type]
+    end(manager)
+    manager._look()
+    manager._look()
+    ended = manager.find("r1")
+    assert (ended.state, ended.reason) == (state, words)
