@@ -74,7 +74,7 @@ class ServicesFeed:
 
 
 class _Machine:
-    """One machine: asked again and again, and what it said last."""
+    """One machine: asked again and again, and what it answered last."""
 
     def __init__(self, address: Address, interval_seconds: float, token: str | None) -> None:
         self.address = replace(address, token=token or "")
