@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import cache
 from time import time
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ class MachineClient:
     def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
         """Connect with the first request."""
         self.address = address
-        self._tls = tls or (ssl.create_default_context() if address.is_tls else None)
+        self._tls = (tls or _system_tls()) if address.is_tls else None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._resolved: tuple[float, str] | None = None
 
@@ -182,6 +183,12 @@ class MachineClient:
         if self._resolved is None or time() - self._resolved[0] > _NAME_SECONDS or self._resolved[0] > time():
             self._resolved = time(), (await resolve(host))[0]
         return self._resolved[1]
+
+
+@cache
+def _system_tls() -> ssl.SSLContext:
+    """Verification by the system's authorities; reading them takes longer than a question, so all machines share it."""
+    return ssl.create_default_context()
 
 
 class _ClosedError(OSError):

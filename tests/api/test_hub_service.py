@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from gpudiag.fleet.discovery import Sources
+from gpudiag_api.hub_routes import HubService
+from gpudiag_api.settings import Settings
 from tests.api.serving import machine, serving
 from tests.api.test_stream import read_events
 from tests.cli.simulated import run_gpudiag
@@ -120,7 +124,6 @@ def test_without_a_token_the_page_and_the_api_show_nothing(fakes, tmp_path) -> N
 
 
 def test_a_real_service_is_read_with_its_gpus_and_serial_numbers(tmp_path) -> None:
-    """Also that a hub nobody looks at does not make the service read its GPUs once a second."""
     with machine("h100x8+busy:0+lost:5") as session, serving(session, tmp_path / "machine") as service:
         service.wait_for_data()
         with serving(HERE, tmp_path / "hub", "--hub", service.url) as hub:
@@ -134,6 +137,21 @@ def test_a_real_service_is_read_with_its_gpus_and_serial_numbers(tmp_path) -> No
             assert len(one["report"]["gpus"]) == 8
             assert one["report"]["findings"][0]["code"].startswith("gpu.")
             hub.wait(lambda: any(gpu["serial"] for gpu in machines(hub)["machines"][0]["report"]["gpus"]))
+
+
+def test_a_question_of_a_hub_that_nobody_looks_at_is_no_look() -> None:
+    """Nor does it make the machine's service read its GPUs once a second."""
+    looks = []
+
+    class Counted(HubService):
+        def note_look(self) -> None:
+            looks.append(self)
+
+    service = Counted(Settings(), Sources())
+    for viewers in ("0", "3", None):
+        headers = [] if viewers is None else [(b"gpudiag-viewers", viewers.encode())]
+        service.note_request(Request({"type": "http", "headers": headers}))
+    assert len(looks) == 2
 
 
 REFUSED = {

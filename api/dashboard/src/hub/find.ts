@@ -43,7 +43,7 @@ export function values(gpus: MachineGpu[], reading: (gpu: MachineGpu) => number 
 
 export const sum = (numbers: number[]): number => numbers.reduce((total, value) => total + value, 0);
 
-// What a machine is called, and what else: the name of its host rather than a numeric address that DNS found.
+// What a machine is called, and what else: a host's name is shown before a numeric address that DNS has found.
 export function names({ name, report }: HubMachine): [name: string, other: string | null] {
   if (!report || name.toLowerCase().includes(report.host.toLowerCase())) return [name, null];
   return /^[\d[]/.test(name) ? [report.host, name] : [name, report.host];
