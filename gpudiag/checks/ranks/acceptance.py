@@ -85,7 +85,7 @@ def collective_operations(context: Context) -> Judgement:
     return judged(*wrong, *slow, speeds=collective_speeds(measured, each))
 
 
-# Of GPUs of one machine, without labels of switches and without NVLink between them: what is said of hosts and racks does not apply.
+# Of GPUs of one machine, without labels of switches and without NVLink between them: findings on hosts and racks do not apply.
 _OF_CARDS = (NODE_SLOW, RAIL_SLOW, LINK_SLOW, NODE_LOSSY, LINK_LOSSY, EXCHANGE_HANGS, NOT_LOCALISED)
 
 
