@@ -85,11 +85,13 @@ def _used_uplink(network: SimulatedFabric, leaf: str) -> int:
     return network.spine_to(node)
 
 
-def names(suspect: Suspect, fault: Fault) -> bool:
+def names(suspect: Suspect, fault: Fault, network: SimulatedFabric) -> bool:
     """Whether the suspect is that fault."""
     if fault.kind in ("uplink", "uplinks"):
         # Of a node that is slow with other leaves alone, it is the uplink that leads to it.
         parts = (FabricPart.UPLINK, FabricPart.UPLINKS, FabricPart.REACH)
+        if suspect.part is FabricPart.NETWORK and network.leaf_of[suspect.nodes[0]] == fault.leaves[0]:
+            return network.spine_to(suspect.nodes[0]) == fault.cable
         return suspect.part in parts and suspect.switches == fault.leaves
     if fault.kind == "path":
         return suspect.part is FabricPart.PATH and set(suspect.switches) == set(fault.leaves)
@@ -105,9 +107,13 @@ def row(name: str, shape: Shape, nodes: int, kind: str, runs: int, *, labels: bo
         network = SimulatedFabric(nodes, shape, random.Random(f"{name} {nodes} {kind} {seed}"))  # noqa: S311 - reproducible, not secret
         network.faults = make_faults(network, kind)
         found = localise(network, network.labelled(), seed, labels=labels)
-        named = [fault for fault in network.faults if any(names(one, fault) for one in found.suspects)]
+        named = [
+            fault for fault in network.faults if any(names(one, fault, network) for one in found.suspects)
+        ]
         right, wanted = right + len(named), wanted + len(network.faults)
-        wrong += sum(not any(names(one, fault) for fault in network.faults) for one in found.suspects)
+        wrong += sum(
+            not any(names(one, fault, network) for fault in network.faults) for one in found.suspects
+        )
         rounds = max(rounds, found.rounds)
     recall = f"{right / wanted:6.3f}" if wanted else "     -"
     return f"{name:28}{nodes:6}  {kind:11}{recall} {wrong / runs:6.3f} {rounds:6}"

@@ -28,13 +28,13 @@ class Way:
     """What the data of a pair passes.
 
     `kind` is NVLINK (one domain), INSIDE (one leaf), UNKNOWN (a node has no label) or the number of levels that it climbs;
-    exchanges are held against those of their kind. `left` are the switches whose uplinks it takes, `ends` the two highest of
-    them, `inside` the leaf or the domain that it stays in.
+    exchanges are held against those of their kind. `left` are the switches whose uplinks it takes, `ends` pairs of them: the
+    two highest, and the two leaves. `inside` is the leaf or the domain that it stays in.
     """
 
     kind: str
     left: tuple[str, ...] = ()
-    ends: tuple[str, str] | None = None
+    ends: tuple[tuple[str, str], ...] = ()
     inside: str | None = None
 
 
@@ -86,14 +86,15 @@ class Fabric:
         if not up or not down:
             if domain is None or domain_of_other is None or up or down:
                 return Way(UNKNOWN)
-            return Way("1", (domain, domain_of_other), _sorted(domain, domain_of_other))
+            return Way("1", (domain, domain_of_other), (_sorted(domain, domain_of_other),))
         if up[-1] == down[-1]:
             return Way(INSIDE, inside=up[-1])
         shared = 0
         while shared < min(len(up), len(down)) and up[shared] == down[shared]:
             shared += 1
         climbed = max(len(up), len(down)) - shared
-        return Way(str(climbed), (*up[shared:], *down[shared:]), _sorted(up[shared], down[shared]))
+        ends = dict.fromkeys((_sorted(up[shared], down[shared]), _sorted(up[-1], down[-1])))
+        return Way(str(climbed), (*up[shared:], *down[shared:]), tuple(ends))
 
 
 class MixedRounds:
@@ -123,7 +124,7 @@ class MixedRounds:
             self._stay(pairs, free, group)
         # What is left over is alone in its group, or has no label.
         unlabelled = [node for node in self._shuffled(free) if self._fabric.home(node) is None]
-        for one, other in zip(unlabelled[::2], unlabelled[1::2], strict=False):
+        for one, other in list(zip(unlabelled[::2], unlabelled[1::2], strict=False))[:MOST_CROSSING]:
             self._add(pairs, free, (min(one, other), max(one, other)))
         return tuple(pairs)
 
@@ -175,7 +176,8 @@ class MixedRounds:
             self._homes_met[_sorted(one, other)] += 1
 
     def _crosses(self, pair: Pair) -> bool:
-        return self._fabric.home(pair[0]) != self._fabric.home(pair[1])
+        homes = {self._fabric.home(node) for node in pair}
+        return len(homes) > 1 or None in homes
 
     def _shuffled(self, nodes: Iterable[int]) -> list[int]:
         order = sorted(nodes)
@@ -183,11 +185,18 @@ class MixedRounds:
         return order
 
     def waits(self, pairs: Sequence[Pair]) -> tuple[tuple[int, ...], ...]:
-        """For each pair that leaves a leaf, the places of those before it that leave one of the same leaves."""
+        """For each pair that leaves a leaf, the places of those before it that leave one of the same leaves.
+
+        What has no label may share uplinks with any: it waits for all that leave a leaf.
+        """
         last: dict[str | None, int] = {}
         found: list[tuple[int, ...]] = []
         for place, pair in enumerate(pairs):
             homes = {self._fabric.home(node) for node in pair} if self._crosses(pair) else set()
+            if None in homes:
+                homes = {*last, None}
+            elif homes and None in last:
+                homes.add(None)
             found.append(tuple(sorted({last[home] for home in homes if home in last})))
             last.update(dict.fromkeys(homes, place))
         return tuple(found)

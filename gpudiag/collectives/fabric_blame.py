@@ -135,8 +135,8 @@ class _Parts:
                 yield Part(Sort.OUT_RAIL, rail=name, switches=(switch,))
         for switch in way.left:
             yield Part(Sort.OUT, switches=(switch,))
-        if way.ends is not None:
-            yield Part(Sort.PATH, switches=way.ends)
+        for ends in way.ends:
+            yield Part(Sort.PATH, switches=ends)
         if way.kind == INSIDE and way.inside is not None:
             yield Part(Sort.INSIDE, switches=(way.inside,))
         if way.kind == NVLINK and way.inside is not None:
@@ -248,7 +248,7 @@ def _across(fabric: Fabric, part: Part, sort: Sort) -> list[Part]:
         return [] if leaf is None else [Part(Sort.OUT, switches=(leaf,))]
     way = fabric.way((part.nodes[0], part.nodes[1]))
     if sort is Sort.PATH:
-        return [] if way.ends is None else [Part(Sort.PATH, switches=way.ends)]
+        return [Part(Sort.PATH, switches=ends) for ends in way.ends]
     return [Part(Sort.OUT, switches=(switch,)) for switch in way.left]
 
 

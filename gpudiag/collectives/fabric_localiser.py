@@ -11,7 +11,7 @@ oversubscribed network is slower across leaves, and that is no fault of any node
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -87,12 +87,15 @@ class FabricLocaliser(Localiser):
         nodes = {one.nodes[0] for one in suspects if len(one.nodes) == 1}
         links = {(one.nodes[0], one.nodes[1]) for one in suspects if len(one.nodes) > 1}
         switches = {switch for one in suspects for switch in one.switches}
-        under_load = (
+        under_load = [
             one
             for one in self._conclude_load(nodes, links)
             if len(one.nodes) == 1 or self._inside(one.nodes) not in {None, *switches}
-        )
-        return (*suspects, *under_load)
+        ]
+        # A node that is slow with several of its leaf, and under load alone, is in another leaf than its label names.
+        often = Counter(node for one in under_load if len(one.nodes) > 1 for node in one.nodes)
+        single = [one for one in under_load if len(one.nodes) == 1 or max(often[n] for n in one.nodes) == 1]
+        return (*suspects, *single)
 
     # --- the rounds
 
@@ -160,7 +163,7 @@ class FabricLocaliser(Localiser):
         one, other = (
             chance.choice([near for near in self._near(node) if near != node] or [node]) for node in pair
         )
-        return (min(one, other), max(one, other))
+        return (min(one, other), max(one, other)) if one != other else pair  # both without a label
 
     def _near(self, node: int) -> list[int]:
         home = self._fabric.home(node)

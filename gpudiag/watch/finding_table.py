@@ -21,7 +21,7 @@ _INDENT = "     "
 # What stands there where there is no finding, by the verdict.
 _NONE = {
     None: "not judged yet",
-    "error": "none; a check could not look: `gpudiag preflight --level instant` names it",
+    "error": "none; something could not be read: `gpudiag preflight --level instant` names it",
 }
 _ROOM_FOR_ALL = 10  # lines: where all findings take no more, each is whole
 

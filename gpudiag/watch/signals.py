@@ -14,7 +14,7 @@ SIGNALS = {
     signal.SIGINT: "as Ctrl-C",
     signal.SIGHUP: "hang up",
     signal.SIGSTOP: "stop it until SIGCONT",
-    signal.SIGCONT: "let it go on",
+    signal.SIGCONT: "continue after SIGSTOP",
     signal.SIGKILL: "end it now, without saving anything",
 }
 _APART_SECONDS = 1.5  # of two readings of one start: the boot time is kept in whole seconds

@@ -30,7 +30,7 @@ BANNED_VERBS = re.compile(r"^\s*(?:async )?def _?(?:get|do|handle)_", re.MULTILI
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|root|home/(?!(?:ann|bob)\b)[a-z]+)/")
 REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted|download\.pytorch\.org|registry\.npmjs|crates\.io", re.IGNORECASE)  # fmt: skip
 # click and uvicorn call methods of these names.
-FOREIGN_NAMES = {"get_command", "handle_exit", "do_POST"}
+FOREIGN_NAMES = {"get_command", "handle_exit", "do_POST", "_handle_exception"}
 MAX_LINES = {"product": 600, "tests": 600}
 
 

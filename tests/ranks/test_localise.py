@@ -45,14 +45,16 @@ def test_of_eight_ranks_the_slow_ones_are_named() -> None:
     assert (len(found["nodes"]), found["links"]) == (8, 28)
 
 
-def test_with_labels_the_way_between_two_leaves_is_named(tmp_path: Path) -> None:
-    """Every pair of ranks of two leaves is slow: with labels that is one fault, and not six."""
+def test_with_labels_all_pairs_of_few_ranks_meet_in_turns(tmp_path: Path) -> None:
+    """What they show is judged in tests/unit/collectives/test_fabric.py: here speeds are the processor's."""
     labels = tmp_path / "labels"
     labels.write_text("rank[0-1] leaf=a\nrank[2-3] leaf=b\nrank[4-5] leaf=c\n")
-    slow = [word for one in (0, 1) for other in (2, 3) for word in ("--inject", f"slow:{one}-{other}:30")]
-    found, told = localised(nccl_test("--nproc", "6", *FLAGS, "--labels", str(labels), *slow))
-    assert told == [("network.link_slow", "leaf a leaf b")]
+    found, _ = localised(nccl_test("--nproc", "6", *FLAGS, "--labels", str(labels)))
     assert found["labels"] == f"{labels}: 6 of 6 nodes"
+    assert found["links"] == 15
+    assert [node["switches"] for node in found["nodes"]] == [["leaf a"]] * 2 + [["leaf b"]] * 2 + [
+        ["leaf c"]
+    ] * 2
 
 
 def test_of_four_equal_ranks_none_is_named() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -86,11 +87,12 @@ def blanked(text: str) -> str:
 def machines(looks: Path) -> Answers:
     """What the commands print on every simulated machine."""
     for spec in SPECS:
-        with open_session(load_scenario(spec)) as session:
+        with open_session(load_scenario(spec)) as session, TemporaryDirectory() as nothing_stored:
+            environment = {**session.environment, "GPUDIAG_STATE_DIR": nothing_stored}
             for name, words in _COMMANDS.items():
                 written = {form: looks.parent / f"now.{form}" for form in _FORMATS if name == "preflight"}
                 flags = (word for form, path in written.items() for word in ("--report", f"{form}={path}"))
-                yield f"{spec}/{name}", _run_in_time((*words, *flags), dict(session.environment))
+                yield f"{spec}/{name}", _run_in_time((*words, *flags), environment)
                 for form, path in written.items():
                     if path.is_file():
                         yield f"{spec}/preflight.{form}", blanked(path.read_text())

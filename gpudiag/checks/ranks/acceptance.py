@@ -11,7 +11,15 @@ from gpudiag.checks.ranks.collective import (
     judge_collective,
     judge_each_speed,
 )
-from gpudiag.checks.ranks.localisation import ALL_SLOW, LOCALISATION_FINDINGS
+from gpudiag.checks.ranks.localisation import (
+    EXCHANGE_HANGS,
+    LINK_LOSSY,
+    LINK_SLOW,
+    NODE_LOSSY,
+    NODE_SLOW,
+    NOT_LOCALISED,
+    RAIL_SLOW,
+)
 from gpudiag.checks.ranks.speed_list import collective_speeds
 from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, does_not_apply, judged
 from gpudiag.checks.subjects import host_finding
@@ -77,9 +85,8 @@ def collective_operations(context: Context) -> Judgement:
     return judged(*wrong, *slow, speeds=collective_speeds(measured, each))
 
 
-# Of GPUs of one machine: that all are slow alike is reported of hosts alone, whose network is known to be a
-# network.
-_OF_CARDS = tuple(kind for kind in LOCALISATION_FINDINGS if kind is not ALL_SLOW)
+# Of GPUs of one machine, without labels of switches and without NVLink between them: findings on hosts and racks do not apply.
+_OF_CARDS = (NODE_SLOW, RAIL_SLOW, LINK_SLOW, NODE_LOSSY, LINK_LOSSY, EXCHANGE_HANGS, NOT_LOCALISED)
 
 
 @check(

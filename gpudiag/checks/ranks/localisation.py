@@ -184,7 +184,10 @@ _PART_WORDS: Mapping[FabricPart, tuple[str, str]] = MappingProxyType(
             "of {node} over NVLink in domain {switches}",
             "its NVLink is {bad}; its network is good",
         ),
-        FabricPart.NETWORK: ("of {node} over the network", "its network is {bad}; its NVLink is good"),
+        FabricPart.NETWORK: (
+            "of {node} over the network",
+            "its network, or the uplink that leads to it, is {bad}; its NVLink is good",
+        ),
     }
 )
 

@@ -54,7 +54,7 @@ k                send a signal to the process under the cursor: it asks which
 s, S             sort processes by the next column; the other way round. A click on a heading does both
 t                processes as a tree with what started them, or as a list
 c                another reading in the chart of the GPUs
-Space            stop the picture, and go on
+Space            stop the picture, and continue
 Left Right       in a replay: 10 s back, on;  < and > slower, faster
 q, Ctrl-C        quit"""
 

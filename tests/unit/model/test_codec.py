@@ -22,6 +22,7 @@ from gpudiag.model.training import TrainingPlan, TrainingReport
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.train import build_result, judge_strategy, skipped_result
 from tests.unit.model.hang_examples import HANG_EXAMPLES
+from tests.unit.model.hub_examples import HUB_EXAMPLES
 from tests.unit.model.job_runs import make_job_run
 from tests.unit.model.judgements import make_judgement
 from tests.unit.model.nouns import NOT_SUPPORTED, TAKEN_AT, make_device, make_snapshot
@@ -80,7 +81,7 @@ def make_collective_report():
     )
     ranks = (RankReport(2, 2, "a1", 4242, "measure", -9),)
     measurement = CollectiveMeasurement(
-        "gloo", 4, "spawn", "a1", "2.13.0", NOT_SUPPORTED, "cpu", (result,), ranks, (), (), 24, 1.5
+        4, "spawn", "a1", ranks, (), (), 1.5, "gloo", "2.13.0", NOT_SUPPORTED, "cpu", (result,), 24
     )
     return CollectiveReport(Outcome.FAIL, measurement, (make_finding(RankSubject(2, "a1")),))
 
@@ -119,7 +120,7 @@ def make_doctor_report():
 EXAMPLES = [
     make_full_snapshot(), make_report(), make_collective_report(), make_merged_report(), make_event(),
     make_training_report(), make_lint_report(), make_job_run(), make_doctor_report(), make_judgement(), *SERVICE_EXAMPLES,
-    *HANG_EXAMPLES, *receipt_examples(),
+    *HANG_EXAMPLES, *HUB_EXAMPLES, *receipt_examples(),
 ]  # fmt: skip
 
 
