@@ -217,12 +217,13 @@ def machines_on_sockets(machines: list[FakeMachine], tls: Any = None) -> Iterato
     async def stop() -> None:
         for server in servers:
             server.close()
-        for _ in range(
-            5
-        ):  # what was just accepted starts, and ends as the others do; sockets are closed a turn later
-            for task in list(_CONNECTIONS):
+        # What was just accepted starts first, and then ends as the others do.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others & _CONNECTIONS:
                 task.cancel()
-            await asyncio.sleep(0.01)
+            await asyncio.wait(others, timeout=0.01)
+        for _ in range(3):  # sockets are closed a turn later
+            await asyncio.sleep(0)
 
     servers = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
     try:

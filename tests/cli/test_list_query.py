@@ -25,7 +25,9 @@ def test_a_query_answers_as_nvidia_smi_does():
                 )
                 assert ours.status == 0, ours.err
                 rows = [line.split(", ") for line in ours.out.splitlines()]
-                wanted = [line.split(", ") for line in theirs.stdout.splitlines()]
+                # Application clocks are gone in drivers from 590 on: to gpudiag a reading that is not supported.
+                stdout = theirs.stdout.replace("[Requested functionality has been deprecated]", "[N/A]")
+                wanted = [line.split(", ") for line in stdout.splitlines()]
                 assert len(rows) == len(wanted), spec
                 for row, other in zip(rows, wanted, strict=True):
                     differ = [
