@@ -215,15 +215,20 @@ def machines_on_sockets(machines: list[FakeMachine], tls: Any = None) -> Iterato
         return servers
 
     async def stop() -> None:
+        # A server that is closed while it accepts leaves the connection open (CPython, Server._attach): first it only listens.
         for server in servers:
-            server.close()
-        # What was just accepted starts first, and then ends as the others do.
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+        # What was just accepted takes some turns to start, and then ends as the others do; sockets are closed a turn later.
+        quiet_turns = 0
+        while quiet_turns < 10:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others & _CONNECTIONS:
                 task.cancel()
-            await asyncio.wait(others, timeout=0.01)
-        for _ in range(3):  # sockets are closed a turn later
-            await asyncio.sleep(0)
+            quiet_turns = 0 if others else quiet_turns + 1
+            await asyncio.sleep(0.001)
+        for server in servers:
+            server.close()
 
     servers = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
     try:
