@@ -84,7 +84,7 @@ def node_modules() -> Path:
 
 
 @pytest.fixture(scope="session")
-def browsing(built_page: Path, node_modules: Path) -> Iterator[Browsing]:
+def chromium() -> Iterator[Any]:
     """Debian's chromium, started once: its shell without a window, where there is one."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
@@ -92,8 +92,14 @@ def browsing(built_page: Path, node_modules: Path) -> Iterator[Browsing]:
         absent("chromium is not installed: run tools/install-system-packages")
     with sync_api.sync_playwright() as playwright:
         browser: Any = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
-        yield Browsing(browser)
+        yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def browsing(chromium: Any, built_page: Path, node_modules: Path) -> Browsing:
+    """The browser beside the page that it opens."""
+    return Browsing(chromium)
 
 
 @pytest.fixture(scope="session")

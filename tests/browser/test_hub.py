@@ -126,7 +126,7 @@ def test_search_finds_host_user_job_and_serial_number_and_the_address_keeps_it(
             wait_for_names(watched, wanted)
         watched.page.get_by_role("searchbox").fill(serial)
         watched.sees(f"GPU 3: serial number {serial}")
-        assert watched.page.evaluate("location.hash") == f"#/?q={serial}"
+        watched.page.wait_for_function("serial => location.hash === `#/?q=${serial}`", arg=serial)
         watched.page.reload()
         wait_for_names(watched, ["gpu1"])
         watched.page.get_by_role("searchbox").fill("nobody")

@@ -1,28 +1,12 @@
 """A receipt's page in a browser: on a wide screen, on a phone and on paper, from a file, with nothing beside it."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpudiag.runs.receipt import write_receipt
-from tests.browser.conftest import CHROMIUM_FLAGS, absent
 from tests.unit.runs.receipts import a_receipt
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """Debian's chromium: the page needs neither the dashboard nor its packages."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if program is None:
-        absent("chromium is not installed: run tools/install-system-packages")
-    with sync_api.sync_playwright() as playwright:
-        browser: Any = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ class Terminal(io.StringIO):
 class MeasuringNothing:
     """In the place of `BandwidthRun`: it tells a stage, and has a report."""
 
-    def __init__(self, plan, store, say, warn, listener, *, python) -> None:
-        self._listener = listener
+    def __init__(self, plan, surroundings) -> None:
+        self._listener = surroundings.listener
 
     def __enter__(self):
         return self

@@ -199,7 +199,7 @@ def _of_node(snapshot: Snapshot, gpus: Sequence[Device], known: Counter[int]) ->
     half = len(gpus) // 2
     usual = [majority_of(gpu.numa_node for gpu in part) for part in (gpus[:half], gpus[half:])]
     odd = [gpu for place, gpu in enumerate(gpus) if gpu.numa_node != usual[place >= half]]
-    evidence = Evidence("gpus_per_numa_node", counts, source="sysfs numa_node; limit: evenly")
+    evidence = Evidence("gpus_per_numa_node", counts, source="sysfs; limit: evenly")
     if len(odd) == 1 and usual[0] != usual[1]:
         message = (
             f"{name_device(odd[0])} is on NUMA node {odd[0].numa_node}, apart from its neighbours: {counts}"

@@ -57,7 +57,7 @@ NODE_SLOW = _slow(
 RAIL_SLOW = _slow(
     "network.rail_slow",
     "The ranks of one rail exchange data more slowly than those of the other rails: their network card, cable or switch is slow.",
-    "Find the card that serves that rank (`nvidia-smi topo -m`), its speed and its errors; on all nodes: the switch of that rail.",
+    "Find the card that serves that rank (`gpudiag topo`), its speed and its errors; on all nodes: the switch of that rail.",
 )
 LINK_SLOW = _slow(
     "network.link_slow",

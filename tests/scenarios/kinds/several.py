@@ -75,7 +75,7 @@ HARMLESS = (
 )
 # Where a fault is none, or is told by another code.
 _NONE_THERE = {
-    "nvlink-down": ("h100-mig", "gh200", "a6000x4"),  # links that need not be there
+    "nvlink-down": ("h100-mig", "gh200", "a6000x4", "a100-pciex4"),  # links that need not be there
     "zombie": (_CONTAINER,),  # which sees its own processes only
     "pcie-width": ("t4x1", "wsl2-rtx"),  # virtual machines that show no slot
     "ecc-off": ("a10x1",),  # the driver calls it a workstation card, where that is a choice

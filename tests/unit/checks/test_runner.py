@@ -141,5 +141,5 @@ def test_every_code_is_reported_by_a_check_or_by_a_command() -> None:
     reporters = {kind.code: name_reporters(kind) for kind in finding_kinds()}
     assert all(reporters.values())
     assert reporters["gpu.lost"] == "the check gpu.lost"
-    assert reporters["collective.slow"] == "gpudiag nccl-test"
+    assert reporters["collective.slow"] == "the check collective.operations; gpudiag nccl-test"
     assert reporters["rank.died"].endswith("; gpudiag nccl-test, gpudiag train")
