@@ -248,7 +248,7 @@ class Machine:
                 self.address.name,
                 "verdict",
                 f"{shown}, was {before.upper()}: {words}",
-                self.verdict or "pass",
+                self.verdict or "error",
             )
 
     def _is_old(self) -> bool:

@@ -43,8 +43,11 @@ def compare_files(before: Path, now: Path) -> Comparison:
         if one.problem is not None
     )
     differences = (*changed, *compared.differences)
+    compared_any = bool(compared.alike or compared.differences)
     return Comparison(
-        worst((Outcome.PASS, *(one.outcome for one in differences))),
+        worst(
+            (Outcome.PASS if compared_any else Outcome.ERROR, *(one.outcome for one in differences)),
+        ),
         first.document,
         second.document,
         compared.same_machine,

@@ -62,27 +62,28 @@ def measure_disks(places: Iterable[Filesystem]) -> tuple[DiskResult, ...]:
         child = start_guarded("gpudiag.runs.disks:write_and_read", place.path, _size_for(place))
         collect([(child, child.started_at + _DEADLINE_SECONDS)])
         found = [decode(DiskResult, sheet) for kind, sheet in child.messages if kind == "disk"]
-        failure = (
-            f"no answer within {_DEADLINE_SECONDS:.0f} s" if child.ending == "timed_out" else child.detail
-        )
-        results.append(
-            found[0]
-            if found
-            else _failed(place.path, _size_for(place), failure or "no answer", is_fault=False)
-        )
+        if found:
+            results.append(found[0])
+            continue
+        silent = child.ending == "timed_out"
+        why = f"no answer within {_DEADLINE_SECONDS:.0f} s" if silent else child.detail or "no answer"
+        reason = MissingReason.TIMED_OUT if silent else MissingReason.ERROR
+        results.append(_failed(place.path, _size_for(place), Missing(reason, why)))
     return tuple(results)
 
 
 def write_and_read(emit: Callable[[Any], None], path: str, size_bytes: int) -> None:
     """In a guarded child: emit the DiskResult of that place."""
     if size_bytes < _LEAST_BYTES:
-        result = _failed(path, size_bytes, os.strerror(errno.ENOSPC), is_fault=False)
+        result = _failed(path, size_bytes, Missing(MissingReason.NOT_SUPPORTED, os.strerror(errno.ENOSPC)))
     else:
         try:
             result = _test(path, size_bytes)
         except OSError as error:
             is_fault = error.errno not in _OF_THE_PLACE
-            result = _failed(path, size_bytes, error.strerror or str(error), is_fault=is_fault)
+            reason = MissingReason.ERROR if is_fault else MissingReason.NOT_SUPPORTED
+            why = Missing(reason, error.strerror or str(error))
+            result = _failed(path, size_bytes, why, is_fault=is_fault)
     emit(("disk", encode(result)))
 
 
@@ -91,9 +92,8 @@ def _size_for(place: Filesystem) -> int:
     return min(_MOST_BYTES, int(free * _SHARE_OF_FREE)) // _BLOCK_BYTES * _BLOCK_BYTES
 
 
-def _failed(path: str, size_bytes: int, failure: str, *, is_fault: bool) -> DiskResult:
-    why = Missing(MissingReason.ERROR, failure)
-    return DiskResult(path, size_bytes, why, why, failure=failure, is_fault=is_fault)
+def _failed(path: str, size_bytes: int, why: Missing, *, is_fault: bool = False) -> DiskResult:
+    return DiskResult(path, size_bytes, why, why, failure=why.detail, is_fault=is_fault)
 
 
 def _test(path: str, size_bytes: int) -> DiskResult:

@@ -73,6 +73,7 @@ def heat(celsius_per_minute: float, last_celsius: float = 80.0) -> Situation:
 
 
 GONE = Missing(MissingReason.ERROR, "Input/output error")
+FULL = Missing(MissingReason.NOT_SUPPORTED, "No space left on device")
 
 ACCEPTANCE_CASES = (
     *collective_cases("collective.operations", "operations"),
@@ -89,7 +90,7 @@ ACCEPTANCE_CASES = (
     Case(
         "host.disk_data", "host.disk_io_error",
         disk(write_bytes_per_second=GONE, read_bytes_per_second=GONE, failure="Input/output error", is_fault=True),
-        disk(write_bytes_per_second=GONE, read_bytes_per_second=GONE, failure="No space left on device"),
+        disk(write_bytes_per_second=FULL, read_bytes_per_second=FULL, failure="No space left on device"),
     ),
     Case("compute.heat", "compute.heats_up", heat(0.6), heat(0.1)),
 )  # fmt: skip

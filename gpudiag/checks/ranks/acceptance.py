@@ -21,13 +21,22 @@ from gpudiag.checks.ranks.localisation import (
     RAIL_SLOW,
 )
 from gpudiag.checks.ranks.speed_list import collective_speeds
-from gpudiag.checks.registry import Basis, FindingKind, Judgement, Level, check, does_not_apply, judged
+from gpudiag.checks.registry import (
+    Basis,
+    FindingKind,
+    Judgement,
+    Level,
+    check,
+    could_not_look,
+    does_not_apply,
+    judged,
+)
 from gpudiag.checks.subjects import host_finding
 from gpudiag.model.active import DiskResult
 from gpudiag.model.context import Context
 from gpudiag.model.evidence import Evidence
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
-from gpudiag.model.reading import Missing
+from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.units import format_size
 
 _kind = partial(
@@ -118,15 +127,24 @@ def network_card_pairs(context: Context) -> Judgement:
     confirmed="the Linux kernel's own files: overlayfs, tmpfs",
 )
 def host_disk_data(context: Context) -> Judgement:
-    """FAIL for wrong data and for an error of the device; SKIP where no file could be written anywhere."""
+    """FAIL for wrong data and for an error of the device; ERROR where a file system gave no answer; SKIP where none has room."""
     disks = context.measures.disks
     assert not isinstance(disks, Missing)  # noqa: S101 - the need saw to it
     findings = tuple(finding for disk in disks for finding in _judge_disk(context, disk))
-    tested = [disk for disk in disks if disk.failure is None]
-    if findings or tested:
+    if findings:
         return judged(*findings)
+    silent = [disk for disk in disks if _gave_no_answer(disk)]
+    if silent:
+        return could_not_look("; ".join(f"{disk.path}: {disk.failure}" for disk in silent))
+    if any(disk.failure is None for disk in disks):
+        return judged()
     why = "; ".join(f"{disk.path}: {disk.failure}" for disk in disks) or "no file system is listed"
     return does_not_apply(f"nothing could be written: {why}")
+
+
+def _gave_no_answer(disk: DiskResult) -> bool:
+    speed = disk.write_bytes_per_second
+    return isinstance(speed, Missing) and speed.reason is not MissingReason.NOT_SUPPORTED
 
 
 def _judge_disk(context: Context, disk: DiskResult) -> Iterator[Finding]:

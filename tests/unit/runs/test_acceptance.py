@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gpudiag.checks.ranks.acceptance import host_disk_data
+from gpudiag.model.context import Context
+from gpudiag.model.finding import Outcome
 from gpudiag.model.host_state import Filesystem
 from gpudiag.model.reading import Missing, MissingReason
+from gpudiag.model.report import Measures
 from gpudiag.runs import disks
 from gpudiag.runs.active import plan_active
 from gpudiag.runs.disks import measure_disks, places_to_test, write_and_read
@@ -89,6 +93,22 @@ def test_a_place_that_is_full_or_absent_is_no_fault_of_the_disk(tmp_path):
     assert (full.failure, full.is_fault) == ("No space left on device", False)
     assert (absent.failure, absent.is_fault) == ("No such file or directory", False)
     assert isinstance(full.write_bytes_per_second, Missing)
+
+
+def test_a_disk_that_gives_no_answer_is_not_passed_for_a_sound_one_beside_it(tmp_path, monkeypatch):
+    """A network file system hangs like this."""
+    sound = measure_disks([place_of(tmp_path)])
+    monkeypatch.setattr(disks, "_DEADLINE_SECONDS", 0.0)
+    silent = measure_disks([place_of(tmp_path)])
+    monkeypatch.undo()
+    full = measure_disks([place_of(tmp_path, 8 * MIB)])
+    assert isinstance(silent[0].write_bytes_per_second, Missing)
+    look = look_at_machine("h100x8")
+    outcomes = [
+        host_disk_data.judge(Context(look, Measures(disks=found))).outcome
+        for found in (sound, sound + full, full, sound + silent, silent)
+    ]
+    assert outcomes == [Outcome.PASS, Outcome.PASS, Outcome.SKIP, Outcome.ERROR, Outcome.ERROR]
 
 
 def test_a_byte_that_comes_back_wrong_is_counted_and_an_error_of_the_device_is_a_fault(tmp_path, monkeypatch):
