@@ -25,7 +25,6 @@ from gpudiag.checks.job.rhythm import (
     find_step_time,
 )
 from gpudiag.checks.job.shares import (
-    SUSPECTS_BLOCKS,
     SlowRank,
     describe_late_rank,
     find_slow_ranks,
@@ -471,7 +470,7 @@ class Agent:
             pid: series[-_SUSPECTS_SECONDS:] for pid, series in self.members.pulses(coarse=True).items()
         }
         glances = {one.pid: list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living}
-        slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
+        slow = find_slow_ranks(pulses, glances, suspects=True)
         self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
 
     def _ask_records(self, now: float) -> None:

@@ -146,6 +146,21 @@ def test_no_line_is_told_of_two_glances() -> None:
     assert {one.at for one in measure_shares(pulses, dict.fromkeys(pulses, imports))} == {imports[0].place}
 
 
+def test_a_gap_that_a_few_glances_made_is_none() -> None:
+    """All ranks wait for their data for most of a step; which of a dozen glances saw it is chance."""
+    alike = recorded("slowrank")
+    pulses = {0: alike[0], 1: alike[2], 2: alike[3]}
+    data = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(8)]
+    meets = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(8)]
+    by_chance = {0: data[:5] + meets[:3], 1: data, 2: data[:5] + meets[:3]}
+    assert find_slow_ranks(pulses, by_chance) == ()
+    assert [one.rank for one in find_slow_ranks(pulses, by_chance, suspects=True)] == [
+        1
+    ]  # glanced at more often
+    often = {rank: [*glances] * 8 for rank, glances in by_chance.items()}
+    assert [one.rank for one in find_slow_ranks(pulses, often)] == [1]
+
+
 def test_a_rank_that_was_seen_asleep_in_the_line_in_which_it_computes_computes_longer() -> None:
     """State and stack are read one after the other: it had woken up and run on. A wait that is known stays one."""
     alike = recorded("slowrank")
