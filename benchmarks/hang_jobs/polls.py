@@ -162,7 +162,7 @@ def ring() -> None:
             try:
                 memory = shared_memory.SharedMemory(name=name)
                 break
-            except FileNotFoundError:
+            except (FileNotFoundError, ValueError):  # not there, or of no length yet
                 time.sleep(0.1)
     (FOLDER / f"begun.{RANK}").touch()
     for step in range(1, 1_000_000):
