@@ -90,7 +90,7 @@ def test_dragging_looks_closer(browsing: Browsing, address: str) -> None:
         watched.page.mouse.move(*place(field, 0.75))
         watched.page.locator(".frame .selection").wait_for()
         watched.page.mouse.up()
-        watched.page.wait_for_function("location.hash.startsWith('#/history?from=')")
+        watched.page.wait_for_function("() => location.hash.startsWith('#/history?from=')")
         span = watched.page.evaluate(
             "(s => s.get('to') - s.get('from'))(new URLSearchParams(location.hash.split('?')[1]))"
         )
@@ -127,8 +127,8 @@ def test_the_axis_of_a_line_fits_it(browsing: Browsing, address: str) -> None:
     with browsing.page(address) as watched:
         watched.open("gpu/0")
         figure = watched.page.locator("figure.chart", has_text="Power").first
-        ticks = "Number(document.querySelectorAll('figure.chart .lines')[1].querySelector('.ticks li').textContent)"
-        watched.page.wait_for_function(f"{ticks} < 640")  # the history is there, not only what is new
+        ticks = "Number(document.querySelectorAll('figure.chart .lines')[1]?.querySelector('.ticks li').textContent)"
+        watched.page.wait_for_function(f"() => {ticks} < 640")  # the history is there, not only what is new
         marks = [float(text) for text in figure.locator(".ticks li").all_text_contents()]
         assert marks == sorted(marks)
         assert 500 < marks[0] < 640 < marks[-1] <= 700  # 615 to 680 W are drawn
@@ -137,7 +137,7 @@ def test_the_axis_of_a_line_fits_it(browsing: Browsing, address: str) -> None:
 def test_loading_and_empty_are_different(browsing: Browsing, busy_machine: Machine) -> None:
     with stub_service(busy_machine) as (address, state), browsing.page(address) as watched:
         held: list[Any] = []
-        watched.page.route("**/api/v1/history*", held.append)
+        watched.page.route("**/api/v1/history*", lambda route: held.append(route))
         watched.open()
         watched.page.get_by_text("reading them").wait_for()
         state.silent = True

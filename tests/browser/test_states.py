@@ -92,7 +92,7 @@ def test_a_fault_that_is_told_now_is_red_however_old_the_numbers_are(
     browsing: Browsing, busy_machine: Machine
 ) -> None:
     """A driver that is gone gives no numbers: across a room its FAIL looked like a page that is not in use."""
-    filter_of = "element => getComputedStyle(element).filter"
+    filter_of = "element => getComputedStyle(element.closest('.view > *')).filter"
     with browsing.page("") as watched:
         with stub_service(busy_machine) as (address, state):
             watched.address = address

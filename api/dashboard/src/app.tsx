@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { useTicks } from "./load";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
+import { find } from "./parts/filter";
 import { Loading, Notice } from "./parts/notice";
 import { Connection, Help, jumpToMain, ThemeChoice, useKeys, useRoute, Waiting } from "./parts/shell";
 import { Outdated } from "./parts/status";
@@ -40,7 +41,7 @@ export function App() {
   const [helps, setHelps] = useState(false);
   useKeys((key) => {
     if (key === "?") setHelps(true);
-    else if (key === "/") find(route.view);
+    else if (key === "/") find();
     else if (VIEWS[Number(key) - 1]) location.hash = link(VIEWS[Number(key) - 1]![0]);
   });
   const locked = session !== null && session.token_required && session.role === null;
@@ -71,13 +72,6 @@ export function App() {
   );
 }
 
-// The view's own field, or that of the GPUs.
-function find(view: string): void {
-  const field = (): HTMLInputElement | null => document.querySelector("main input[type=search]");
-  if (!field() && view !== "overview") location.hash = link("overview");
-  requestAnimationFrame(() => requestAnimationFrame(() => field()?.focus()));
-}
-
 function Header({ live, current, onHelp }: { live: Live | null; current: string; onHelp: () => void }) {
   return (
     <header>
@@ -94,7 +88,7 @@ function Header({ live, current, onHelp }: { live: Live | null; current: string;
       <p class="facts">
         {live && <Connection at={live.at} />}
         <ThemeChoice />
-        <button type="button" class="small" aria-label="Keys and colours" aria-keyshortcuts="?" onClick={onHelp}>?</button>
+        <button type="button" class="small" aria-label="Help" aria-keyshortcuts="?" onClick={onHelp}>?</button>
       </p>
     </header>
   );

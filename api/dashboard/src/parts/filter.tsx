@@ -1,10 +1,31 @@
 // A search field that the key / reaches, and what of a view's choices stands in its address.
 
+import { useEffect, useRef } from "preact/hooks";
 import { link, type Route } from "../route";
 
+let isWanted = false; // the key was pressed where there is no field: the next one takes the focus
+
+// The view's own field, or that of the GPUs.
+export function find(): void {
+  const field = document.querySelector<HTMLInputElement>("main .filter");
+  if (field) {
+    field.focus();
+    return;
+  }
+  isWanted = true;
+  location.hash = link("overview");
+}
+
 export function Filter({ label, placeholder, query, onQuery }: { label: string; placeholder: string; query: string; onQuery: (query: string) => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (!isWanted) return;
+    isWanted = false;
+    setTimeout(() => field.current?.focus()); // after the view itself, which takes it as it opens
+  }, []);
   return (
     <input
+      ref={field}
       class="filter"
       type="search"
       aria-label={label}

@@ -79,7 +79,7 @@ export function Help({ views, onClose }: { views: string[]; onClose: () => void 
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
   return (
-    <dialog ref={dialog} aria-label="Keys and colours" onClose={onClose} onClick={(event) => event.target === dialog.current && dialog.current?.close()}>
+    <dialog ref={dialog} aria-label="Help" onClose={onClose} onClick={(event) => event.target === dialog.current && dialog.current?.close()}>
       <form method="dialog">
         <h2>Keys</h2>
         <dl>
