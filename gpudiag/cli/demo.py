@@ -42,7 +42,7 @@ The last one needs neither the extra [serve] nor [watch]."""
 def demo(story: str, on_terminal: bool, port: int | None) -> int:
     """Show gpudiag on a simulated machine on which things go wrong, without a GPU.
 
-    A job trains, a GPU gets hot and falls off the bus, a rank of the job hangs; then it starts again. The page
+    A job trains, a GPU gets hot and falls off the bus, a rank of the job hangs; it takes four minutes. The page
     and the view are gpudiag's own; every number is made up, and both show SIMULATED. It needs no GPU, no torch
     and no root, and touches no GPU that is here. Ctrl-C ends it and leaves nothing behind.
     """
@@ -77,7 +77,7 @@ def _outline(story: Story) -> tuple[str, ...]:
     minutes, seconds = divmod(int(story.seconds), 60)
     return (
         f"SIMULATED {story.name}: no real GPU is read, every number is made up",
-        f"  the story takes {minutes}:{seconds:02}, and starts again; Ctrl-C ends it",
+        f"  the story takes {minutes}:{seconds:02}; Ctrl-C ends it",
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpudiag.simulate.machine_file import (
     base_machines,
     build,
     build_blueprint,
+    read_kernel_log,
     read_layers,
     stories,
 )
@@ -55,26 +57,26 @@ def load_story(spec: str, *, now: datetime | None = None) -> Story | None:
     machine = _read_machine(spec)
     if not machine.chapters:
         return None
-    chapters = (
-        Chapter(
-            chapter.title,
-            chapter.seconds,
-            apply_faults(machine.blueprint, parse_faults((*machine.faults, *chapter.faults))),
-            chapter.gradual_seconds,
-        )
-        for chapter in machine.chapters
-    )
-    return Story(spec, tuple(chapters), now or datetime.now(UTC))
+    chapters = tuple(_as_written(machine, chapter, spec) for chapter in machine.chapters)
+    return Story(spec, chapters, now or datetime.now(UTC))
+
+
+def _as_written(machine: "_Machine", chapter: "_WrittenChapter", spec: str) -> Chapter:
+    faults = parse_faults((*machine.faults, *chapter.faults))
+    logged = read_kernel_log([{"kernel_log": chapter.kernel_log}], machine.blueprint.gpus, spec)
+    blueprint = apply_faults(machine.blueprint, faults).log(*logged)
+    return Chapter(chapter.title, chapter.seconds, blueprint, chapter.gradual_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _WrittenChapter:
-    """A `[[story]]` as it is written: `faults` are those of that time, beside the file's own."""
+    """A `[[story]]` as it is written: `faults` are those of that time, beside the file's own, `kernel_log` what it logs."""
 
     title: str
     seconds: float
     faults: tuple[str, ...] = ()
     gradual_seconds: float = 0.0
+    kernel_log: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,11 +339,11 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         environment=_environment(layers, name),
         nvidia_smi_present=top.get("nvidia_smi_present", True),
         processes=processes,
-        kernel_log=tuple(_kernel_log(layers, gpus, name)),
+        kernel_log=tuple(read_kernel_log(layers, gpus, name)),
     )
 
 
-def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
+def read_kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
     """The lines of every layer; `{number}` counts those of one entry, `{gpu}` is the GPU's address."""
     listed = [gpu for gpu in gpus if gpu.gpu.visible]
     for entry in (entry for layer in layers for entry in layer.get("kernel_log", ())):

@@ -127,7 +127,7 @@ class _Motion:
         self._session, self._story, self._announce = session, story, announce
         self._scenario = session.scenario
         self._started = time.monotonic()
-        self._announced: float | None = None
+        self._announced: Chapter | None = None
         stands_still = story is None and not is_in_motion(session.scenario)
         self._next = math.inf if stands_still else self._started + (_MOTION_SECONDS if story is None else 0.0)
 
@@ -142,8 +142,8 @@ class _Motion:
         if self._story is not None:
             moment = self._story.moment(passed)
             scenario = moment.scenario
-            if self._announce is not None and self._announced != moment.began_seconds:
-                self._announced = moment.began_seconds
+            if self._announce is not None and self._announced is not moment.chapter:
+                self._announced = moment.chapter
                 self._announce(moment.chapter)
         self._session.update(move_readings(scenario, passed))
 

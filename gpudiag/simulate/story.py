@@ -1,4 +1,4 @@
-"""A story: one machine and what happens on it, chapter by chapter, and then again from the start."""
+"""A story: one machine and what happens on it, chapter by chapter; it stays as the last chapter leaves it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +22,9 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The chapter of a moment, when it began, and the machine as it is then."""
+    """The chapter of a moment, and the machine as it is then."""
 
     chapter: Chapter
-    began_seconds: float
     scenario: Scenario
 
 
@@ -36,53 +35,41 @@ class Story:
     name: str
     chapters: tuple[Chapter, ...]
     began_at: datetime
-    _rendered: dict[float, Scenario] = field(default_factory=dict)
+    _rendered: dict[int, Scenario] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """How long it takes, until it starts again."""
+        """How long it takes to the end of the last chapter."""
         return sum(chapter.seconds for chapter in self.chapters)
 
     def moment(self, at_seconds: float) -> Moment:
         """The machine so long after its start."""
-        number, began = self._find(at_seconds)
-        chapter = self.chapters[number]
-        scenario = self._render(number, began)
-        passed = at_seconds - began
-        if began > 0 and passed < chapter.gradual_seconds:
-            number = (number or len(self.chapters)) - 1
-            before = self._render(number, began - self.chapters[number].seconds)
-            scenario = approach(before, scenario, passed / chapter.gradual_seconds)
-        return Moment(chapter, began, scenario)
+        number, passed = 0, at_seconds
+        while passed >= self.chapters[number].seconds and number < len(self.chapters) - 1:
+            passed -= self.chapters[number].seconds
+            number += 1
+        chapter, scenario = self.chapters[number], self._render(number)
+        if number > 0 and passed < chapter.gradual_seconds:
+            scenario = approach(self._render(number - 1), scenario, passed / chapter.gradual_seconds)
+        return Moment(chapter, scenario)
 
-    def _find(self, at_seconds: float) -> tuple[int, float]:
-        """Which chapter it is then, and when it began."""
-        began = at_seconds // self.seconds * self.seconds
-        for number, chapter in enumerate(self.chapters[:-1]):
-            if at_seconds < began + chapter.seconds:
-                return number, began
-            began += chapter.seconds
-        return len(self.chapters) - 1, began
-
-    def _render(self, number: int, began: float) -> Scenario:
-        """The machine in that chapter, which began then."""
-        if began not in self._rendered:
-            blueprint = _dated(self.chapters[: number + 1], began)
+    def _render(self, number: int) -> Scenario:
+        """The machine in that chapter."""
+        if number not in self._rendered:
+            blueprint = _with_whole_log(self.chapters[: number + 1])
             scenario = render_scenario(replace(blueprint, name=self.name), self.began_at)
             # Its jobs are never those of the machine that simulates it.
-            newer = replace(scenario, jobs=scenario.jobs or ())
-            self._rendered = dict([*self._rendered.items(), (began, newer)][-2:])
-        return self._rendered[began]
+            self._rendered[number] = replace(scenario, jobs=scenario.jobs or ())
+        return self._rendered[number]
 
 
-def _dated(chapters: Sequence[Chapter], began: float) -> Blueprint:
-    """The machine of the last chapter; what its kernel log has and the first chapter's has not was logged as its chapter began."""
-    at = began - sum(chapter.seconds for chapter in chapters[:-1])
-    known = chapters[0].blueprint.kernel_log
-    logged = {line: line for line in known}
+def _with_whole_log(chapters: Sequence[Chapter]) -> Blueprint:
+    """The machine of the last chapter with what was logged in all of them, each line as its chapter began."""
+    lines = list(chapters[0].blueprint.kernel_log)
+    logged, at = set(lines), 0.0
     for chapter in chapters:
-        for line in chapter.blueprint.kernel_log:
-            logged.setdefault(line, replace(line, age_seconds=-at))
+        new = [line for line in chapter.blueprint.kernel_log if line not in logged]
+        logged.update(new)
+        lines += [replace(line, age_seconds=-at) for line in new]
         at += chapter.seconds
-    last = chapters[-1].blueprint
-    return replace(last, kernel_log=tuple(logged[line] for line in last.kernel_log))
+    return replace(chapters[-1].blueprint, kernel_log=tuple(lines))

@@ -24,8 +24,11 @@ from gpudiag.simulate.loader import load_story
 
 Json = Any
 # What the page asks beside the stream, and how often at most it is asked again while nothing is found anew.
-ANSWERS = ("processes", "checks", "findings", "topology", "sources", "events", "baselines", "runs", "session")
+ANSWERS = ("processes", "findings", "topology", "sources", "events", "baselines", "runs", "session")
 AGAIN_SECONDS = 10.0
+_JUDGED = (
+    "checks",
+)  # another with each look, as it has the time that each check took: asked for when findings come
 _EVENTS = ("live", "findings", "event")
 _LIMIT_SECONDS = 60.0  # for an answer: the machine that records may be busy
 _ADDRESS = re.compile(r"gpudiag serve: (http://\S+/)")
@@ -152,22 +155,23 @@ class _Recorder:
         recording.add(event, document, now)
         recording.seconds = round(now - recording.began_at, 1)
         if event == "findings" or now - self._asked_at > AGAIN_SECONDS:
+            is_judged = event == "findings" or not self._asked_at
             self._asked_at = now
-            self._ask_all()
+            self._ask_all(_JUDGED if is_judged else ())
 
     def finish(self) -> None:
         """Ask for the last answers, and for the history of it all."""
-        self._ask_all()
+        self._ask_all(_JUDGED)
         query = f"history?from={int(self._recording.began_at)}&step=1"
         self._add("answer/history", self._client.get(query).raise_for_status().json())
         self._add("answer/history.csv", self._client.get(f"{query}&format=csv").raise_for_status().text)
 
-    def _ask_all(self) -> None:
+    def _ask_all(self, judged: tuple[str, ...]) -> None:
         live = self._recording.newest["live"]
         devices = [f"devices/{quote(row['uuid'])}" for row in live["devices"] if row["uuid"]]
         codes = {finding["code"] for finding in live["findings"]} - self._explained
         self._explained |= codes
-        for path in (*ANSWERS, *devices, *(f"explain/{code}" for code in sorted(codes))):
+        for path in (*ANSWERS, *judged, *devices, *(f"explain/{code}" for code in sorted(codes))):
             answer = self._client.get(path)
             if answer.is_success:  # else the page is told that it was not recorded
                 self._add(f"answer/{path}", answer.json())
