@@ -44,7 +44,7 @@ export default defineConfig(({ mode }) => ({
     emptyOutDir: mode !== "hub",
     rollupOptions: { input: INPUTS[mode] ?? "index.html", ...(mode === "recorded" ? { output: { format: "iife" as const, codeSplitting: false } } : {}) },
     target: "es2023",
-    modulePreload: { polyfill: false },
+    modulePreload: mode === "recorded" ? false : { polyfill: false },
     assetsInlineLimit: 0,
     license: mode === "hub" ? false : { fileName: "licenses.md" },
   },

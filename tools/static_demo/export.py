@@ -11,6 +11,7 @@ from typing import Any
 import hatch_build
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = "build-recorded"  # of the dashboard's package.json
 _PAGE, _INDEX = "recorded.html", "index.html"
 _RECORDING = '<script type="application/json" id="gpudiag-recording">null</script>'
 
@@ -21,7 +22,7 @@ def build_page(folder: Path) -> None:
     Raises:
         OSError, subprocess.SubprocessError: there is no npm, or it failed.
     """
-    hatch_build.build(ROOT / hatch_build.SOURCE, folder, "build-recorded")
+    hatch_build.build(ROOT / hatch_build.SOURCE, folder, SCRIPT)
 
 
 def write_site(page: Path, recording: dict[str, Any], folder: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,22 +88,29 @@ def record_story(spec: str, *, is_whole: Callable[[Recording], bool] | None = No
     if story is None:
         raise UsageError(f"nothing happens on {spec}", hint="a file with [[story]]: docs/simulate.md")
     duration = story.seconds
-    is_whole = is_whole or (lambda known: known.seconds >= duration)
+    with _demo(spec, {chapter.title for chapter in story.chapters}) as (address, begun):
+        recording = record_service(address, is_whole or (lambda known: known.seconds >= duration))
+    recording.chapters = [
+        {"at": round(max(0.0, at - recording.began_at), 1), "title": title} for title, at in begun
+    ]
+    return recording
+
+
+def record_service(address: str, is_whole: Callable[[Recording], bool]) -> Recording:
+    """What the service sends and answers until the recording is whole, of which it is asked after each event.
+
+    Raises:
+        RuntimeError: the service ended before.
+    """
     recording = Recording()
-    with (
-        _demo(spec, {chapter.title for chapter in story.chapters}) as (address, begun),
-        httpx.Client(base_url=f"{address}api/v1/", timeout=_LIMIT_SECONDS) as client,
-    ):
+    with httpx.Client(base_url=f"{address}api/v1/", timeout=_LIMIT_SECONDS) as client:
         recorder = _Recorder(client, recording)
         for event, document in _stream(client):
             recorder.take(event, document)
             if recording.began_at and is_whole(recording):
                 recorder.finish()
-                recording.chapters = [
-                    {"at": round(max(0.0, at - recording.began_at), 1), "title": title} for title, at in begun
-                ]
                 return recording
-    raise RuntimeError("the service of the demo ended before its story")
+    raise RuntimeError("the service ended before the recording was whole")
 
 
 @contextmanager
@@ -111,29 +118,30 @@ def _demo(spec: str, titles: set[str]) -> Iterator[tuple[str, list[tuple[str, fl
     """The address of the demo's service, and the chapters as they begin, with their times."""
     command = [sys.executable, "-m", "gpudiag", "demo", spec]
     begun: list[tuple[str, float]] = []
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None  # noqa: S101 - it is a pipe
-    try:
-        address = None
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None  # noqa: S101 - it is a pipe
         lines = iter(process.stderr)
-        for line in lines:
-            _note(line, titles, begun)
-            if found := _ADDRESS.search(line):
-                address = found[1]
-                break
-        if address is None:
+        rest = Thread(target=_note_all, args=(lines, titles, begun))
+        try:
+            for line in lines:
+                _note_all((line,), titles, begun)
+                if found := _ADDRESS.search(line):
+                    rest.start()
+                    yield found[1], begun
+                    return
             raise RuntimeError(f"gpudiag demo did not start: exit status {process.wait()}")
-        Thread(target=lambda: [_note(line, titles, begun) for line in lines], daemon=True).start()
-        yield address, begun
-    finally:
-        process.terminate()
-        process.wait()
+        finally:
+            process.terminate()
+            if rest.ident is not None:
+                rest.join()  # until the demo has ended
 
 
-def _note(line: str, titles: set[str], begun: list[tuple[str, float]]) -> None:
-    title = line.strip().partition(" ")[2]
-    if title in titles:
-        begun.append((title, time.time()))
+def _note_all(lines: Iterable[str], titles: set[str], begun: list[tuple[str, float]]) -> None:
+    """Note the chapters that begin, until the demo has ended."""
+    for line in lines:
+        title = line.strip().partition(" ")[2]
+        if title in titles:
+            begun.append((title, time.time()))
 
 
 class _Recorder:

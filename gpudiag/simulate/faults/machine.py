@@ -100,7 +100,9 @@ def hang_job(blueprint: Blueprint, fault: Fault) -> Blueprint:
             "no job of four ranks is on the machine",
             "+".join([*(f"busy:{rank}" for rank in range(_HUNG_RANKS)), fault.text]),
         )
-    job = json.loads(gzip.decompress(files("gpudiag.simulate").joinpath("jobs", _HUNG_JOB).read_bytes()))
+    job = json.loads(
+        gzip.decompress(files("gpudiag.simulate").joinpath("jobs").joinpath(_HUNG_JOB).read_bytes())
+    )
     blueprint = replace(blueprint, jobs=({**job, "host": blueprint.host.hostname},))
     for rank in range(_HUNG_RANKS):
         blueprint = blueprint.change_gpu(rank, _without_work if rank == _ABSENT_RANK else _waiting)

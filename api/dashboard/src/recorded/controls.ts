@@ -1,6 +1,6 @@
 // The strip above the page: that it is a recording of a simulation, where it is, and its chapters to go to.
 
-import { playedSeconds, recording } from "./recording";
+import { recording } from "./recording";
 
 const place = document.getElementById("recorded")!;
 
@@ -15,7 +15,8 @@ const clock = (seconds: number): string => `${Math.floor(seconds / 60)}:${String
 
 void recording.then((played) => {
   const what = element("p", "A recording of ");
-  what.append(element("code", "gpudiag demo"), ": simulated GPUs, no server behind it. ");
+  const day = new Date(1000 * played.recordedAt).toLocaleDateString(undefined, { dateStyle: "medium" });
+  what.append(element("code", "gpudiag demo"), ` of ${day}: simulated GPUs, no server behind it. `);
   const where = element("span", "");
   what.append(where);
   const chapters = document.createElement("ol");
@@ -33,8 +34,8 @@ void recording.then((played) => {
   });
   place.append(what, chapters);
   const draw = (): void => {
-    const now = playedSeconds(played);
-    where.textContent = now < played.seconds ? `${clock(now)} of ${clock(played.seconds)}` : "It has ended: choose a chapter to play it again.";
+    const now = played.passed();
+    where.textContent = now < played.seconds ? `${clock(now)} of ${clock(played.seconds)}` : "It has ended; a chapter plays it again.";
     const current = links.findLast(({ at }) => at <= now);
     for (const one of links) {
       if (one === current) one.link.setAttribute("aria-current", "step");

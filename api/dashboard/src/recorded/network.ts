@@ -1,6 +1,6 @@
 // What the page asks in place of a service: requests are answered, and the stream is sent, from the recording.
 
-import { type Json, moved, type Played, playedSeconds, recording } from "./recording";
+import { type Json, moved, type Played, recording } from "./recording";
 
 const TICK_MS = 250;
 const REPEAT_MS = 1_000;
@@ -20,7 +20,7 @@ const json = (value: Json, status = 200): Response =>
 const absent = (path: string): Response =>
   json({ status: 404, code: "not_recorded", title: `This recording has no ${path}.`, detail: `This recording has no ${path}.`, hint: "A service of your own answers it: gpudiag demo" }, 404);
 
-function newest(played: Played, name: string, until = playedSeconds(played)): Json | undefined {
+function newest(played: Played, name: string, until = played.passed()): Json | undefined {
   return played.entries.findLast((entry) => entry.name === name && entry.at <= until)?.value;
 }
 
@@ -28,29 +28,22 @@ function newest(played: Played, name: string, until = playedSeconds(played)): Js
 function history(played: Played, query: URLSearchParams): Json | undefined {
   const whole = newest(played, "answer/history", Infinity) as unknown as Series | undefined;
   if (!whole) return undefined;
-  const now = played.beganAt + playedSeconds(played);
+  const now = played.recordedAt + Math.min(played.passed(), played.seconds);
   const from = Number(query.get("from")) || now - 3600;
   const to = Math.min(now, Number(query.get("to")) || now);
-  const times = whole.times.map((time) => time + played.shift);
-  const kept = times.flatMap((time, place) => (time >= from && time <= to ? [place] : []));
   const devices = query.get("device")?.split(",");
   const names = query.get("series")?.split(",");
+  const places = whole.times.flatMap((time, place) => (time >= from && time <= to ? [place] : []));
+  const pick = (list: (number | null)[]): (number | null)[] => places.map((place) => list[place] ?? null);
   const cut = {
     ...whole,
     from_at: from,
     to_at: to,
-    times: kept.map((place) => times[place]!),
+    times: pick(whole.times),
     devices: whole.devices
       .filter(({ uuid }) => !devices || devices.includes(uuid))
-      .map((device) => ({
-        ...device,
-        series: Object.fromEntries(
-          Object.entries(device.series).filter(([name]) => !names || names.includes(name)).map(([name, list]) => [name, kept.map((place) => list[place] ?? null)]),
-        ),
-      })),
-    events: whole.events
-      .map((event) => moved(event as unknown as Json, played.shift) as unknown as { at: string })
-      .filter((event) => Date.parse(event.at) / 1000 >= from && Date.parse(event.at) / 1000 <= to),
+      .map(({ series, ...device }) => ({ ...device, series: Object.fromEntries(Object.entries(series).flatMap(([name, list]) => (!names || names.includes(name) ? [[name, pick(list)]] : []))) })),
+    events: whole.events.filter(({ at }) => Date.parse(at) / 1000 >= from && Date.parse(at) / 1000 <= to),
   };
   return cut as unknown as Json;
 }
@@ -64,7 +57,7 @@ async function answer(address: string): Promise<Response> {
     return found === undefined ? absent(path) : json(found);
   }
   const found = path === "devices" ? newest(played, "live") : newest(played, `answer/${path}`);
-  return found === undefined ? absent(path) : json(moved(found, played.shift));
+  return found === undefined ? absent(path) : json(found);
 }
 
 window.fetch = (request: RequestInfo | URL): Promise<Response> => answer(request instanceof Request ? request.url : String(request));
@@ -82,23 +75,20 @@ class RecordedStream extends EventTarget {
 
   private play(played: Played): void {
     const events = played.entries.filter(({ name }) => !name.startsWith("answer/"));
-    let next = events.findIndex(({ at }) => at > playedSeconds(played));
+    let next = events.findIndex(({ at }) => at > played.passed());
     if (next < 0) next = events.length;
     const first = newest(played, "live");
-    if (first !== undefined) this.send("live", moved(first, played.shift));
-    let sentAt = Date.now();
+    if (first !== undefined) this.send("live", first);
+    let sentAt = performance.now();
     const tick = (): void => {
-      const now = playedSeconds(played);
-      for (; next < events.length && events[next]!.at <= now; next++) {
-        this.send(events[next]!.name, moved(events[next]!.value, played.shift));
-        sentAt = Date.now();
+      for (; next < events.length && events[next]!.at <= played.passed(); next++) {
+        this.send(events[next]!.name, events[next]!.value);
+        sentAt = performance.now();
       }
-      if (next === events.length && Date.now() - sentAt >= REPEAT_MS) {
-        const late = Date.now() / 1000 - played.beganAt - played.seconds;
-        const last = newest(played, "live");
-        if (last !== undefined) this.send("live", moved(last, played.shift + Math.max(0, late)));
-        sentAt = Date.now();
-      }
+      if (next < events.length || performance.now() - sentAt < REPEAT_MS) return;
+      const last = newest(played, "live");
+      if (last !== undefined) this.send("live", moved(last, Math.max(0, played.passed() - played.seconds)));
+      sentAt = performance.now();
     };
     this.timer = window.setInterval(tick, TICK_MS);
   }

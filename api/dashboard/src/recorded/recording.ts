@@ -1,5 +1,5 @@
 // A recording of a service: what it answered and sent, each document as what changed in it since the one before.
-// `tools/static_demo` writes it; its times are moved so that the recording begins when the page is opened.
+// `tools/static_demo` writes it. Its times stay as they were recorded.
 
 export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
 type Path = (string | number)[];
@@ -34,14 +34,12 @@ async function unpack(packed: string): Promise<Recording> {
   return (await new Response(plain).json()) as Recording;
 }
 
-function changed(before: Json, changes: [Path, Json][]): Json {
-  const whole = structuredClone(before);
-  for (const [path, value] of changes) {
-    let place = whole as { [name: string]: Json };
-    for (const step of path.slice(0, -1)) place = place[step] as { [name: string]: Json };
-    place[path.at(-1)!] = value;
-  }
-  return whole;
+// The value with one place in it changed; what did not change is shared with the value of before.
+function changed(before: Json, [step, ...rest]: Path, value: Json): Json {
+  if (step === undefined) return value;
+  const copy = (Array.isArray(before) ? [...before] : { ...(before as object) }) as { [name: string]: Json };
+  copy[step] = changed(copy[step]!, rest, value);
+  return copy;
 }
 
 // The value with every time in it moved by so many seconds.
@@ -55,30 +53,26 @@ export function moved(value: Json, seconds: number): Json {
 }
 
 export interface Played {
-  beganAt: number; // Unix time of its beginning, as it is played
-  shift: number; // by so many seconds its times are moved
+  recordedAt: number; // Unix time
   seconds: number;
   chapters: Chapter[];
   entries: Entry[];
-  skipped: number; // where it was begun, seconds
+  passed: () => number; // seconds since its beginning, beyond its end too
 }
 
 // `?at=60` begins a minute after the beginning.
 async function open(): Promise<Played> {
   const packed = JSON.parse(document.getElementById("gpudiag-recording")!.textContent!) as string;
   const { began_at, seconds, chapters, lines } = await unpack(packed);
-  const skipped = Math.min(seconds, Math.max(0, Number(new URLSearchParams(location.search).get("at")) || 0));
-  const beganAt = Date.now() / 1000 - skipped;
-  const shift = beganAt - began_at;
   const newest = new Map<string, Json>();
   const entries = lines.map(({ at, name, value, set }): Entry => {
-    const whole = set ? changed(newest.get(name)!, set) : value!;
+    const whole = set ? set.reduce<Json>((before, [path, now]) => changed(before, path, now), newest.get(name)!) : value!;
     newest.set(name, whole);
     return { at, name, value: whole };
   });
-  return { beganAt, shift, seconds, chapters, entries, skipped };
+  const skipped = Math.min(seconds, Math.max(0, Number(new URLSearchParams(location.search).get("at")) || 0));
+  const opened = performance.now();
+  return { recordedAt: began_at, seconds, chapters, entries, passed: () => skipped + (performance.now() - opened) / 1000 };
 }
 
 export const recording: Promise<Played> = open();
-
-export const playedSeconds = (played: Played): number => Math.min(played.seconds, Date.now() / 1000 - played.beganAt);
