@@ -57,8 +57,8 @@ def demo(story: str, on_terminal: bool, port: int | None) -> int:
     from gpudiag.simulate.loader import load_scenario, load_story
     from gpudiag.simulate.run_program import run_on_machine
 
-    told = load_story(story)
-    if told is None:
+    chapters = load_story(story)
+    if chapters is None:
         raise UsageError(
             f"nothing happens on {story}: it has no [[story]]",
             hint=f"gpudiag simulate {story} -- gpudiag serve",
@@ -66,10 +66,10 @@ def demo(story: str, on_terminal: bool, port: int | None) -> int:
     if on_terminal:
         command = ["gpudiag", "watch"]
     else:
-        _print(*_outline(told))
+        _print(*_outline(chapters))
         command = ["gpudiag", "serve", "--port", str(port or 0), "--watch-jobs"]
     announce = None if on_terminal else _announce
-    return run_on_machine(load_scenario(story), command, told, announce=announce, forgets=True)
+    return run_on_machine(load_scenario(story), command, chapters, announce=announce, forgets=True)
 
 
 def _outline(story: Story) -> tuple[str, ...]:

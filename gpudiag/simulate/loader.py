@@ -99,7 +99,7 @@ def _split(spec: str) -> list[str]:
 
 
 def _read_machine(spec: str) -> _Machine:
-    """The machine and what its file and the spec say of its faults."""
+    """The machine, its chapters, and the faults that its file and the spec name."""
     name, *faults = _split(spec)
     path = Path(name)
     if name in (*base_machines(), *stories()) or path.suffix == ".toml":

@@ -181,7 +181,7 @@ class _Recorder:
         self._explained |= codes
         for path in (*ANSWERS, *judged, *devices, *(f"explain/{code}" for code in sorted(codes))):
             answer = self._client.get(path)
-            if answer.is_success:  # else the page is told that it was not recorded
+            if answer.is_success:  # else the page shows that it was not recorded
                 self._add(f"answer/{path}", answer.json())
 
     def _add(self, name: str, value: Json) -> None:
