@@ -13,6 +13,7 @@ work.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,6 +39,8 @@ _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
 _SEEN_AT_LEAST = 3  # fewer glances show no line, no sleep of a rank's own, and no wait for a GPU
+_CHANNELS_AT_LEAST = 8  # moments at which a rank was seen asleep
+_ODD_SHARE = 0.4  # of them, in other functions of the kernel than the other ranks
 _PAUSE_SHARE = 0.9
 _OWN_RATHER_SHARE = 0.5
 # A gap that glances made is one where it is so many times as large as chance makes it.
@@ -120,6 +123,26 @@ def find_slow_ranks(
     slow = sorted(sure, key=lambda one: one.waits - one.others_wait)
     # Half of the ranks or more are not slow: the others have less to do.
     return tuple(slow) if 2 * len(slow) < len(pulses) or len(pulses) == 2 else ()
+
+
+def find_odd_sleepers(channels: Mapping[int, Sequence[str]]) -> tuple[int, ...]:
+    """The ranks that sleep in other functions of the kernel than the rest: what they sleep for is worth a look.
+
+    A collective of gloo waits for a lock (futex), `time.sleep` and a file for a timer or a disk. By itself this shows
+    no fault. `channels`: the functions in which each rank was seen asleep.
+    """
+    shares = {
+        rank: {name: count / len(seen) for name, count in Counter(seen).items()}
+        for rank, seen in channels.items()
+        if len(seen) >= _CHANNELS_AT_LEAST
+    }
+    odd = []
+    for rank, own in shares.items():
+        rest = [others for other, others in shares.items() if other != rank]
+        apart = [1 - sum(min(own[name], others.get(name, 0.0)) for name in own) for others in rest]
+        if apart and median(apart) >= _ODD_SHARE:
+            odd.append(rank)
+    return tuple(odd) if 2 * len(odd) < len(shares) else ()
 
 
 def describe_late_rank(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.checks.job.rhythm import count_meetings, find_step_time
-from gpudiag.checks.job.shares import find_slow_ranks, judge_glance, measure_shares
+from gpudiag.checks.job.shares import find_odd_sleepers, find_slow_ranks, judge_glance, measure_shares
 from gpudiag.checks.job.short_steps import settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule, parse_stall_rule
 from gpudiag.errors import UsageError
@@ -134,6 +134,16 @@ def test_the_line_is_one_where_the_rank_does_what_it_does_more() -> None:
     assert (slow.cause, slow.at) == ("sleeps", "data.py:6 in load_batch")
     (slow,) = find_slow_ranks(alike, {1: [*works, *others]})
     assert (slow.cause, slow.at.partition(" in ")[2]) == ("runs", "compute")
+
+
+def test_a_rank_that_sleeps_elsewhere_in_the_kernel_is_worth_a_look() -> None:
+    """Recorded of four gloo ranks of which one calls time.sleep in each step."""
+    meets, naps = ["futex_do_wait"], ["hrtimer_nanosleep"]
+    channels = {0: meets * 30, 1: meets * 28 + naps * 2, 2: meets * 30, 3: naps * 18 + meets * 12}
+    assert find_odd_sleepers(channels) == (3,)
+    assert find_odd_sleepers({**channels, 3: channels[3][:7]}) == ()  # too little was seen
+    assert find_odd_sleepers({0: meets * 30, 1: naps * 30}) == ()  # which of the two is odd, nobody knows
+    assert find_odd_sleepers({rank: [] for rank in channels}) == ()  # a kernel that does not show it
 
 
 def test_no_line_is_told_of_two_glances() -> None:
