@@ -1,10 +1,7 @@
-"""README.md and docs/: every page is found, the site builds without a warning, and every command shown is one that exists."""
+"""README.md and docs/: every page is found, and every command and figure shown is one that exists."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.walking import walk
@@ -22,20 +19,6 @@ TREE = {
 CODE = re.compile(r"`([^`\n]*\bgpudiag [^`\n]+)`|^(?: {4}|\$ )(.*\bgpudiag .+)$", re.MULTILINE)
 # What ends a command in a shell's line, or in a sentence of code.
 END = re.compile(r"\s(?:--|\||\|\||&&|#|>|2>&1)(?:\s|$)|[;)]")
-
-
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    """A dead link, a dead anchor, a page that the navigation lacks: each is a warning, and mkdocs.yml is strict."""
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert built.returncode == 0, built.stderr
-    assert "WARNING" not in built.stderr
-    assert (tmp_path / "search" / "search_index.json").exists()
 
 
 def test_readme_is_short_and_leads_to_every_page() -> None:
