@@ -53,6 +53,7 @@ SERIES: dict[str, Callable[[Device], Any]] = {
     "nvlink_received_bytes_per_second": lambda device: device.nvlink_received_bytes_per_second,
     "nvlink_transmitted_bytes_per_second": lambda device: device.nvlink_transmitted_bytes_per_second,
 }
+HAS_ACTIVITY = ("hopper", "blackwell")
 ACTIVITY_OF_FULL_LOAD = {
     "tensor_activity_percent": 62.0,
     "pcie_received_bytes_per_second": 11.5e9,
@@ -175,7 +176,7 @@ def moved_device(device: Device, sequence: int) -> Device:
     activity: dict[str, Any] = {
         name: most * load / 100 * (0.9 + 0.1 * swing)
         for name, most in ACTIVITY_OF_FULL_LOAD.items()
-        if getattr(device, name) == NOT_ASKED
+        if value_or(device.architecture, "") in HAS_ACTIVITY
     }
     if load < 50:
         return replace(device, **activity)
