@@ -20,7 +20,7 @@ const HEIGHT = 260;
 const LEFT = 52;
 const BOTTOM = 34;
 const TOP = 10;
-const RIGHT = 12;
+const RIGHT = 26;
 
 // The smallest 1, 2 or 5 times a power of ten that is not below the value.
 function roundUp(value: number): number {

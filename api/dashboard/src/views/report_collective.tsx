@@ -29,8 +29,10 @@ export function CollectiveReport({ document, run }: { document: CollectiveDocume
   return (
     <>
       <p>{document.world_size} {document.backend} ranks on {document.device_kind === "cpu" ? "the CPU" : "GPUs"}. busbw as nccl-tests defines it.</p>
-      {curves.length > 0 && <CurveChart title="Bus bandwidth" curves={curves} />}
-      {document.lateness && <LateRanks title="Slow ranks" lateness={document.lateness} />}
+      <div class="beside">
+        {curves.length > 0 && <CurveChart title="Bus bandwidth" curves={curves} />}
+        {document.lateness && <LateRanks title="Slow ranks" lateness={document.lateness} />}
+      </div>
       <Results results={document.results} />
       <Ranks ranks={document.ranks} />
     </>

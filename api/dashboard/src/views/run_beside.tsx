@@ -57,6 +57,8 @@ function Head({ run, name }: { run: Run; name: string }) {
   );
 }
 
+const gpuCount = (run: Run): string => (run.gpus.length ? plural(run.gpus.length, "GPU") : "none");
+
 function PlanDifferences({ before, now }: { before: Run; now: Run }) {
   const text = (value: unknown): string => (value === null || value === undefined ? "gpudiag decides" : Array.isArray(value) ? value.join(", ") || "none" : String(value));
   const names = [...new Set([...Object.keys(before.plan), ...Object.keys(now.plan)])].filter((name) => text(before.plan[name]) !== text(now.plan[name]));
@@ -65,7 +67,7 @@ function PlanDifferences({ before, now }: { before: Run; now: Run }) {
   return (
     <Table caption="What the plans do not have alike" columns={["Setting", "Before", "Now"]}>
       {names.map((name) => <tr key={name}><th scope="row">{words(name)}</th><td>{text(before.plan[name])}</td><td>{text(now.plan[name])}</td></tr>)}
-      {!gpus && <tr><th scope="row">GPUs</th><td>{plural(before.gpus.length, "GPU")}</td><td>{plural(now.gpus.length, "GPU")}{before.gpus.length === now.gpus.length && ", others"}</td></tr>}
+      {!gpus && <tr><th scope="row">GPUs</th><td>{gpuCount(before)}</td><td>{gpuCount(now)}{before.gpus.length === now.gpus.length && ", others"}</td></tr>}
     </Table>
   );
 }

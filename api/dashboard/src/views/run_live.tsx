@@ -100,6 +100,7 @@ function Ranks({ ranks, at }: { ranks: RankStanding[]; at: number }) {
   const longest = Math.max(0, ...stuck.map(still));
   const hosts = [...new Set(ranks.map((rank) => rank.host))];
   const operation = stuck.find((rank) => rank.operation)?.operation ?? null;
+  const alike = stuck.every((rank) => rank.operation === operation); // then the sentence has it, and the rows need not
   return (
     <section class="panel rank-rows" aria-label="Ranks">
       <h2>{plural(ranks.length, "rank")}{hosts.length > 1 && ` on ${hosts.length} hosts`}</h2>
@@ -108,8 +109,8 @@ function Ranks({ ranks, at }: { ranks: RankStanding[]; at: number }) {
           <><Status state="warn" text={`${capital(nameRanks(stuck.map((rank) => rank.rank)))} ${stuck.length === 1 ? "waits" : "wait"} for ${nameRanks(behind)}`} /> <span>{operation && `in ${operation}, `}for {duration(longest)}</span></>
         ) : <span class="calm">{sentenceOf(ranks)}</span>}
       </p>
-      <ul class="ranks">
-        {ranks.map((rank) => <RankRow key={rank.rank} rank={rank} still={still(rank)} behind={behind} host={hosts.length > 1} />)}
+      <ul class={`ranks${ranks.length > 16 ? " many" : ""}`}>
+        {ranks.map((rank) => <RankRow key={rank.rank} rank={rank} still={still(rank)} behind={behind} host={hosts.length > 1} alike={alike} />)}
       </ul>
     </section>
   );
@@ -128,9 +129,10 @@ interface RowProps {
   still: number;
   behind: number[];
   host: boolean;
+  alike: boolean;
 }
 
-function RankRow({ rank, still, behind, host }: RowProps) {
+function RankRow({ rank, still, behind, host, alike }: RowProps) {
   const stands = still >= STANDS_SECONDS;
   const waits = rank.waits && stands;
   const awaited = rank.behind && stands;
@@ -139,7 +141,7 @@ function RankRow({ rank, still, behind, host }: RowProps) {
     <li class={tone}>
       <b>{rank.rank}</b>
       <span class="stage">{rank.life === "alive" ? words(rank.stage) : words(rank.life)}{rank.iteration !== null && rank.life === "alive" && ` ${rank.iteration}`}</span>
-      <span class="what">{host && `${rank.host}: `}{doing(rank, waits, awaited, behind)}</span>
+      <span class="what">{host && `${rank.host}: `}{doing(alike ? { ...rank, operation: waits ? null : rank.operation } : rank, waits, awaited, behind)}</span>
       {(waits || awaited) && <span class="for">{duration(still)}</span>}
     </li>
   );

@@ -72,7 +72,7 @@ function LinkSummary({ topology: { devices, links }, measured }: { topology: Top
       <ul class="link-summary" aria-label="Links between GPUs">
         {[...counts].sort((a, b) => b[1] - a[1]).map(([label, count]) => <li key={label}><b>{count}</b> x {label}</li>)}
         <li><b>{measured.length}</b> of {links.length} directions measured</li>
-        {slowest && fastest && <li><b>{rate(slowest.value)}</b> to <b>{rate(fastest.value)}</b></li>}
+        {slowest && fastest && <li>{rate(slowest.value) !== rate(fastest.value) && <><b>{rate(slowest.value)}</b> to </>}<b>{rate(fastest.value)}</b></li>}
       </ul>
       {slow.length > 0 && (
         <p>Slower than others of their kind by over 10 %: {slow.slice(0, 6).map(({ link: one, value }) => `${name(one.from_uuid)} to ${name(one.to_uuid)} ${rate(value)}`).join(", ")}{slow.length > 6 && ` and ${slow.length - 6} more`}.</p>
