@@ -86,6 +86,24 @@ def read_machine(scenario: str) -> Machine:
     return Machine(snapshot, report, findings)
 
 
+def rack_of(machine: Machine, times: int) -> Machine:
+    """A machine with so many times the GPUs."""
+    devices = machine.snapshot.devices
+    many = tuple(
+        replace(
+            device,
+            id=replace(
+                device.id,
+                uuid=f"GPU-{place}-{device.id.nvml_index}",
+                nvml_index=place * len(devices) + number,
+            ),
+        )
+        for place in range(times)
+        for number, device in enumerate(devices)
+    )
+    return replace(machine, snapshot=replace(machine.snapshot, devices=many))
+
+
 def _reason(device: Device) -> MissingReason | None:
     return device.responding.reason if isinstance(device.responding, Missing) else None
 

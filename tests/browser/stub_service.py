@@ -75,6 +75,7 @@ class StubState:
     logs: dict[str, str] = field(default_factory=dict)
     ticks: dict[str, int] = field(default_factory=dict)
     told_of_runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # gpudiag.event/1, by run
+    ranks: int = 4
     holds: bool = False  # runs stand still: no further size, and the ranks wait for one
     requests: list[str] = field(default_factory=list)
 
@@ -96,7 +97,9 @@ class StubState:
 
     def _advance(self, run: dict[str, Any]) -> list[tuple[str, Any]]:
         if self.holds:
-            return [self._tell(run, documents.ranks_event(self.ticks[run["id"]], still=True))]
+            return [
+                self._tell(run, documents.ranks_event(self.ticks[run["id"]], still=True, count=self.ranks))
+            ]
         done = self.ticks[run["id"]] = self.ticks[run["id"]] + 1
         news = [
             self._tell(run, documents.result_event(done, RUN_TICKS)),

@@ -65,7 +65,7 @@ export function RunLive({ run }: { run: Run }) {
   return (
     <>
       {seen.ranks.length > 0 ? <Ranks ranks={seen.ranks} at={seen.ranksAt} /> : <p class="empty">{run.state === "running" ? "Its ranks, if it has any, have not started yet." : "Its ranks start with it."}</p>}
-      {seen.results.length > 0 && <CurveChart title="Bus bandwidth so far" curves={curvesOf(seen.results).map((curve) => ({ ...curve, baseline: [], before: "" }))} />}
+      {seen.results.length > 0 && <CurveChart title="busbw so far" curves={curvesOf(seen.results).map((curve) => ({ ...curve, baseline: [], before: "" }))} />}
       {last && <p class="calm">Last: {last.op} of {size(last.size_bytes)} in {duration(last.time_p50_seconds)}; {plural(seen.results.length, "size")} of {run.planned} measured.</p>}
       {seen.strategies.length > 0 && (
         <ul class="strategies" aria-label="Strategies that have ended">

@@ -47,7 +47,7 @@ function HowToStart({ session }: { session: Session | null }) {
   );
 }
 
-const COLUMNS = ["Choose", "Started", "Kind", "State", "Outcome", { name: "Took", number: true }, "Command"];
+const COLUMNS = ["Choose", "Started", "Kind", "Outcome", "State", { name: "Took", number: true }, "Command"];
 
 function RunTable({ runs }: { runs: Run[] }) {
   const [chosen, setChosen] = useState<string[]>([]);
@@ -63,19 +63,19 @@ function RunTable({ runs }: { runs: Run[] }) {
           {now && before ? <a class="button" href={link("runs", now.id, { with: before.id })}>Show both side by side</a> : <span class="calm">Choose two runs to see them side by side{there.length === 1 && ": one more"}.</span>}
         </p>
       )}
-      <Table caption="Runs" columns={COLUMNS} hideCaption>
+      <div class="run-table"><Table caption="Runs" columns={COLUMNS} hideCaption>
         {runs.map((run) => (
           <tr key={run.id}>
             <td><input type="checkbox" checked={there.includes(run.id)} onChange={() => toggle(run.id)} aria-label={`Choose the ${run.kind} of ${dateClock(run.started_at ?? run.requested_at)}`} /></td>
             <th scope="row"><a href={link("runs", run.id)}>{dateClock(run.started_at ?? run.requested_at)}</a></th>
             <td>{run.kind}</td>
-            <td><Status state={run.state} /></td>
             <td>{run.outcome ? <Status state={run.outcome} /> : <span class="calm">{run.reason ?? "none yet"}</span>}</td>
+            <td><Status state={run.state} /></td>
             <td class="number">{run.started_at ? duration((run.ended_at ? seconds(run.ended_at) : serviceNow()) - seconds(run.started_at)) : "waits"}</td>
             <td class="wide"><code>{run.command}</code></td>
           </tr>
         ))}
-      </Table>
+      </Table></div>
     </section>
   );
 }

@@ -58,7 +58,7 @@ export function StartRun({ runs: { kinds, interpreters = [] }, live, like }: Sta
           ))}
         </div>
       )}
-      <details open>
+      <details open={!matchMedia("(max-width: 640px)").matches}>
         <summary>Plan</summary>
         <PlanForm key={kind.kind} schema={kind.plan_schema} plan={plan} change={setPlan} />
       </details>
