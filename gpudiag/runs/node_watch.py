@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.rhythm import find_long_step_time, find_step_time
 from gpudiag.checks.job.short_steps import BURST_SECONDS, BURST_TICK_SECONDS, settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule
@@ -220,7 +219,7 @@ class NodeWatch:
 
         earlier = job.stalls.earlier_look()
         pid = job.members.living[0].pid
-        child = start_look(pid, limit, "", earlier=earlier, work_seconds=HangLimits().work)
+        child = start_look(pid, limit, "", earlier=earlier)
         self._children.start(key, child, take, LOOK_SECONDS)
 
     def _take_list(self, child: GuardedChild) -> None:
