@@ -26,9 +26,9 @@ export function LateRanks({ lateness, title }: { lateness: LatenessSeries; title
         <button type="button" class="small" aria-pressed={asTable} onClick={() => setAsTable(!asTable)} aria-label={`${title}: show as table`}>Table</button>
       </figcaption>
       <p class="calm">
-        {first.share > 0
+        {first.share > 0.5
           ? `Rank ${first.rank} came late most: by more than ${duration(limit)} in ${Math.round(first.share * 100)}% of the time.`
-          : `No rank came late by more than ${duration(limit)}.`}
+          : `No rank came late for most of the time${first.share > 0 ? `; rank ${first.rank} by more than ${duration(limit)} in ${Math.round(first.share * 100)}% of it` : ""}.`}
         {shown.length < rows.length && ` The latest ${MOST_LANES} of ${rows.length} ranks.`}
       </p>
       {asTable ? <LateTable rows={latest} lateness={lateness} title={title} /> : (
