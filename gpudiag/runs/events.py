@@ -20,7 +20,8 @@ JUDGE = "judge"
 _STAGE_AFTER = {"start": VERIFY, "proof": MEASURE}
 _ORDER = (IMPORT, VERIFY, MEASURE)
 
-STANDINGS_SECONDS = 1.0  # the shortest time between two events of where ranks are
+_STANDINGS_SECONDS = 1.0  # the shortest time between two events of where ranks are
+_RANKS_PER_SECOND = 250  # of more ranks the events are rarer: each names all of them, in 180 bytes a rank
 _UNCHANGED_SECONDS = 5.0  # between two of ranks that stand still: for how long is in them
 
 
@@ -36,7 +37,7 @@ class StandingEvents:
     def add(self, views: Sequence[RankView]) -> None:
         """Add a look at all ranks."""
         since = monotonic() - self._emitted_at
-        if since < STANDINGS_SECONDS:
+        if since < max(_STANDINGS_SECONDS, len(views) / _RANKS_PER_SECOND):
             return
         standings = list_standings(views)
         places = tuple(replace(one, still_seconds=0.0) for one in standings)

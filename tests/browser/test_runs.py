@@ -209,7 +209,7 @@ def test_a_run_draws_its_sizes_and_shows_what_each_rank_waits_for(
 
 def test_a_run_is_run_again_and_its_command_copied(served: tuple[WatchedPage, StubState]) -> None:
     watched, state = served
-    plan = {"op": ["all_reduce", "all_gather"], "max_bytes": 1048576, "unaligned": False, "nproc": None}
+    plan = {"op": ["all_reduce", "all_gather"], "max_bytes": 1048576, "nproc": None, "force": True}
     more = {"plan": plan, "gpus": ["GPU-1", "GPU-2"], "interpreter": "torch29"}
     state.runs["old"] = run_document("old", "nccl-test", "succeeded", "pass") | more
     watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -223,8 +223,9 @@ def test_a_run_is_run_again_and_its_command_copied(served: tuple[WatchedPage, St
     asked = posted(watched)
     watched.page.get_by_role("button", name="Run again").click()
     watched.page.get_by_role("progressbar").wait_for()
+    again = {**plan, "force": False}  # to disturb others is asked anew
     assert asked == [
-        {"kind": "nccl-test", "plan": plan, "gpus": ["GPU-1", "GPU-2"], "interpreter": "torch29"}
+        {"kind": "nccl-test", "plan": again, "gpus": ["GPU-1", "GPU-2"], "interpreter": "torch29"}
     ]
     watched.open("runs/old")
     watched.page.get_by_role("link", name="Change the plan first").click()

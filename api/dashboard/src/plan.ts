@@ -41,6 +41,9 @@ export interface Preset {
   plan: Plan;
 }
 
+// That others may be disturbed was allowed for one run: it is asked again for the next.
+export const unforced = (plan: Plan): Plan => ("force" in plan ? { ...plan, force: false } : plan);
+
 // What of a plan is not as by default: what a form shows as filled in.
 export const chosenOf = (plan: Plan, schema: PlanSchema): Plan =>
   Object.fromEntries(

@@ -7,6 +7,7 @@ import { useLoaded, useTicks } from "../load";
 import type { Run } from "../model";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
 import { Reproduce } from "../parts/reproduce";
+import { unforced } from "../plan";
 import { useRoute } from "../parts/shell";
 import { Status } from "../parts/status";
 import { link } from "../route";
@@ -83,7 +84,8 @@ function Again({ run }: { run: Run }) {
   const [busy, setBusy] = useState(false);
   if (session?.role !== "act" || !session.actions_allowed) return null;
   const start = (more: Record<string, boolean> = {}): void => {
-    const { kind, plan, gpus, interpreter } = run;
+    const { kind, gpus, interpreter } = run;
+    const plan = unforced(run.plan);
     setProblem(null);
     setBusy(true);
     send<Run>("runs", { kind, plan, ...(gpus.length ? { gpus } : {}), ...(interpreter ? { interpreter } : {}), ...more })

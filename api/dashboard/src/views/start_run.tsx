@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { asProblem, type Problem, send } from "../api";
 import type { Live, Run } from "../model";
-import { chosenOf, type Plan, type Runs, samePlan } from "../plan";
+import { chosenOf, type Plan, type Runs, samePlan, unforced } from "../plan";
 import { gpuName } from "../parts/gpu";
 import { Notice } from "../parts/notice";
 import { PlanForm } from "../parts/plan_form";
@@ -18,7 +18,7 @@ interface StartProps {
 export function StartRun({ runs: { kinds, interpreters = [] }, live, like }: StartProps) {
   const likeKind = kinds.find((one) => one.kind === like?.kind);
   const [name, setName] = useState(likeKind?.kind ?? kinds[0]?.kind ?? "");
-  const [plan, setPlan] = useState<Plan>(like && likeKind ? chosenOf(like.plan, likeKind.plan_schema) : {});
+  const [plan, setPlan] = useState<Plan>(like && likeKind ? chosenOf(unforced(like.plan), likeKind.plan_schema) : {});
   const [gpus, setGpus] = useState<string[]>(like?.gpus.filter((uuid) => live.devices.some((device) => device.uuid === uuid)) ?? []);
   const [interpreter, setInterpreter] = useState(like?.interpreter ?? "");
   const [problem, setProblem] = useState<Problem | null>(null);
