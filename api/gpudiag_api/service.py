@@ -167,7 +167,8 @@ class Service(Access):
                     self.idle.note(device, update.at)
                 self.shares.note(self.watch.snapshot, update.at)
         elif isinstance(update, Findings):
-            self.events.publish("findings", dumps(update))
+            self.findings = dumps(update)
+            self.events.publish("findings", self.findings)
         else:
             self.events.publish("event", dump_document(encode(update)))
 

@@ -6,6 +6,7 @@ import style from "../styles/machine.css?inline";
 
 addStyle(style);
 
+export { savePicture } from "../charts/picture";
 export { CheckView } from "./checks";
 export { DeviceView } from "./device";
 export { ExplainView } from "./explain";
