@@ -63,7 +63,6 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
         raise UsageError(
             "the machine to simulate is missing", hint=f"one of {', '.join(sorted(base_machines()))}"
         )
-    machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
         from gpudiag.simulate.run_program import run_on_machine
