@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from gpudiag import __version__
 
@@ -130,6 +130,9 @@ _MONITOR: Changes = {
 }
 _VALUES = """\
 # Written by `make pages` from the manifests of deploy/kubernetes (tools/write_chart.py).
+# The service on every node. false: only the template "gpudiag.preflight", for a chart of jobs that depends on this one.
+service:
+  enabled: true
 image:
   repository: gpudiag # your registry's
   tag: "" # the chart's appVersion
@@ -200,8 +203,8 @@ def chart_files() -> dict[str, str]:
         "Chart.yaml": chart_text(),
         "values.yaml": values,
         "values.schema.json": json.dumps(schema_of(yaml.safe_load(values)), indent=2) + "\n",
-        "templates/daemonset.yaml": template("daemonset.yaml", _DAEMONSET),
-        "templates/service.yaml": template("service.yaml", _SERVICE),
+        "templates/daemonset.yaml": template("daemonset.yaml", _DAEMONSET, "service.enabled"),
+        "templates/service.yaml": template("service.yaml", _SERVICE, "service.enabled"),
         "templates/hub-deployment.yaml": template("hub/deployment.yaml", _HUB, "hub.enabled"),
         "templates/hub-service.yaml": template("hub/service.yaml", _HUB_SERVICE, "hub.enabled"),
         **{

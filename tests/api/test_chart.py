@@ -1,6 +1,7 @@
 """deploy/helm: written from the manifests, and rendered by Helm's SDK to the same objects. `make chart` brings the SDK."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -41,11 +42,11 @@ WITH = {
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def rendered(*cases: dict, name: str = "gpudiag") -> list[dict]:
+def rendered(*cases: dict, name: str = "gpudiag", chart: Path = CHART) -> list[dict]:
     """What Helm makes of each set of values: manifests by template, or the error."""
     asked = [{"values": values, "name": name, "namespace": "gpudiag"} for values in cases]
     done = subprocess.run(
-        [HELM, ROOT / "tools/release/helm.py", "render", CHART],
+        [HELM, ROOT / "tools/release/helm.py", "render", chart],
         input=json.dumps(asked), capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -161,7 +162,7 @@ def test_every_value_changes_what_is_rendered():
         "preflight.onFail": "hold", "preflight.level": "quick", "monitor.kind": "PodMonitor", "namePods": True,
         "image.pullPolicy": "Always", "imagePullSecrets": [{"name": "pull"}], "extraArgs": ["--watch-jobs"],
         "preflight.seconds": 90, "tolerations": [],
-        **{f"{part}.enabled": False for part in parts},
+        **{f"{part}.enabled": False for part in ("service", *parts)},
     }  # fmt: skip
     cases = {}
     for path, value in leaves(VALUES):
@@ -189,6 +190,31 @@ WRONG = {
 def test_wrong_values_are_refused_by_name():
     for word, refused in zip(WRONG, rendered(*WRONG.values()), strict=True):
         assert word in refused["error"]
+
+
+@needs_helm
+def test_a_chart_of_jobs_takes_the_preflight_alone(tmp_path):
+    """By the template's name, from this chart as a dependency whose service is off; it is the gate of docs/ci."""
+    shutil.copytree(CHART, tmp_path / "charts/gpudiag")
+    (tmp_path / "templates").mkdir()
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    dependency = {"name": "gpudiag", "version": version}
+    (tmp_path / "Chart.yaml").write_text(
+        yaml.safe_dump({"apiVersion": "v2", "name": "jobs", "version": "1.0.0", "dependencies": [dependency]})
+    )
+    (tmp_path / "values.yaml").write_text("gpudiag: {service: {enabled: false}}\n")
+    gate = yaml.safe_load((ROOT / "docs/ci/kubernetes/job.yaml").read_text())
+    (wanted,) = gate["spec"]["template"]["spec"]["initContainers"]
+    (tmp_path / "templates/job.yaml").write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: job}\nspec:\n  containers: [{name: a, image: a}]\n  initContainers:\n"
+        '    {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}\n'
+    )
+    made = objects(rendered({}, chart=tmp_path)[0])
+    assert set(made) == {("Pod", "job")}
+    (container,) = made["Pod", "job"]["spec"]["initContainers"]
+    assert container.pop("imagePullPolicy") == "IfNotPresent"
+    assert container == {key: one for key, one in wanted.items() if key not in ("resources", "volumeMounts")}
+    kubernetes_validate.validate(made["Pod", "job"], VERSIONS[0], strict=True)
 
 
 @needs_helm
