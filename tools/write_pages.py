@@ -16,6 +16,7 @@ from tools import (
     write_model,
     write_prometheus_rule,
     write_readings,
+    write_readme,
     write_schemas,
     write_vocabulary,
 )
@@ -30,6 +31,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     "write_prometheus_rule": write_prometheus_rule.main,
     "write_boards": write_boards.main,
     "write_chart": write_chart.main,
+    "write_readme": write_readme.main,
     "write_detection": write_detection.main,  # runs commands, and ends with the status of what they found
 }
 

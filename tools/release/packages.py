@@ -81,6 +81,7 @@ def description(release: Release, folder: Path) -> dict[str, object]:
             _file(ROOT / "LICENSE", "/usr/share/doc/gpudiag/copyright", 0o644),
         ],
         "scripts": {"postremove": str(folder / "removed.sh")},
+        "rpm": {"buildhost": "localhost"},  # not the name of the machine that built it
         "overrides": {"deb": {"depends": either[0]}, "rpm": {"depends": either[1]}},
     }
 
