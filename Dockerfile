@@ -18,6 +18,10 @@ RUN python3 -m venv /opt/gpudiag \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
+# What runs installs nothing: pip is a fifth of the slim environment.
+FROM build AS build-slim
+RUN /opt/gpudiag/bin/pip uninstall --yes --quiet pip setuptools
+
 FROM build AS build-full
 ARG SOURCE=.
 RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
@@ -42,4 +46,4 @@ FROM base AS full
 COPY --from=build-full /opt/gpudiag /opt/gpudiag
 
 FROM base AS slim
-COPY --from=build /opt/gpudiag /opt/gpudiag
+COPY --from=build-slim /opt/gpudiag /opt/gpudiag
