@@ -127,7 +127,7 @@ BY_HAND = frozenset(("spawn", "process", "killed", "never_came"))
 # What the compiler of a rank that asks for it does first, by the kind of job.
 COMPILERS = {
     "compiler_fifo": "exec 3< {folder}/cache.fifo",
-    "compiler_lock": 'exec flock {folder}/cache.lock c++ "$@"',
+    "compiler_lock": 'exec flock {folder}/compiler.lock c++ "$@"',
 }
 
 

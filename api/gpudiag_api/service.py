@@ -165,7 +165,8 @@ class Service(Access):
                 for device in self.watch.snapshot.devices:
                     self.idle.note(device, update.at)
         elif isinstance(update, Findings):
-            self.events.publish("findings", dumps(update))
+            self.findings = dumps(update)
+            self.events.publish("findings", self.findings)
         else:
             self.events.publish("event", dump_document(encode(update)))
 

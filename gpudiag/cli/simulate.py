@@ -16,6 +16,7 @@ Examples:
   gpudiag simulate h100x8+lost:3+hot:5 -- nvidia-smi
   gpudiag simulate h100x8+hang:6 -- your-exporter    would your alert fire?
   gpudiag simulate a1.json -- gpudiag list           as it was recorded
+  gpudiag simulate demo -- gpudiag list --watch 1    a story, as `gpudiag demo` shows it
 
 The exit status is that of COMMAND. Programs reach the simulated machine through
 LD_LIBRARY_PATH and PATH; one that clears these is on the real machine."""
@@ -28,10 +29,14 @@ class _SimulateCommand(click.Command):
         """Write the examples, then the machines and the faults."""
         from gpudiag.render.style import wrapped
         from gpudiag.simulate.faults.table import FAULTS
-        from gpudiag.simulate.machine_file import base_machines
+        from gpudiag.simulate.machine_file import base_machines, stories
 
         super().format_epilog(ctx, formatter)
-        named = (("Machines", base_machines()), ("Faults (N: a GPU)", [kind.usage for kind in FAULTS]))
+        named = (
+            ("Machines", base_machines()),
+            ("Stories", stories()),
+            ("Faults (N: a GPU)", [kind.usage for kind in FAULTS]),
+        )
         for heading, words in named:
             with formatter.section(heading):
                 indent = " " * formatter.current_indent
@@ -48,7 +53,11 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     SCENARIO is a base machine (h100x8), with faults joined by plus signs (h100x8+lost:3), or a
     scenario file (.toml), or a recorded machine (.json).
     """
-    from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does not need it
+    from gpudiag.simulate.loader import (  # imported late: --help does not need it
+        base_machines,
+        load_scenario,
+        load_story,
+    )
 
     if not scenario:
         raise UsageError(
@@ -59,7 +68,7 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     if program:
         from gpudiag.simulate.run_program import run_on_machine
 
-        return run_on_machine(machine, program)
+        return run_on_machine(machine, program, load_story(scenario))
     from gpudiag.simulate.faults.table import FAULTS
     from gpudiag.simulate.machine_text import render_machine
 

@@ -16,6 +16,7 @@ from gpudiag.model.documents import loads
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, History
+from gpudiag.model.host_activity import HostActivity
 from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, value_or
 from gpudiag.model.report import CollectiveReport, Report
@@ -34,6 +35,7 @@ from gpudiag.model.service import (
 )
 from gpudiag.model.topology import MeasuredLink
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.runs.instant import judge_snapshot
 from tests.cli.simulated import run_gpudiag
 
@@ -45,9 +47,27 @@ SERIES: dict[str, Callable[[Device], Any]] = {
     "temperature_celsius": lambda device: device.temperature_celsius,
     "memory_temperature_celsius": lambda device: device.memory_temperature_celsius,
     "sm_clock_mhz": lambda device: device.sm_clock_mhz,
+    "tensor_activity_percent": lambda device: device.tensor_activity_percent,
+    "pcie_received_bytes_per_second": lambda device: device.pcie_received_bytes_per_second,
+    "pcie_transmitted_bytes_per_second": lambda device: device.pcie_transmitted_bytes_per_second,
+    "nvlink_received_bytes_per_second": lambda device: device.nvlink_received_bytes_per_second,
+    "nvlink_transmitted_bytes_per_second": lambda device: device.nvlink_transmitted_bytes_per_second,
+}
+ACTIVITY_OF_FULL_LOAD = {
+    "tensor_activity_percent": 62.0,
+    "pcie_received_bytes_per_second": 11.5e9,
+    "pcie_transmitted_bytes_per_second": 2.4e9,
+    "nvlink_received_bytes_per_second": 182e9,
+    "nvlink_transmitted_bytes_per_second": 181e9,
 }
 _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Device.__dataclass_fields__)
 HW_THERMAL_BIT = 1 << 6
+HOST = HostActivity(
+    processors_busy_percent=37.4, processors_waiting_percent=0.2, load_average=71.5, memory_total_bytes=2015 << 30,
+    memory_available_bytes=1200 << 30, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
+    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=2e7, disk_written_bytes_per_second=3.2e8,
+    uptime_seconds=12.3 * 86400,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +130,8 @@ def live_of(machine: Machine, sequence: int, now: datetime) -> dict[str, Any]:
         findings_version=1,
         finding_count=len(machine.findings),
         findings=machine.findings[:8],
+        host_activity=HOST,
+        verdict_since=now - timedelta(hours=3),
     )
     return to_document(live)
 
@@ -146,11 +168,20 @@ def live_device(device: Device, findings: tuple[Finding, ...], now: datetime, se
 def moved_device(device: Device, sequence: int) -> Device:
     """The device some ticks later: what is busy moves a little, within its limits."""
     load = value_or(device.utilization_percent, 0)
-    if load < 50 or device.responding is not True:
+    if device.responding is not True:
         return device
     swing = math.sin(sequence / 7 + value_or(device.id.nvml_index, 0))
+    # A listing asks for no activity; the service's sampler does, where the GPU has it.
+    activity: dict[str, Any] = {
+        name: most * load / 100 * (0.9 + 0.1 * swing)
+        for name, most in ACTIVITY_OF_FULL_LOAD.items()
+        if getattr(device, name) == NOT_ASKED
+    }
+    if load < 50:
+        return replace(device, **activity)
     return replace(
         device,
+        **activity,
         utilization_percent=min(100, max(0, round(load - 6 + 6 * swing))),
         power_draw_watts=round(value_or(device.power_draw_watts, 0.0) + 25 * swing, 1),
         temperature_celsius=value_or(device.temperature_celsius, 60) + round(2 * swing),
@@ -240,7 +271,10 @@ def sources_of(machine: Machine) -> dict[str, Any]:
 
 def findings_of(machine: Machine) -> dict[str, Any]:
     """`gpudiag.findings/1`."""
-    return to_document(Findings(1, machine.report.verdict.value, datetime.now(UTC), machine.findings))
+    known = machine.findings
+    return to_document(
+        Findings(1, machine.report.verdict.value, datetime.now(UTC), known, join_findings(known))
+    )
 
 
 def topology_of(machine: Machine) -> dict[str, Any]:

@@ -253,6 +253,9 @@ class StubHandler(BaseHTTPRequestHandler):
         if name == "index.html":
             readable = self.state.session["role"] is not None or not self.state.session["token_required"]
             content = _inlined(content, "gpudiag-live", self.state.live() if readable else None)
+            content = _inlined(
+                content, "gpudiag-findings", documents.findings_of(self.state.machine) if readable else None
+            )
             content = _inlined(content, "gpudiag-session", self.state.session)
         self._send(200, content, mimetypes.guess_type(name)[0] or "application/octet-stream")
         return None

@@ -28,6 +28,7 @@ export interface Live extends WithMissing {
   findings: Finding[];
   active_runs: ActiveRun[];
   host_activity: HostActivity | null;
+  verdict_since: string | null;
 }
 
 // The sampler's state since when, and how old the numbers may be.
@@ -98,6 +99,10 @@ export interface LiveDevice extends WithMissing {
   slurm_jobs: JobUse[];
   sm_activity_percent: number | null;
   tensor_activity_percent: number | null;
+  pcie_transmitted_bytes_per_second: number | null;
+  pcie_received_bytes_per_second: number | null;
+  nvlink_transmitted_bytes_per_second: number | null;
+  nvlink_received_bytes_per_second: number | null;
 }
 
 // One MIG compute instance of a GPU, with a UUID and memory of its own.
@@ -283,6 +288,27 @@ export interface HostActivity extends WithMissing {
   network_transmitted_bytes_per_second: number | null;
   disk_read_bytes_per_second: number | null;
   disk_written_bytes_per_second: number | null;
+  uptime_seconds: number | null;
+}
+
+// `gpudiag.findings/1`: the verdict of the instant checks and every finding, worst first.
+export interface Findings {
+  schema: string;
+  version: number;
+  verdict: string;
+  at: string;
+  findings: Finding[];
+  joined: JoinedFinding[];
+}
+
+// One fault as people read it, of one GPU or of all that share it; `finding` is the first of those that it stands for.
+export interface JoinedFinding {
+  finding: Finding;
+  subject: string;
+  message: string;
+  facts: string[];
+  remedy: string;
+  count: number;
 }
 
 // `gpudiag.session/1`: what this caller may do.

@@ -1,5 +1,6 @@
 // Every view but the first screen: loaded when one of them is opened, so that the first screen stays small.
 
+export { savePicture } from "../charts/picture";
 export { CheckView } from "./checks";
 export { DeviceView } from "./device";
 export { ExplainView } from "./explain";
