@@ -73,6 +73,7 @@ class FabricPart(StrEnum):
     DOMAIN = "domain"  # NVLink between the nodes of a domain
     NVLINK = "nvlink"  # NVLink of one node to the others of its domain
     NETWORK = "network"  # the network of one node whose NVLink is good
+    ALONE = "alone"  # a node that no other of its leaf could clear, or the uplink that leads to it
 
 
 @noun
