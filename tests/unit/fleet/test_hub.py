@@ -275,7 +275,7 @@ def test_a_verdict_that_changes_is_an_event() -> None:
 
 def test_a_severity_that_only_a_newer_version_knows_is_no_pass() -> None:
     entry = {"kind": "verdict", "message": "it melts", "severity": "melted"}
-    answer = {"schema": POLL, "last_id": "5", "events": [{"event": "event", "data": entry}]}
+    answer = {"schema": f"{POLL}1", "last_id": "5", "events": [{"event": "event", "data": entry}]}
     assert read_poll(answer) == ("5", None, [("verdict", "it melts", "error")])
 
 
