@@ -166,11 +166,12 @@ class _Chance:
             depths.sort()
 
     def beside(self, kind: str, here: int, bad_here: int, depth: float) -> float | None:
-        """The share of bad ones so deep among those of the kind beside these; None where there are none beside."""
+        """The share of bad ones so deep among those of the kind beside these (Krichevsky and Trofimov's); None without any."""
         others = self._count[kind] - here
         depths = self._depths.get(kind, [])
         bad = len(depths) - bisect_left(depths, depth) - bad_here
-        return bad / others if others else None
+        # Half a bad one more: of few exchanges without a bad one it is not known how rare bad ones are.
+        return (bad + 0.5) / (others + 1) if others else None
 
 
 def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) -> list[Blame]:
