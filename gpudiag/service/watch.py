@@ -141,6 +141,7 @@ class MachineWatch:
         self._moved_at: float | None = None  # when NVML's list changed, until the host was looked at since
         self._sequence = 0
         self._facts: SamplerFacts | None = None
+        self._next_tick: asyncio.Future[None] | None = None  # that somebody waits for
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -175,6 +176,20 @@ class MachineWatch:
         """Note that a client reads the numbers: sample at full rate for a while."""
         self._looked_at = monotonic()
         self._set_pace()
+
+    async def freshen(self, seconds: float) -> None:
+        """Return once there are numbers of this second, or after `seconds`: who scrapes is no one who stays and looks.
+
+        So the pace stays, and the GPUs are read once, out of turn.
+        """
+        age_seconds = self.age_seconds
+        is_able = self._polls and not self._paused_by and not self._picture.is_hanging()
+        if not is_able or age_seconds is None or age_seconds <= FAST_SECONDS:
+            return
+        if self._next_tick is None or self._next_tick.done():
+            self._next_tick = asyncio.get_running_loop().create_future()
+            self._supervisor.read_now()
+        await asyncio.wait((self._next_tick,), timeout=seconds)
 
     def pause(self, holder: str) -> None:
         """Stop sampling until `resume`: a bandwidth test must not be disturbed."""
@@ -236,6 +251,8 @@ class MachineWatch:
             self._remember(message["at"])
         if message["kind"] != "starting" or changed:
             self._publish()
+        if message["kind"] == "tick" and self._next_tick is not None and not self._next_tick.done():
+            self._next_tick.set_result(None)
 
     def _add_surroundings(self, surroundings: Surroundings) -> None:
         if self._moved_at is not None and surroundings.began_at >= self._moved_at:

@@ -81,6 +81,7 @@ class LocalFeed:
     async def _watch(self) -> None:
         from gpudiag.service.readings import Readings
         from gpudiag.service.watch import MachineWatch
+        from gpudiag.store.aside import StoreAside
         from gpudiag.store.baselines import GoodState
 
         class NoReadings(Readings):
@@ -92,7 +93,7 @@ class LocalFeed:
         watch = MachineWatch(
             self._receive,
             NoReadings(None),
-            GoodState(default_store()),
+            GoodState(StoreAside(default_store())),
             looked_seconds=self._interval,
             asks_others=False,  # torch takes seconds of a processor to load: a listing does without
         )
