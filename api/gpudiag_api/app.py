@@ -10,7 +10,6 @@ from starlette.responses import Response
 from gpudiag.errors import GpudiagError
 from gpudiag_api.access import Access
 from gpudiag_api.gate import Gate, Receive, Scope, Send
-from gpudiag_api.hub_routes import HubService, hub_routes
 from gpudiag_api.machine_routes import machine_routes
 from gpudiag_api.openapi import describe
 from gpudiag_api.page import Page
@@ -100,6 +99,8 @@ def _not_allowed(methods: set[str]) -> Problem:
 def _make_service(settings: Settings) -> tuple[Access, tuple[Router, ...]]:
     """The machine's service or the hub, and its routes."""
     if settings.hub is not None:
+        from gpudiag_api.hub_routes import HubService, hub_routes  # only a hub needs what asks other machines
+
         hub = HubService(settings, settings.hub)
         return hub, (hub_routes(hub), service_routes(hub))
     service = Service(settings)

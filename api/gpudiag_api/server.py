@@ -20,7 +20,7 @@ import uvicorn
 
 from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
-from gpudiag.linux.allocator import return_free_memory, share_one_heap
+from gpudiag.linux.allocator import return_free_memory, keep_little_memory
 from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_text
 from gpudiag.probe.host.network import read_addresses
 from gpudiag_api.app import create_app
@@ -178,7 +178,7 @@ def run_service(
     Raises:
         Exception: a bug of ours ended the watch of the machine, and the service with it.
     """
-    share_one_heap()
+    keep_little_memory()
     log = start_logging(terminal=terminal)
     application = create_app(settings)
     gc.freeze()  # all that was loaded stays: no collection needs to walk it

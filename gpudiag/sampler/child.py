@@ -31,7 +31,7 @@ from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
-from gpudiag.linux.allocator import share_one_heap
+from gpudiag.linux.allocator import keep_little_memory
 from gpudiag.linux.child import die_with_parent
 from gpudiag.probe.given_time import waited_seconds
 from gpudiag.probe.nvml.activity import release_samples
@@ -505,7 +505,7 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
 def main() -> None:
     """Sample until the parent ends, or until a fresh process should take over."""
     die_with_parent(int(sys.argv[1]))
-    share_one_heap()
+    keep_little_memory()
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
@@ -37,7 +37,6 @@ from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
-from gpudiag.service.job_watch import JobWatch
 from gpudiag.service.live import Changes, SamplerFacts, build_live, key_of, last_good_of
 from gpudiag.service.owners import add_owners, find_owners
 from gpudiag.service.readings import Readings
@@ -45,6 +44,9 @@ from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
 from gpudiag.store.seen_gpus import SeenFile, SeenMachine
+
+if TYPE_CHECKING:
+    from gpudiag.service.job_watch import JobWatch
 
 Update = Live | Findings | TimelineEntry
 
@@ -121,11 +123,7 @@ class MachineWatch:
         self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
         self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
-        self._jobs = (
-            JobWatch(os.uname().nodename, self._take_jobs, self._note_job, self._environment)
-            if watches_jobs
-            else None
-        )
+        self._jobs = self._watch_jobs() if watches_jobs else None
         self.seen = SeenGpus()
         self.remembered_at: datetime | None = None  # when an earlier service saw a GPU last
         self._seen_file = seen_file
@@ -142,6 +140,11 @@ class MachineWatch:
         self._sequence = 0
         self._facts: SamplerFacts | None = None
         self._next_tick: asyncio.Future[None] | None = None  # that somebody waits for
+
+    def _watch_jobs(self) -> "JobWatch":
+        from gpudiag.service.job_watch import JobWatch  # all that reads a job comes with it, 3 MiB
+
+        return JobWatch(os.uname().nodename, self._take_jobs, self._note_job, self._environment)
 
     async def run(self) -> None:
         """Watch until cancelled."""
