@@ -67,7 +67,8 @@ def together_bytes(pids: list[int]) -> int:
 
     Their own pages, and of each file the most that one of them has in RAM.
     """
-    own, files = 0, {}
+    own = 0
+    files: dict[str, int] = {}
     for pid in pids:
         of_files: dict[str, int] = {}
         name = ""

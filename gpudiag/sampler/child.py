@@ -138,6 +138,8 @@ class WatchedRow(Row):
         self.lost = sheet.lost is not None
         self._compare_identity(ask)
         self._give(FAST, sheet.document())
+        if prompt:
+            self._give(PROMPT, True)
 
     def _read_slow(self) -> None:
         """Read everything; a GPU that was lost is looked up again, as it may be back."""
@@ -322,7 +324,7 @@ class Child:
                 reason = _reason_to_end(rows, census)
                 moved = reason is not None and all(row.gone is None for row in rows)
                 waited = waited_seconds() - waited
-                self._emit_tick(rows, began, waited, asleep, tier, with_readings=not moved)
+                self._emit_tick(rows, began, waited, asleep, with_readings=not moved)
                 pace.note_tick(began, process_time() - used, slow=tier == SLOW, prompt=tier == PROMPT)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
@@ -338,7 +340,6 @@ class Child:
         began: float,
         waited: float,
         asleep: Mapping[int, str],
-        tier: str,
         *,
         with_readings: bool,
     ) -> None:
@@ -358,7 +359,7 @@ class Child:
                 "late": late,
                 "asleep": asleep,
                 "xids": xids,
-                "prompt": tier == PROMPT,
+                PROMPT: any(PROMPT in taken for taken in answers.values()),
                 "interval": self._interval,
                 "waited": waited,
             }
