@@ -51,6 +51,7 @@ class Parameter:
     schema: Schema
     argument: str = ""
     in_path: bool = False
+    is_required: bool = False  # of a query; a part of the path always is
 
     @property
     def place(self) -> str:
@@ -63,6 +64,8 @@ class Parameter:
         Raises:
             Problem: the schema does not allow it.
         """
+        if given is None and self.is_required:
+            raise invalid(f"{self.place}.{self.name}: it is missing")
         if given is None:
             return self.schema.get("default")
         value = _converted(given, self.schema["type"])
@@ -72,7 +75,12 @@ class Parameter:
 
     def described(self) -> dict[str, Any]:
         """The OpenAPI parameter."""
-        return {"name": self.name, "in": self.place, "required": self.in_path, "schema": self.schema}
+        return {
+            "name": self.name,
+            "in": self.place,
+            "required": self.in_path or self.is_required,
+            "schema": self.schema,
+        }
 
 
 def text(name: str, most: int, argument: str = "") -> Parameter:

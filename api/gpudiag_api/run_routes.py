@@ -1,17 +1,20 @@
 """Runs: start, follow, cancel, read their reports."""
 
+import asyncio
 import json
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dumps, encode
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.documents import loads
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
+from gpudiag.runs.compare import NamedDocument, compare_documents
 from gpudiag.service.kinds import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Problem, encode_body, encode_document, reply
@@ -24,6 +27,9 @@ _MEDIA_TYPES = {
     "markdown": "text/markdown; charset=utf-8",
 }
 _IDENTITY = part("identity", "[0-9a-z-]{1,40}")
+_BEFORE = Parameter(
+    "before", {**_IDENTITY.schema, "description": "the other run, the earlier one"}, is_required=True
+)
 _NAME = {"type": "string", "maxLength": 64}
 _NEW_RUN: dict[str, Any] = {
     "description": "What to run: its kind, the plan's fields that are not as by default, the GPUs, and what to do if busy.",
@@ -89,6 +95,10 @@ def run_routes(service: Service) -> Router:
                     "title": kind.title,
                     "uses_gpus": not kind.only_looks,
                     "plan_schema": plan_schema(kind),
+                    "presets": [
+                        {"name": one.name, "means": one.means, "plan": dict(one.fields)}
+                        for one in kind.plan_type.PRESETS
+                    ],
                 }
                 for kind in runs.kinds.values()
             ],
@@ -150,6 +160,23 @@ def run_routes(service: Service) -> Router:
 
     @router.add(
         "GET",
+        "/{identity}/comparison",
+        _IDENTITY,
+        _BEFORE,
+        answers=answers(Comparison, 404, 406, 503),
+        summary="What differs between the reports of two runs, as `gpudiag compare` judges",
+    )
+    async def compare_run(request: Request, identity: str, before: str) -> Response:
+        sides = [NamedDocument(f"run {one}", await _report_of(service, one)) for one in (before, identity)]
+        try:
+            compared = await asyncio.to_thread(compare_documents, *sides)
+        except UsageError as error:
+            hint = "preflight and bandwidth are; of the others the page shows both side by side"
+            raise Problem(406, "run.not_compared", error.message, hint) from error
+        return reply(request, encode_document(compared))
+
+    @router.add(
+        "GET",
         "/{identity}/report",
         _IDENTITY,
         choice("format", tuple(REPORT_FORMATS), "json"),
@@ -157,15 +184,25 @@ def run_routes(service: Service) -> Router:
         summary="A run's document",
     )
     async def read_run_report(request: Request, identity: str, format: str) -> Response:
-        body = await runs.report(identity)
-        if body is None:
-            raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+        body = await _report_of(service, identity)
         if format != "json":
             body = escape_steering(_rendered(body, format)).encode()
         media_type = _MEDIA_TYPES.get(format, "text/plain; charset=utf-8")
         return reply(request, encode_body(body, media_type))
 
     return router
+
+
+async def _report_of(service: Service, identity: str) -> bytes:
+    """The run's document.
+
+    Raises:
+        Problem: it has none.
+    """
+    body = await service.runs.report(identity)
+    if body is None:
+        raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+    return body
 
 
 def _report_answers() -> dict[Any, Any]:

@@ -20,7 +20,7 @@ import uvicorn
 
 from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
-from gpudiag.linux.allocator import return_free_memory, keep_little_memory
+from gpudiag.linux.allocator import keep_little_memory, return_free_memory
 from gpudiag.model.untrusted_text import escape_controls, escape_steering, mask_text
 from gpudiag.probe.host.network import read_addresses
 from gpudiag_api.app import create_app

@@ -39,6 +39,7 @@ def test_what_a_parameter_allows(parameter, given, value):
     ("parameter", "given"),
     [
         (text("since", 5), "abcdef"),
+        (Parameter("before", {"type": "string"}, is_required=True), None),
         (choice("format", ("json", "csv"), "json"), "xml"),
         (choice("format", ("json", "csv"), "json"), ""),
         (flag("full"), "perhaps"),
