@@ -18,7 +18,7 @@ RUN python3 -m venv /opt/gpudiag \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
-# What runs installs nothing: pip is a fifth of the slim environment.
+# A running image installs nothing.
 FROM build AS build-slim
 RUN /opt/gpudiag/bin/pip uninstall --yes --quiet pip setuptools
 
