@@ -22,10 +22,6 @@ RUN python3 -m venv /opt/gpudiag \
 FROM build AS build-slim
 RUN /opt/gpudiag/bin/pip uninstall --yes --quiet pip setuptools
 
-FROM build AS build-full
-ARG SOURCE=.
-RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
-
 FROM ${PYTHON_IMAGE} AS base
 RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag
 ENV PATH=/opt/gpudiag/bin:$PATH \
@@ -42,8 +38,15 @@ HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD \
 ENTRYPOINT ["gpudiag"]
 CMD ["serve"]
 
+FROM base AS slim
+COPY --from=build-slim /opt/gpudiag /opt/gpudiag
+
+# After slim, because builders that know no better build every stage above the one that is asked for.
+FROM build AS build-full
+ARG SOURCE=.
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
+
 FROM base AS full
 COPY --from=build-full /opt/gpudiag /opt/gpudiag
 
-FROM base AS slim
-COPY --from=build-slim /opt/gpudiag /opt/gpudiag
+FROM slim
