@@ -260,13 +260,18 @@ class DeviceDocument:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes."""
+    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes.
+
+    `recent_...` are its memory and its share of the SMs at `Processes.times`; null where it was not there.
+    """
 
     uuid: Reading[str]
     nvml_index: Reading[int]
     process: GpuProcess = field(metadata=FLATTEN)
     idle_since: datetime | None  # the GPU's utilisation has been 0 since
     idle_holder: bool
+    recent_memory_bytes: tuple[int | None, ...] = ()
+    recent_sm_percent: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +293,7 @@ class Processes:
     at: datetime
     processes: tuple[ProcessUse, ...]
     users: tuple[UserUse, ...]
+    times: tuple[float, ...] = ()  # Unix seconds, of the last ten minutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 // The shell: where we are, which views there are, what is wrong with the data, and the view itself.
 
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { useTicks } from "./load";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
 import { find } from "./parts/filter";
@@ -9,7 +8,7 @@ import { Loading, Notice } from "./parts/notice";
 import { Connection, Help, jumpToMain, ThemeChoice, useKeys, useRoute, Waiting } from "./parts/shell";
 import { Outdated } from "./parts/status";
 import { link, type Route } from "./route";
-import { outdatedSince, useStore } from "./store";
+import { outdatedSince, state, useStore } from "./store";
 import { LogIn } from "./views/log_in";
 import { Overview } from "./views/overview";
 import type * as More from "./views/more";
@@ -26,8 +25,13 @@ const VIEWS: [view: string, title: string][] = [
 
 // Since when the numbers are old; the whole page is dimmed then, whichever view is open.
 function useOutdated(): number | null {
-  useTicks(1); // they grow old while nothing happens
   const since = useStore(outdatedSince);
+  const [, redraw] = useState(since);
+  useEffect(() => {
+    // They grow old while nothing happens; only then is anything drawn again.
+    const timer = setInterval(() => !document.hidden && redraw(outdatedSince(state)), 1000);
+    return () => clearInterval(timer);
+  }, []);
   useLayoutEffect(() => void document.documentElement.toggleAttribute("data-outdated", since !== null), [since !== null]);
   return since;
 }

@@ -150,7 +150,7 @@ function SilentCells({ device, driverAnswers }: { device: LiveDevice; driverAnsw
 function whySilent(device: LiveDevice, driverAnswers: boolean): string {
   if (device.missing?.responding !== "source_absent") return reasonText(device.missing?.responding);
   if (!driverAnswers) return "unread";
-  return device.bus_id ? `missing from ${device.bus_id}` : "missing";
+  return device.bus_id ? `missing from ${device.bus_id.replace(/^0000+:/, "")}` : "missing";
 }
 
 function Throttle({ device }: { device: LiveDevice }) {

@@ -8,8 +8,17 @@ import { Timeline } from "../charts/timeline";
 import { reasonText } from "../format";
 import type { LiveDevice } from "../model";
 import type { Recent } from "../recent";
+import { link } from "../route";
 import { gpuKey } from "./gpu";
 import { Loading } from "./notice";
+
+// What a click and a drag over the last minutes lead to: the same minutes in the history, marked or closer.
+export function toHistory(from: number, to: number, settings: Record<string, string> = {}): Pick<Span, "onSelect" | "onMoment"> {
+  const open = (first: number, last: number, more: Record<string, string>): void => {
+    location.hash = link("history", "", { ...settings, from: String(Math.floor(first)), to: String(Math.ceil(last)), ...more });
+  };
+  return { onSelect: (first, last) => open(first, last, {}), onMoment: (at) => open(from, to, { at: String(at) }) };
+}
 
 interface ChartsProps extends Span {
   recent: Recent;

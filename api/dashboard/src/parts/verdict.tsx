@@ -11,7 +11,7 @@ export const WORDS: Record<string, string> = { pass: "PASS", warn: "WARN", fail:
 const A_DAY = 86400;
 
 export function Verdict({ live }: { live: Live }) {
-  useTicks(10);
+  useTicks(1); // it may become unknown while nothing happens
   // The service shows by itself when its numbers are old; when it is the service that is silent, the page must.
   const silent = useStore(silentSince);
   const was = silent !== null && live.verdict !== "error" ? live.verdict : null;

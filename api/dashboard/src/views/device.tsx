@@ -9,7 +9,7 @@ import { gpuKey, gpuLink, gpuName } from "../parts/gpu";
 import { GpuTable } from "../parts/gpu_table";
 import { Loading, ProblemNotice } from "../parts/notice";
 import { ProcessTable } from "../parts/process_table";
-import { MetricCharts } from "../parts/metric_charts";
+import { MetricCharts, toHistory } from "../parts/metric_charts";
 import { Absent } from "../parts/reading";
 import { RECENT_METRICS, RECENT_SECONDS, useRecent } from "../recent";
 import { link } from "../route";
@@ -24,6 +24,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
   const loaded = useLoaded<Whole>(`devices/${encodeURIComponent(subject)}`, useTicks(5));
   const recent = useRecent();
   const to = seconds(live.at);
+  const from = to - RECENT_SECONDS;
   if (!device) {
     return <p class="empty">There is no GPU {subject} on {live.host} now. <a href={link("overview")}>The GPUs that are here</a></p>;
   }
@@ -37,16 +38,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
       <section>
         <h2>The last 10 min <a class="aside" href={link("history", "", { device: gpuKey(device) })}>longer</a></h2>
-        <MetricCharts
-          recent={recent}
-          devices={[device]}
-          metrics={RECENT_METRICS}
-          from={to - RECENT_SECONDS}
-          to={to}
-          onMoment={(at) => {
-            location.hash = link("history", "", { device: gpuKey(device), from: String(Math.floor(to - RECENT_SECONDS)), to: String(Math.ceil(to)), at: String(at) });
-          }}
-        />
+        <MetricCharts recent={recent} devices={[device]} metrics={RECENT_METRICS} from={from} to={to} {...toHistory(from, to, { device: gpuKey(device) })} />
       </section>
       <section>
         <h2>Processes</h2>

@@ -1,5 +1,6 @@
 // The first screen: the verdict and the machine at a glance, what keeps jobs off it, one row per GPU, other findings, and the last ten minutes.
 
+import { useMemo } from "preact/hooks";
 import { duration, plural, seconds } from "../format";
 import type { JoinedFinding, Live } from "../model";
 import { changeSettings, Filter } from "../parts/filter";
@@ -7,7 +8,7 @@ import { JoinedList, useFindings } from "../parts/findings";
 import { GpuMap } from "../parts/gpu_map";
 import { COLUMNS, matching, ordered } from "../parts/gpu_order";
 import { GpuTable } from "../parts/gpu_table";
-import { MetricCharts } from "../parts/metric_charts";
+import { MetricCharts, toHistory } from "../parts/metric_charts";
 import { NoGpu } from "../parts/no_gpu";
 import { Status } from "../parts/status";
 import { Strip } from "../parts/strip";
@@ -17,6 +18,7 @@ import { link, type Route } from "../route";
 
 const FIRST_FINDINGS = 3;
 const PHONE = "(max-width: 640px)"; // as the style sheet has it
+const REDRAW_SECONDS = 4; // of ten minutes over some 300 pixels
 const MANY = 16; // GPUs: a map has them in one view, rows have not
 
 export function Overview({ live, route }: { live: Live; route: Route }) {
@@ -88,24 +90,17 @@ function Gpus({ live, route, recent }: { live: Live; route: Route; recent: Recen
 }
 
 function Recently({ live, recent }: { live: Live; recent: Recent }) {
-  const to = seconds(live.at);
+  // Anew only when they have moved by about a pixel: each second would cost a browser more than all else here.
+  const to = Math.ceil(seconds(live.at) / REDRAW_SECONDS) * REDRAW_SECONDS;
   const from = to - RECENT_SECONDS;
-  const open = (settings: Record<string, string>): void => {
-    location.hash = link("history", "", settings);
-  };
-  const ends = (first: number, last: number): Record<string, string> => ({ from: String(Math.floor(first)), to: String(Math.ceil(last)) });
+  const charts = useMemo(
+    () => <MetricCharts recent={recent} devices={live.devices} metrics={RECENT_METRICS} from={from} to={to} {...toHistory(from, to)} />,
+    [to, recent.loaded, recent.events, live.devices.length],
+  );
   return (
     <section class="recently">
       <h2>The last {duration(RECENT_SECONDS)} <a class="aside" href={link("history")}>longer</a>{!recent.loaded && <small role="status"> reading them …</small>}</h2>
-      <MetricCharts
-        recent={recent}
-        devices={live.devices}
-        metrics={RECENT_METRICS}
-        from={from}
-        to={to}
-        onSelect={(first, last) => open(ends(first, last))}
-        onMoment={(at) => open({ ...ends(from, to), at: String(at) })}
-      />
+      {charts}
     </section>
   );
 }
