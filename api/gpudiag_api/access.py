@@ -36,6 +36,7 @@ class Access(ABC):
         self.guesses = Guesses()
         self.cache = Cache()
         self.live: Encoded | None = None  # the newest document of all that there is
+        self.findings: str | None = None  # of a machine: the newest, which the tick has only in part
         self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
 

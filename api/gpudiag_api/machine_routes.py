@@ -101,7 +101,7 @@ def machine_routes(service: Service) -> APIRouter:
 
     @router.get("/processes", responses=answers(Processes, 503), summary="Who uses which GPU")
     async def read_processes(request: Request) -> Response:
-        document = list_processes(_snapshot(service), service.idle.idle_since)
+        document = list_processes(_snapshot(service), service.idle.idle_since, service.shares)
         return reply(request, encode_document(document))
 
     @router.get(

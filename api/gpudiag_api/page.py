@@ -18,6 +18,7 @@ _POLICY = (
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _LIVE = '<script type="application/json" id="gpudiag-live">null</script>'
+_FINDINGS = '<script type="application/json" id="gpudiag-findings">null</script>'
 _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
 _INDEX, _HUB_INDEX = "index.html", "hub.html"
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
@@ -65,6 +66,9 @@ class Page:
         live = self._service.live
         if live is not None and role_of(request) is not None:
             text = text.replace(_LIVE, _LIVE.replace("null", _escaped(live.body.decode())))
+            text = text.replace(
+                _FINDINGS, _FINDINGS.replace("null", _escaped(self._service.findings or "null"))
+            )
         self._service.note_look()
         answer = reply(request, encode_body(text.encode(), "text/html; charset=utf-8"), cache="no-store")
         answer.headers["Content-Security-Policy"] = _POLICY

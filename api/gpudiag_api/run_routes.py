@@ -1,5 +1,6 @@
 """Runs: start, follow, cancel, read their reports."""
 
+import asyncio
 import json
 from typing import Annotated, Any
 
@@ -7,12 +8,14 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dumps, encode
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.documents import loads
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
+from gpudiag.runs.compare import NamedDocument, compare_documents
 from gpudiag.service.kinds import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Problem, encode_body, encode_document, reply
@@ -26,6 +29,7 @@ _MEDIA_TYPES = {
 _STATES = "|".join(state.value for state in RunState)
 
 Identity = Annotated[str, Path(pattern=r"^[0-9a-z-]{1,40}$")]
+Identified = Annotated[str, Query(pattern=r"^[0-9a-z-]{1,40}$", description="the other run, the earlier one")]
 PlanField = str | int | float | bool | list[Annotated[str, Field(max_length=64)]] | None
 
 
@@ -73,6 +77,10 @@ def run_routes(service: Service) -> APIRouter:
                     "title": kind.title,
                     "uses_gpus": not kind.only_looks,
                     "plan_schema": plan_schema(kind),
+                    "presets": [
+                        {"name": one.name, "means": one.means, "plan": dict(one.fields)}
+                        for one in kind.plan_type.PRESETS
+                    ],
                 }
                 for kind in runs.kinds.values()
             ],
@@ -122,21 +130,45 @@ def run_routes(service: Service) -> APIRouter:
     async def read_run_log(request: Request, identity: Identity) -> Response:
         return reply(request, encode_body(await runs.log(identity), "text/plain; charset=utf-8"))
 
+    @router.get(
+        "/{identity}/comparison",
+        responses=answers(Comparison, 404, 406, 503),
+        summary="What differs between the reports of two runs, as `gpudiag compare` judges",
+    )
+    async def compare_run(request: Request, identity: Identity, before: Identified) -> Response:
+        sides = [NamedDocument(f"run {one}", await _report_of(service, one)) for one in (before, identity)]
+        try:
+            compared = await asyncio.to_thread(compare_documents, *sides)
+        except UsageError as error:
+            hint = "preflight and bandwidth are; of the others the page shows both side by side"
+            raise Problem(406, "run.not_compared", error.message, hint) from error
+        return reply(request, encode_document(compared))
+
     @router.get("/{identity}/report", responses=_report_answers(), summary="A run's document")
     async def read_run_report(
         request: Request,
         identity: Identity,
         format: Annotated[str, Query(pattern=f"^({'|'.join(REPORT_FORMATS)})$")] = "json",
     ) -> Response:
-        body = await runs.report(identity)
-        if body is None:
-            raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+        body = await _report_of(service, identity)
         if format != "json":
             body = escape_steering(_rendered(body, format)).encode()
         media_type = _MEDIA_TYPES.get(format, "text/plain; charset=utf-8")
         return reply(request, encode_body(body, media_type))
 
     return router
+
+
+async def _report_of(service: Service, identity: str) -> bytes:
+    """The run's document.
+
+    Raises:
+        Problem: it has none.
+    """
+    body = await service.runs.report(identity)
+    if body is None:
+        raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+    return body
 
 
 def _report_answers() -> dict[Any, Any]:

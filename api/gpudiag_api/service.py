@@ -10,7 +10,7 @@ from gpudiag.model.run import Run, RunUpdate
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth
 from gpudiag.service.manager import RunManager
 from gpudiag.service.readings import Readings
-from gpudiag.service.usage import IdleClock
+from gpudiag.service.usage import IdleClock, RecentShares
 from gpudiag.service.watch import MachineWatch, Update
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.seen_gpus import SeenFile
@@ -33,6 +33,7 @@ class Service(Access):
         """Make all of it; nothing runs before `start`."""
         super().__init__(settings)
         self.idle = IdleClock()
+        self.shares = RecentShares()
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
@@ -164,8 +165,10 @@ class Service(Access):
             if self.watch.snapshot is not None:
                 for device in self.watch.snapshot.devices:
                     self.idle.note(device, update.at)
+                self.shares.note(self.watch.snapshot, update.at)
         elif isinstance(update, Findings):
-            self.events.publish("findings", dumps(update))
+            self.findings = dumps(update)
+            self.events.publish("findings", self.findings)
         else:
             self.events.publish("event", dump_document(encode(update)))
 

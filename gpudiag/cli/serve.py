@@ -116,8 +116,9 @@ def serve(**options: Any) -> ExitStatus:
         )
     if options["watch_jobs"]:
         from gpudiag.probe.job.py_spy import find_py_spy
+        from gpudiag.probe.job.simulated import read_simulated_jobs
 
-        if find_py_spy() is None:
+        if find_py_spy() is None and read_simulated_jobs() is None:
             raise UsageError(
                 "--watch-jobs reads the stacks of a job that stands still by py-spy, which is not installed",
                 hint=install_command("hang"),

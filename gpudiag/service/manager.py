@@ -252,6 +252,7 @@ class RunManager:
             command=shlex.join(("gpudiag", kind.name, *plan.to_argv(), *named)),
             deadline_seconds=kind.deadline_of(plan),
             requested_at=now,
+            interpreter=request.interpreter,
         )
         return RunEntry(run, kind, plan, flags=named)
 
@@ -289,6 +290,8 @@ class RunManager:
             news = {"run": run.id, "number": process.event_count, "event": encode(event)}
             self._publish(RunNews("run_event", json.dumps(news)))
             progress = event.done / event.planned if event.planned else None
+            if event.kind is EventKind.RANKS:
+                return
             entry.run = replace(
                 run, stage=event.stage or run.stage, done=event.done, planned=event.planned, progress=progress
             )

@@ -32,6 +32,7 @@ from gpudiag.model.service import ActiveRun, Findings, LastGood, Live, TimelineE
 from gpudiag.probe.inventory import join_answers
 from gpudiag.probe.nvml.answer import NvmlAnswer, nvml_answer_of
 from gpudiag.probe.start import SIMULATED, host_root
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.sampler.host_activity import HostActivityReader
 from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.pod_watch import PodWatch
@@ -361,10 +362,10 @@ class MachineWatch:
         )
         before = self.findings
         if before is not None and before.verdict == outcome.value and _same(before.findings, findings):
-            self.findings = replace(before, findings=findings)
+            self.findings = replace(before, findings=findings, joined=join_findings(findings))
             return
         version = 1 if before is None else before.version + 1
-        self.findings = Findings(version, outcome.value, snapshot.taken_at, findings)
+        self.findings = Findings(version, outcome.value, snapshot.taken_at, findings, join_findings(findings))
         self._announce(self.findings)
 
     def _refresh(self) -> None:
@@ -432,14 +433,27 @@ class MachineWatch:
             cannot_start=self._supervisor.cannot_start,
             since=None if self.live is None else (self.live.sampler.state, self.live.sampler.since),
         )
+        before = self.live
         self.live = build_live(
-            self.snapshot, self._picture, self._facts, self.findings, self._last_good, self._sequence
+            self.snapshot,
+            self._picture,
+            self._facts,
+            self.findings,
+            self._last_good,
+            self._sequence,
+            self.seen.last_seen(),
+        )
+        since = (
+            before.verdict_since
+            if before is not None and before.verdict == self.live.verdict
+            else self.live.at
         )
         self.owners = find_owners(self.snapshot, self._pods.pods)
         self.live = replace(
             add_owners(self.live, self.owners),
             active_runs=self.active_runs,
             host_activity=self._host_activity(),
+            verdict_since=None if self.live.verdict is None else since,
         )
         self._changes.note_sampler(self.live.sampler)
         self._announce(self.live)
