@@ -299,13 +299,13 @@ class FabricLocaliser(Localiser):
             switches = (self._fabric.home(part.nodes[0]) or "",)
         if part.sort is Sort.NVLINK:
             switches = (self._fabric.domain(part.nodes[0]) or "",)
-        kind = _PARTS.get(part.sort)
+        found_part = _PARTS.get(part.sort)
         home = self._fabric.home(part.nodes[0]) if part.sort is Sort.NODE else None
         if home is not None and len(self._near(part.nodes[0])) == 1:
-            kind, switches = FabricPart.ALONE, (home,)
+            found_part, switches = FabricPart.ALONE, (home,)
         return replace(
             found,
-            part=kind,
+            part=found_part,
             switches=switches,
             measured=blame.passed,
             rail_name=part.rail,

@@ -50,10 +50,11 @@ class Schedule:
         """Give the pair the first turn in which it fits; whether there is one among so many."""
         homes = {self._fabric.home(node) for node in pair}
         leaves = [home for home in homes if home is not None] if len(homes) > 1 else []
+        busy: tuple[int | str, ...] = (*pair, *leaves)
         for turn in range(self.turns + 1 if turns is None else turns):
             if None in homes and turn in self._crossing:
                 continue
-            if all(self.is_free(who, turn) for who in (*pair, *leaves)):
+            if all(self.is_free(who, turn) for who in busy):
                 self._place(pair, leaves, turn, alone=None in homes)
                 return True
         return False
@@ -64,7 +65,8 @@ class Schedule:
 
     def _place(self, pair: Pair, leaves: Sequence[str], turn: int, *, alone: bool = False) -> None:
         self._placed.append((turn, pair))
-        for who in (*pair, *leaves):
+        busy: tuple[int | str, ...] = (*pair, *leaves)
+        for who in busy:
             self._busy[who].add(turn)
         if leaves or alone:
             self._crossing.add(turn)
@@ -245,7 +247,7 @@ class MixedRounds:
             if self._met[pair] == 1:
                 homes = [self._fabric.home(node) for node in pair]
                 if None not in homes:
-                    self._unmet.subtract(homes)
+                    self._unmet.subtract(filter(None, homes))
                 self._homes_met[sorted_names(homes[0] or "", homes[1] or "")] += 1
 
     def _crosses(self, pair: Pair) -> bool:
