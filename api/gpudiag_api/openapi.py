@@ -1,12 +1,14 @@
 """The service's OpenAPI description: the documents that each route answers with, and the form of errors."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
+
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from gpudiag import __version__
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag_api.access import Access
-from gpudiag_api.routes import Route
 
 _PROBLEMS = {
     400: "malformed",
@@ -50,7 +52,7 @@ _HUB_DESCRIPTION = "Several machines, each as its own gpudiag service reports it
 def answers(
     noun: Any, *problems: int, media_type: str = "application/json", status: int = 200
 ) -> dict[Any, Any]:
-    """The OpenAPI responses of a route that answers with that noun's document, or with problems."""
+    """FastAPI's `responses` for a route that answers with that noun's document, or with problems."""
     schema = {"$ref": f"#/components/schemas/{component_name(noun.SCHEMA)}"} if noun else {}
     described: dict[Any, Any] = {
         status: {
@@ -64,7 +66,7 @@ def answers(
 
 
 def problem_answers(*problems: int) -> dict[Any, Any]:
-    """The OpenAPI responses for problems: those that every route may answer with, and these."""
+    """FastAPI's `responses` for problems: those that every route may answer with, and these."""
     return {
         number: {
             "description": _PROBLEMS[number],
@@ -79,48 +81,18 @@ def component_name(schema: str) -> str:
     return schema.removeprefix("gpudiag.").replace("/", "-")
 
 
-def describe(service: Access, routes: Iterable[Route]) -> dict[str, Any]:
+def describe(service: Access, routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """The OpenAPI document of those routes."""
-    paths: dict[str, dict[str, Any]] = {}
-    bodies: dict[str, Any] = {}
-    for route in routes:
-        operation = _operation(route)
-        if route.body is not None:
-            name, schema = route.body
-            bodies[name] = schema
-            content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-            operation["requestBody"] = {"required": True, "content": content}
-        paths.setdefault(route.path, {})[route.method.lower()] = operation
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "gpudiag",
-            "version": __version__,
-            "description": _HUB_DESCRIPTION if service.is_hub else _DESCRIPTION,
-        },
-        "paths": paths,
-        "components": {
-            "schemas": _document_schemas() | bodies | {"Problem": _PROBLEM},
-            "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": service.settings.cookie},
-            },
-        },
-        "security": [{}, {"token": []}, {"session": []}],
+    words = _HUB_DESCRIPTION if service.is_hub else _DESCRIPTION
+    document = get_openapi(title="gpudiag", version=__version__, description=words, routes=routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= _document_schemas() | {"Problem": _PROBLEM}
+    document["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": service.settings.cookie},
     }
-
-
-def _operation(route: Route) -> dict[str, Any]:
-    """One route, without its body."""
-    described: dict[str, Any] = {
-        "tags": [route.tag],
-        "summary": route.summary,
-        "operationId": route.endpoint.__name__,
-        "responses": {str(status): one for status, one in route.answers.items()},
-    }
-    if route.parameters:
-        described["parameters"] = [one.described() for one in route.parameters]
-    return described
+    document["security"] = [{}, {"token": []}, {"session": []}]
+    return document
 
 
 def _document_schemas() -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The service itself: live stream, polling, health, metrics, explanations, schemas, sessions."""
 
 import json
-from typing import Any, get_args
+from typing import Annotated, Any
 
-from starlette.requests import Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from gpudiag.errors import UsageError
@@ -20,16 +20,15 @@ from gpudiag_api.live_events import stream_events
 from gpudiag_api.negotiation import wants_openmetrics
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
-from gpudiag_api.routes import Parameter, Router, choice, flag, part, text
 from gpudiag_api.service import Service
 from gpudiag_api.tokens import SESSION_SECONDS
 
 _FRESHEN_SECONDS = 0.3  # a scrape waits for that long for numbers of this second
 
 
-def service_routes(service: Access) -> Router:
+def service_routes(service: Access) -> APIRouter:
     """The routes that a machine's service and a hub have alike."""
-    router = Router("service")
+    router = APIRouter(tags=["service"])
     _add_health(router, service)
     _add_events(router, service)
     _add_reference(router)
@@ -37,31 +36,30 @@ def service_routes(service: Access) -> Router:
     return router
 
 
-def metrics_routes(service: Service) -> Router:
+def metrics_routes(service: Service) -> APIRouter:
     """The metrics of a machine."""
-    router = Router("service")
+    router = APIRouter(tags=["service"])
     _add_metrics(router, service)
     return router
 
 
-def _add_health(router: Router, service: Access) -> None:
-    @router.add("GET", "/healthz", answers=answers(ServiceHealth), summary="Whether the service answers")
+def _add_health(router: APIRouter, service: Access) -> None:
+    @router.get("/healthz", responses=answers(ServiceHealth), summary="Whether the service answers")
     async def read_health(request: Request) -> Response:
         return reply(request, encode_document(service.health()), cache="no-store")
 
-    @router.add("GET", "/readyz", answers=answers(ServiceHealth, 503), summary="Whether there is fresh data")
-    async def read_readiness(_request: Request) -> Response:
+    @router.get("/readyz", responses=answers(ServiceHealth, 503), summary="Whether there is fresh data")
+    async def read_readiness() -> Response:
         health = service.health()
         return Response(
             dumps(health), 200 if health.ready else 503, {"Cache-Control": "no-store"}, "application/json"
         )
 
 
-def _add_events(router: Router, service: Access) -> None:
-    @router.add(
-        "GET",
+def _add_events(router: APIRouter, service: Access) -> None:
+    @router.get(
         "/api/v1/stream",
-        answers=answers(None, 503, media_type="text/event-stream"),
+        responses=answers(None, 503, media_type="text/event-stream"),
         summary="Live updates as server-sent events",
     )
     async def read_stream(request: Request) -> Response:
@@ -72,35 +70,24 @@ def _add_events(router: Router, service: Access) -> None:
         service.note_look()
         return stream_events(service.events, request.headers.get("last-event-id"))
 
-    @router.add(
-        "GET",
-        "/api/v1/poll",
-        text("since", 64),
-        answers=answers(None),
-        summary="The same events without a stream",
-    )
-    async def poll(request: Request, since: str | None) -> Response:
+    @router.get("/api/v1/poll", responses=answers(None), summary="The same events without a stream")
+    async def poll(request: Request, since: Annotated[str | None, Query(max_length=64)] = None) -> Response:
         service.note_request(request)
         return reply(request, encode_body(json.dumps(service.events.poll(since)).encode()), cache="no-store")
 
 
-def _add_metrics(router: Router, service: Service) -> None:
+def _add_metrics(router: APIRouter, service: Service) -> None:
     described = answers(None, 503, media_type="text/plain")
     described[200]["content"]["application/openmetrics-text"] = {}
 
-    @router.add(
-        "GET",
-        "/metrics",
-        choice("dialect", ("native", "dcgm"), "native"),
-        flag("processes"),
-        flag("full"),
-        flag("shares"),
-        choice("host_label", get_args(HostLabel), "Hostname"),
-        answers=described,
-        summary="Metrics for Prometheus",
-    )
+    @router.get("/metrics", responses=described, summary="Metrics for Prometheus")
     async def read_metrics(
-        request: Request, dialect: str, processes: bool, full: bool, shares: bool, host_label: HostLabel
+        request: Request,
+        dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
+        processes: bool = False,
+        full: bool = False,
+        shares: bool = False,
+        host_label: HostLabel = "Hostname",
     ) -> Response:
         await service.watch.freshen(_FRESHEN_SECONDS)
         live = service.need_live()
@@ -166,15 +153,13 @@ def _dcgm(service: Service, *, shares: bool, host_label: HostLabel, openmetrics:
     return encode_body(text.encode(), OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)
 
 
-def _add_reference(router: Router) -> None:
-    @router.add(
-        "GET",
-        "/api/v1/explain/{topic}",
-        part("topic", r"[A-Za-z0-9_.-]{1,80}"),
-        answers=answers(ExplanationDocument, 404),
-        summary="One topic explained",
+def _add_reference(router: APIRouter) -> None:
+    @router.get(
+        "/api/v1/explain/{topic}", responses=answers(ExplanationDocument, 404), summary="One topic explained"
     )
-    async def explain(request: Request, topic: str) -> Response:
+    async def explain(
+        request: Request, topic: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,80}$")]
+    ) -> Response:
         # Here: the catalogue of all that a log may show takes memory that a service without a reader does not need.
         from gpudiag.explain.recipe import explain_name
 
@@ -183,20 +168,17 @@ def _add_reference(router: Router) -> None:
             raise Problem(404, "topic.not_found", f"there is no topic {topic!r}", "such as gpu.lost, xid-79")
         return reply(request, encode_document(ExplanationDocument(explanation)))
 
-    @router.add("GET", "/api/v1/schemas", answers=answers(None), summary="The names of the JSON Schemas")
+    @router.get("/api/v1/schemas", responses=answers(None), summary="The names of the JSON Schemas")
     async def list_schemas(request: Request) -> Response:
         document = {"schema": "gpudiag.schemas/1", "schemas": sorted(DOCUMENTS)}
         return reply(request, encode_body(json.dumps(document).encode()))
 
-    @router.add(
-        "GET",
-        "/api/v1/schemas/{name}/{version}",
-        part("name", "[a-z_.]{1,40}"),
-        Parameter("version", {"type": "integer", "minimum": 1, "maximum": 1000}, in_path=True),
-        answers=answers(None, 404),
-        summary="One JSON Schema",
-    )
-    async def read_schema(request: Request, name: str, version: int) -> Response:
+    @router.get("/api/v1/schemas/{name}/{version}", responses=answers(None, 404), summary="One JSON Schema")
+    async def read_schema(
+        request: Request,
+        name: Annotated[str, Path(pattern=r"^[a-z_.]{1,40}$")],
+        version: Annotated[int, Path(ge=1, le=1000)],
+    ) -> Response:
         full = f"gpudiag.{name.removeprefix('gpudiag.')}/{version}"
         try:
             schema = json_schema(full)
@@ -205,17 +187,17 @@ def _add_reference(router: Router) -> None:
         return reply(request, encode_body(json.dumps(schema).encode(), "application/schema+json"))
 
 
-def _add_session(router: Router, service: Access) -> None:
+def _add_session(router: APIRouter, service: Access) -> None:
     settings, sessions = service.settings, service.sessions
 
-    @router.add("GET", "/api/v1/session", answers=answers(Session), summary="What this caller may do")
+    @router.get("/api/v1/session", responses=answers(Session), summary="What this caller may do")
     async def read_session(request: Request) -> Response:
         return reply(request, encode_document(session_of(service, request)), cache="no-store")
 
-    @router.add(
-        "POST",
+    @router.post(
         "/api/v1/session",
-        answers={204: {"description": "the cookie is set"}} | problem_answers(408, 413, 415),
+        status_code=204,
+        responses={204: {"description": "the cookie is set"}} | problem_answers(408, 413, 415),
         summary="Show a token, get a cookie",
     )
     async def open_session(request: Request) -> Response:
@@ -236,10 +218,10 @@ def _add_session(router: Router, service: Access) -> None:
         )
         return answer
 
-    @router.add(
-        "DELETE",
+    @router.delete(
         "/api/v1/session",
-        answers={204: {"description": "logged out"}} | problem_answers(408, 413, 415),
+        status_code=204,
+        responses={204: {"description": "logged out"}} | problem_answers(408, 413, 415),
         summary="Log out",
     )
     async def close_session(request: Request) -> Response:

@@ -34,7 +34,7 @@ PROGRAMS = (
 PACKAGES = (
     "nvidia-ml-py",
     "GPUtil",
-    "starlette",
+    "fastapi",
     "uvicorn",
     "httptools",
     "psycopg",

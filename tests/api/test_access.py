@@ -118,6 +118,31 @@ def test_a_bad_body_is_refused_whole(guarded, body, status):
     assert runs_of(guarded) == []
 
 
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({}, "body.kind: "),
+        ({"kind": 3}, "body.kind: "),
+        ({"kind": "x" * 33}, "body.kind: "),
+        ({"kind": "a", "command": "id"}, "body.command: "),
+        ({"kind": "a", "queue": 1}, "body.queue: "),
+        ({"kind": "a", "queue": "true"}, "body.queue: "),
+        ({"kind": "a", "gpus": "0"}, "body.gpus: "),
+        ({"kind": "a", "gpus": [0]}, "body.gpus.0: "),
+        ({"kind": "a", "gpus": ["0"] * 65}, "body.gpus: "),
+        ({"kind": "a", "plan": {"x": {}}}, "body.plan.x"),
+        ({"kind": "a", "plan": {"x": ["y" * 65]}}, "body.plan.x"),
+        ({"kind": "a", "plan": {"x" * 41: 1}}, "body.plan."),
+        ({"kind": "a", "plan": {str(number): 1 for number in range(41)}}, "body.plan: "),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_named_with_its_place(guarded, body, place):
+    response = guarded.client.post("/api/v1/runs", json=body, headers=bearer(ACT))
+    problem = response.json()
+    assert (response.status_code, problem["code"]) == (422, "request.invalid")
+    assert problem["detail"].startswith(place)
+
+
 def test_a_body_without_a_length_is_bounded_too(guarded):
     chunks = (b"x" * 8192 for _ in range(64))
     headers = {**bearer(ACT), "Content-Type": "application/json"}
@@ -289,13 +314,14 @@ def test_head_answers_as_get_does_without_a_body(guarded, path):
         ("PUT", "/api/v1/runs", "GET, HEAD, POST"),
         ("POST", "/api/v1/devices", "GET, HEAD"),
         ("PUT", "/api/v1/session", "DELETE, GET, HEAD, POST"),
-        ("GET", "/api/v1/runs/20261120-000000-abcdef/cancel", None),
+        ("GET", "/api/v1/runs/20261120-000000-abcdef/cancel", "POST"),
+        ("POST", "/", "GET, HEAD"),
+        ("DELETE", "/openapi.json", "GET, HEAD"),
     ],
 )
 def test_what_an_address_takes_is_told(guarded, method, path, allowed):
     answer = guarded.client.request(method, path, headers=bearer(ACT), json=None if method == "GET" else {})
-    assert answer.status_code in ((405,) if allowed else (404, 405))
-    assert allowed is None or answer.headers["allow"] == allowed
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 def test_a_wrong_token_opens_no_session(guarded):

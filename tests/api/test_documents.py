@@ -138,7 +138,22 @@ def test_history_as_a_table(served):
         ("/api/v1/history?device=77", 422, "usage"),
         ("/api/v1/history?format=xml", 422, "request.invalid"),
         ("/api/v1/history?step=0", 422, "request.invalid"),
+        *(
+            (f"/api/v1/history?step={step}", 422, "request.invalid")
+            for step in ("nan", "inf", "1e400", "two", "")
+        ),
+        (f"/api/v1/history?series={'x' * 1001}", 422, "request.invalid"),
+        (f"/api/v1/poll?since={'x' * 65}", 422, "request.invalid"),
         ("/metrics?dialect=latin", 422, "request.invalid"),
+        ("/metrics?host_label=none", 422, "request.invalid"),
+        *((f"/metrics?full={word}", 422, "request.invalid") for word in ("perhaps", "")),
+        *(
+            (f"/api/v1/runs/a/events?since={number}", 422, "request.invalid")
+            for number in ("-1", "1e2", "0x1", "9" * 12)
+        ),
+        ("/api/v1/runs/a%0A", 422, "request.invalid"),
+        ("/api/v1/runs/a/comparison", 422, "request.invalid"),
+        ("/api/v1/runs?state=asleep", 422, "request.invalid"),
         ("/api/v1/nothing", 404, "not_found"),
         ("/nothing", 404, "not_found"),
     ],
