@@ -1,6 +1,6 @@
 """The store as a service asks it: by a process of its own, which ends once it has not been asked for a while.
 
-The database library takes 13 MiB, a fifth of what the service has, and is needed at the start, for a run, and when the
+The database library takes 13 MiB, and is needed at the start, for a run, and when the
 store has changed. So it is loaded in `python -m gpudiag.store.aside PARENT_PID`, which answers lines of JSON on standard input.
 A store that hangs, as on a dead file server, holds up that process alone.
 """
