@@ -18,13 +18,9 @@ RUN python3 -m venv /opt/gpudiag \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
-# What runs installs nothing: pip is a fifth of the slim environment.
+# A running image installs nothing.
 FROM build AS build-slim
 RUN /opt/gpudiag/bin/pip uninstall --yes --quiet pip setuptools
-
-FROM build AS build-full
-ARG SOURCE=.
-RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
 
 FROM ${PYTHON_IMAGE} AS base
 RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag
@@ -42,8 +38,15 @@ HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD \
 ENTRYPOINT ["gpudiag"]
 CMD ["serve"]
 
+FROM base AS slim
+COPY --from=build-slim /opt/gpudiag /opt/gpudiag
+
+# After slim, because builders that know no better build every stage above the one that is asked for.
+FROM build AS build-full
+ARG SOURCE=.
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
+
 FROM base AS full
 COPY --from=build-full /opt/gpudiag /opt/gpudiag
 
-FROM base AS slim
-COPY --from=build-slim /opt/gpudiag /opt/gpudiag
+FROM slim

@@ -104,7 +104,7 @@ LOWEST ?= build/lowest
 pythons: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.pythons $(PYTHONS)
 
-TORCHES ?= 2.4.0 2.6.0 2.8.0 2.14.1
+TORCHES ?= 2.4.0 2.6.0 2.8.0 2.14.1 2.15.0
 
 torches: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.torches build/torches $(TORCHES)

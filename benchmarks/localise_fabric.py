@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from benchmarks.simulated_fabric import Fault, Shape, SimulatedFabric
 from gpudiag.collectives.fabric import Fabric
-from gpudiag.collectives.fabric_localiser import ROUND_SECONDS, SCREEN_ROUNDS, FabricLocaliser
-from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS
+from gpudiag.collectives.fabric_localiser import ROUND_SECONDS, FabricLocaliser
+from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser
 from gpudiag.model.measure import FabricPart, Node, Suspect
 
@@ -131,7 +131,7 @@ def bound(network: SimulatedFabric, fault: Fault, exchange_seconds: float) -> fl
             return 1.0
         turns = min(MOST_TURNS, max(MOST_CROSSING, round(1.5 * ROUND_SECONDS / exchange_seconds)))
         needed = max(count * (network.nodes - count) for count in size.values())
-        if needed > (SCREEN_ROUNDS - 1) * MOST_TURNS + MOST_CROSSING:
+        if needed > SCREEN_ROUNDS * MOST_TURNS:
             turns = MOST_CROSSING
         return min(1.0, *(_met(size[leaf], network.nodes, turns) for leaf in leaves))
     if fault.kind == "uplink" and network.shape.routing == "adaptive":

@@ -260,7 +260,7 @@ def chart_text() -> str:
 
 
 def values_text() -> str:
-    """values.yaml, with what the manifests say where a site may say something else."""
+    """values.yaml, with the manifests' own where a site may choose another."""
     pod = yaml.safe_load((MANIFESTS / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
     defaults = {
         "nodeSelector": _block(pod["nodeSelector"]),
@@ -321,7 +321,7 @@ def preflight_text() -> str:
 
 _PREFLIGHT = """\
 {{/*
-An init container that keeps a pod off GPUs that are not fit. A chart that has this one as a dependency says:
+An init container that keeps a pod off GPUs that are not fit. In a chart that has this one as a dependency:
 
   initContainers:
     {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}

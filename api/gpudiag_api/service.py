@@ -12,9 +12,9 @@ from gpudiag.service.manager import RunManager
 from gpudiag.service.readings import Readings
 from gpudiag.service.usage import IdleClock, RecentShares
 from gpudiag.service.watch import MachineWatch, Update
+from gpudiag.store.aside import StoreAside
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.seen_gpus import SeenFile
-from gpudiag.store.service_runs import RunRecords
 from gpudiag.store.state_folder import own_machine_key
 from gpudiag_api.access import Access
 from gpudiag_api.history import HistoryBodies
@@ -37,7 +37,8 @@ class Service(Access):
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
-        self.good_state = GoodState(settings.store)
+        self.store = None if settings.store is None else StoreAside(settings.store)
+        self.good_state = GoodState(self.store)
         self.seen_file = SeenFile(folder, own_machine_key())
         self.watch = MachineWatch(
             self._publish,
@@ -52,7 +53,7 @@ class Service(Access):
             self.watch,
             self._publish_run,
             None if folder is None else folder / "runs",
-            None if settings.store is None else RunRecords(settings.store),
+            self.store,
             settings.kinds,
             settings.interpreters,
         )
@@ -78,6 +79,8 @@ class Service(Access):
         self.history.close()
         self.readings.close()
         self.seen_file.close()
+        if self.store is not None:
+            self.store.close()
 
     def note_look(self) -> None:
         """Somebody looks: the GPUs are read more often for a while."""

@@ -48,7 +48,7 @@ def demo(story: str, on_terminal: bool, port: int | None) -> int:
     """
     if on_terminal and port is not None:
         raise UsageError("--port is for the page, and --watch shows none", hint="give one of them")
-    extra, module = ("watch", "textual") if on_terminal else ("serve", "fastapi")
+    extra, module = ("watch", "textual") if on_terminal else ("serve", "starlette")
     if find_spec(module) is None:
         raise UsageError(
             f"{module} is not installed; `gpudiag simulate {story} -- gpudiag list --watch 1` does without",

@@ -165,12 +165,10 @@ class _Chance:
         for depths in self._depths.values():
             depths.sort()
 
-    def beside(self, kind: str, here: int, bad_here: int, depth: float) -> float | None:
-        """The share of bad ones so deep among those of the kind beside these; None where there are none beside."""
-        others = self._count[kind] - here
+    def beside(self, kind: str, here: int, bad_here: int, depth: float) -> tuple[int, int]:
+        """How many of the kind there are beside these, and how many of them were so bad."""
         depths = self._depths.get(kind, [])
-        bad = len(depths) - bisect_left(depths, depth) - bad_here
-        return bad / others if others else None
+        return self._count[kind] - here, len(depths) - bisect_left(depths, depth) - bad_here
 
 
 def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) -> list[Blame]:
@@ -188,6 +186,8 @@ def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) 
         if len(deep) < max(2, _least_share(part) * len(here)):
             continue
         gain = _ratio(here, here, chance, depth) - parts.prices[part.sort]
+        if _least_share(part) == 0:
+            gain -= _unsure(here, chance, depth)
         if gain < ENOUGH or (part.sort is Sort.OUT and not _is_shared(deep)):
             continue
         if part.sort in _OF_NODE and len({one.pair for one in deep}) < 2:
@@ -239,13 +239,38 @@ def _ratio(seen: Sequence[Passed], here: Sequence[Passed], chance: _Chance, dept
     share = min(_MOST_CERTAIN, bad.total() / len(seen))
     gain = 0.0
     for kind, count in counts.items():
+        others, bad_others = chance.beside(kind, of_part[kind], bad_of_part[kind], depth)
         # Where all of the kind pass the part, there is nothing to hold it against.
-        beside = chance.beside(kind, of_part[kind], bad_of_part[kind], depth)
-        usual = min(_MOST_CERTAIN, max(_LEAST_CHANCE, share if beside is None else beside))
+        usual = _rate(bad_others, others) if others else min(_MOST_CERTAIN, share)
         if share > usual:
             gain += bad[kind] * math.log(share / usual)
             gain += (count - bad[kind]) * math.log((1 - share) / (1 - usual))
     return gain
+
+
+def _unsure(here: Sequence[Passed], chance: _Chance, depth: float) -> float:
+    """How much of that ratio is the chance of the few exchanges beside it, which may have been lucky.
+
+    The ratio of two rates to one of all (a G-test) is less than that of one rate to another by this. It matters where a part is
+    bad in few of its exchanges, and few leaves leave few beside it.
+    """
+    of_part, bad_of_part = _count(here, chance.kinds, depth)
+    lost = 0.0
+    for kind, count in of_part.items():
+        bad = bad_of_part[kind]
+        others, bad_others = chance.beside(kind, count, bad, depth)
+        if not others:
+            continue
+        pooled, beside = _rate(bad + bad_others, count + others), _rate(bad_others, others)
+        for rate, sign in ((pooled, 1), (beside, -1)):
+            all_bad, all_good = bad + bad_others, count + others - bad - bad_others
+            lost += sign * (all_bad * math.log(rate) + all_good * math.log(1 - rate))
+    return max(0.0, lost)
+
+
+def _rate(bad: int, count: int) -> float:
+    """Krichevsky and Trofimov's: of few exchanges without a bad one it is not known how rare bad ones are."""
+    return min(_MOST_CERTAIN, max(_LEAST_CHANCE, (bad + 0.5) / (count + 1)))
 
 
 def _count(

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from gpudiag.collectives.fabric import NVLINK, UNKNOWN, Fabric, Pair
 from gpudiag.collectives.fabric_blame import Blame, Passed, Sort, explain, unexplained
-from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, MixedRounds
+from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import (
     ALL_LINKS_UP_TO,
     LOAD_FACTOR,
@@ -34,10 +34,11 @@ from gpudiag.collectives.localise import (
 from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Suspect, Symptom
 from gpudiag.model.reading import Missing
 
-SCREEN_ROUNDS, CONFIRM_ROUNDS = 8, 3
+CONFIRM_ROUNDS = 3
 ROUND_SECONDS = (
     2.0  # for the pairs that take turns; a round that took half as long again had too many of them
 )
+_MORE_TURNS = 4  # as many as in the round before, where that had time left
 _FEWEST_FOR_USUAL = 4  # of fewer exchanges of a kind, none is usual
 _WHOLE_SHARE = 0.75  # of what leaves a switch: all of its uplinks are bad, or one
 
@@ -61,8 +62,9 @@ class FabricLocaliser(Localiser):
         nodes = len(fabric.nodes)
         self._fabric = fabric
         self._mixed = MixedRounds(fabric, seed, fill=fill)
-        self._most_turns = MOST_CROSSING  # until a round has shown how long they take
-        self._turns = 0  # of the last round
+        self._turns_fit = MOST_TURNS  # until a round took too long
+        self._most_turns = MOST_CROSSING  # until one has shown that more fit
+        self._turns = 0  # of the round that is measured
         # Neighbours in the rings of nearest nodes share a leaf.
         self._order = sorted(
             range(nodes), key=lambda node: (fabric.home(node) or "", fabric.domain(node) or "", node)
@@ -89,11 +91,12 @@ class FabricLocaliser(Localiser):
     def add(self, exchanges: Iterable[Exchange], seconds: float = 0.0) -> None:
         """Add what was exchanged in the last round, once for each rail; how long it took limits the turns of the next."""
         super().add(exchanges)
-        if self._turns:
-            is_long = seconds > 1.5 * ROUND_SECONDS
-            fitting = int(self._turns * 1.5 * ROUND_SECONDS / seconds) if is_long else MOST_TURNS
-            self._most_turns = max(MOST_CROSSING, fitting)
-            self._turns = 0
+        if self._turns and seconds > 1.5 * ROUND_SECONDS:
+            fitting = int(self._turns * 1.5 * ROUND_SECONDS / seconds)
+            self._turns_fit = max(MOST_CROSSING, min(self._turns_fit, fitting))
+        elif self._turns:
+            self._most_turns = max(MOST_CROSSING, _MORE_TURNS * self._turns)
+        self._turns = 0
 
     def conclude(self) -> tuple[Suspect, ...]:
         """What stands out and was confirmed, the surest first."""
@@ -159,7 +162,7 @@ class FabricLocaliser(Localiser):
         }
         if not self._quiet:
             failed = set(range(self._nodes))
-        turns = min(self._most_turns, self._mixed.turns_wanted(rounds))
+        turns = min(self._turns_fit, self._most_turns, self._mixed.turns_wanted(rounds))
         return self._mixed.next_round(forced, confirms=confirms, turns=turns, once=failed)
 
     def _confirm(self) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
@@ -296,13 +299,13 @@ class FabricLocaliser(Localiser):
             switches = (self._fabric.home(part.nodes[0]) or "",)
         if part.sort is Sort.NVLINK:
             switches = (self._fabric.domain(part.nodes[0]) or "",)
-        kind = _PARTS.get(part.sort)
-        if part.sort is Sort.NODE and (home := self._fabric.home(part.nodes[0])):
-            if len(self._near(part.nodes[0])) == 1:
-                kind, switches = FabricPart.ALONE, (home,)
+        found_part = _PARTS.get(part.sort)
+        home = self._fabric.home(part.nodes[0]) if part.sort is Sort.NODE else None
+        if home is not None and len(self._near(part.nodes[0])) == 1:
+            found_part, switches = FabricPart.ALONE, (home,)
         return replace(
             found,
-            part=kind,
+            part=found_part,
             switches=switches,
             measured=blame.passed,
             rail_name=part.rail,

@@ -14,6 +14,7 @@ from gpudiag.collectives.fabric import Fabric, Pair, sorted_names
 
 Group = Callable[[int], str | None]
 
+SCREEN_ROUNDS = 8
 MOST_CROSSING = 16  # nodes of a leaf in a round, each with one other: so many turns a round has at least
 MOST_TURNS = 128  # 2 s (localise_main.py) leave 15 ms for an exchange of each
 _MIXED_EVERY = 4  # rounds: so each node stays in its leaf once in eight of them
@@ -49,10 +50,11 @@ class Schedule:
         """Give the pair the first turn in which it fits; whether there is one among so many."""
         homes = {self._fabric.home(node) for node in pair}
         leaves = [home for home in homes if home is not None] if len(homes) > 1 else []
+        busy: tuple[int | str, ...] = (*pair, *leaves)
         for turn in range(self.turns + 1 if turns is None else turns):
             if None in homes and turn in self._crossing:
                 continue
-            if all(self.is_free(who, turn) for who in (*pair, *leaves)):
+            if all(self.is_free(who, turn) for who in busy):
                 self._place(pair, leaves, turn, alone=None in homes)
                 return True
         return False
@@ -63,7 +65,8 @@ class Schedule:
 
     def _place(self, pair: Pair, leaves: Sequence[str], turn: int, *, alone: bool = False) -> None:
         self._placed.append((turn, pair))
-        for who in (*pair, *leaves):
+        busy: tuple[int | str, ...] = (*pair, *leaves)
+        for who in busy:
             self._busy[who].add(turn)
         if leaves or alone:
             self._crossing.add(turn)
@@ -90,11 +93,12 @@ class MixedRounds:
         labelled = sum(map(len, self._nodes_of.values()))
         # How many pairs of each leaf with others have not met.
         self._unmet = Counter({h: len(n) * (labelled - len(n)) for h, n in self._nodes_of.items()})
+        self._all_can_meet = max(self._unmet.values(), default=0) <= SCREEN_ROUNDS * MOST_TURNS
 
     def turns_wanted(self, rounds: int) -> int:
-        """How many turns a round needs for all pairs to meet in so many rounds; few where that is too many."""
+        """How many turns each of so many rounds needs for all pairs to meet; few where they could not meet in a screen."""
         wanted = -(-max(self._unmet.values(), default=0) // max(1, rounds))
-        return MOST_CROSSING if wanted > MOST_TURNS else max(MOST_CROSSING, wanted)
+        return max(MOST_CROSSING, min(MOST_TURNS, wanted)) if self._all_can_meet else MOST_CROSSING
 
     def next_round(
         self,
@@ -206,7 +210,11 @@ class MixedRounds:
             if schedule.is_free(home, turn)
         }
         for one in sorted(free, key=lambda home: -self._unmet[home]):  # what has most left misses no turn
-            others = [home for home in free if home != one] if one in free else []
+            others = (
+                [home for home in free if home != one and self._share_met(one, home) < 1]
+                if one in free
+                else []
+            )
             for other in sorted(others, key=lambda home: self._share_met(one, home)):
                 pair = next(
                     (
@@ -239,7 +247,7 @@ class MixedRounds:
             if self._met[pair] == 1:
                 homes = [self._fabric.home(node) for node in pair]
                 if None not in homes:
-                    self._unmet.subtract(homes)
+                    self._unmet.subtract(filter(None, homes))
                 self._homes_met[sorted_names(homes[0] or "", homes[1] or "")] += 1
 
     def _crosses(self, pair: Pair) -> bool:
@@ -261,12 +269,9 @@ class MixedRounds:
         for place, pair in enumerate(pairs):
             homes = {self._fabric.home(node) for node in pair} if self._crosses(pair) else set()
             who: set[int | str | None] = {*pair, *homes}
-            before = who
+            before = {*who, None} if homes else who
             if None in homes:
                 before = {*pair, *(one for one in last if not isinstance(one, int))}
-                last = {one: at for one, at in last.items() if isinstance(one, int)}
-            elif homes:
-                before = {*who, None}
             found.append(tuple(sorted({last[one] for one in before if one in last})))
             last.update(dict.fromkeys(who, place))
         return tuple(found)

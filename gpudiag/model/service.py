@@ -89,7 +89,8 @@ class DeviceSeries:
 class Series:
     """`gpudiag.series/1`: readings over a range of time.
 
-    `times` are Unix seconds, one for each point; `resolution_seconds` is what is stored for that range.
+    `times` are Unix seconds, one for each point; `resolution_seconds` is how far apart nine in
+    ten samples of that range are at most: 1 s, 5 s where nobody looked, 10 s of the day before the last hour.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.series/1"

@@ -138,7 +138,7 @@ class RunProcess:
                     self._received(self, event, "")
 
     def _keep(self, event: RunEvent) -> None:
-        """Keep the event; of where ranks were, only the newest tells anything."""
+        """Keep the event; of where ranks were, only the newest is of use."""
         if event.kind is EventKind.RANKS:
             for older in [one for one in self.events if one[1].kind is EventKind.RANKS]:
                 self.events.remove(older)

@@ -115,7 +115,7 @@ def own_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("end", ["ctrl-c", "SIGINT", "SIGTERM", "SIGKILL"])
 def test_the_page_of_the_story_and_nothing_that_outlives_it(end: str, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+    pytest.importorskip("starlette", reason="the extra [serve] is not installed")
     with simulated_machine("none"):  # there is a compiler
         pass
     with demo(own_environment(tmp_path)) as (process, address, keyboard):
@@ -163,7 +163,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(argv: tuple[str, ...], wo
 
 
 def test_without_the_extra_it_names_the_extra_and_what_does_without() -> None:
-    hidden = "import sys; sys.modules['fastapi'] = None; from gpudiag.cli.main import main; sys.exit(main(['demo']))"
+    hidden = "import sys; sys.modules['starlette'] = None; from gpudiag.cli.main import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "gpudiag simulate demo -- gpudiag list --watch 1" in done.stderr

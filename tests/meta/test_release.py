@@ -14,6 +14,7 @@ from gpudiag import __version__
 from tests.api.test_chart import VERSIONS
 from tools.measure_installs import WAYS
 from tools.release import __main__ as release_command
+from tools.release import part
 from tools.release.image import Builder, find_builder
 from tools.release.packages import LAUNCHER, about_gpudiag, description
 from tools.release.part import NotBuiltError, Release
@@ -96,6 +97,18 @@ def test_without_a_builder_of_images_each_one_that_was_asked_is_named(monkeypatc
     assert "podman is not installed; buildah is not installed" in str(refused.value)
     program(tmp_path, "buildah", "exit 0")
     assert find_builder() == Builder("buildah")
+
+
+def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(monkeypatch, tmp_path):
+    """A pipe that its child holds shows the child's end: reading it returns."""
+    monkeypatch.setattr(part, "LIMIT_SECONDS", 0.5)
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(NotBuiltError, match="sh had not ended"):
+        part.call(["sh", "-c", f"sleep 600 > {tmp_path / 'pipe'} & wait"])
+    os.set_blocking(pipe, True)
+    with open(pipe, "rb") as read:
+        assert read.read() == b""
 
 
 def test_the_packages_program_runs_the_single_file_wherever_they_are_unpacked(tmp_path):

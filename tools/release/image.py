@@ -46,20 +46,20 @@ def find_builder() -> Builder:
     """The first builder that answers.
 
     Raises:
-        NotBuiltError: none does; with what each said.
+        NotBuiltError: none does; with what each printed.
     """
-    said = []
+    reasons = []
     for program, words in _ASK.items():
         if shutil.which(program) is None:
-            said.append(f"{program} is not installed")
+            reasons.append(f"{program} is not installed")
             continue
         try:
             call([program, *words])
         except NotBuiltError as error:
-            said.append(str(error))
+            reasons.append(str(error))
         else:
             return Builder(program)
-    raise NotBuiltError(f"no builder of images answers: {'; '.join(said)}. Start one of them")
+    raise NotBuiltError(f"no builder of images answers: {'; '.join(reasons)}. Start one of them")
 
 
 def image_name(release: Release) -> str:
@@ -93,9 +93,9 @@ def build_image(release: Release) -> list[Path]:
         for word in ("--label", f"org.opencontainers.image.{key}={value}")
     ]
     builder.build(folder, image_name(release), options)
-    said = builder.run(image_name(release), "--version")
-    if release.version not in said:
-        raise NotBuiltError(f"`gpudiag --version` of the image prints {said.strip()!r}")
+    printed = builder.run(image_name(release), "--version")
+    if release.version not in printed:
+        raise NotBuiltError(f"`gpudiag --version` of the image prints {printed.strip()!r}")
     whole = release.work / "image.tar"
     builder.save(image_name(release), whole)
     target = release.folder / f"gpudiag-{release.version}-image-{platform.machine()}.tar.gz"

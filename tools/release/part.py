@@ -1,5 +1,7 @@
 """What a release is built of: its places, and a part of it that could not be built."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,15 +69,22 @@ def call(command: Sequence[object], *, folder: Path = ROOT, environment: dict[st
     """
     name = Path(str(command[0])).name
     try:
-        done = subprocess.run(
-            [str(word) for word in command], cwd=folder, env=environment, capture_output=True, text=True,
-            timeout=LIMIT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(
+            [str(word) for word in command], cwd=folder, env=environment, text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     except OSError as error:
         raise NotBuiltError(f"{name} cannot be started: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise NotBuiltError(f"{name} had not ended after {LIMIT_SECONDS} s") from error
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
-        raise NotBuiltError(f"{name} ended with status {done.returncode}: {lines[-1].strip()}")
-    return done.stdout
+    with process:
+        try:
+            printed, failed = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise NotBuiltError(f"{name} had not ended after {LIMIT_SECONDS} s") from error
+        except BaseException:  # Ctrl-C: what the command started ends with it
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
+        lines = (failed or printed).strip().splitlines() or ["it printed nothing"]
+        raise NotBuiltError(f"{name} ended with status {process.returncode}: {lines[-1].strip()}")
+    return printed

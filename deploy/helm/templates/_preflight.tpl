@@ -1,6 +1,6 @@
 {{/* Written by `make pages` from docs/ci/kubernetes/job.yaml: change it there. */}}
 {{/*
-An init container that keeps a pod off GPUs that are not fit. A chart that has this one as a dependency says:
+An init container that keeps a pod off GPUs that are not fit. In a chart that has this one as a dependency:
 
   initContainers:
     {{- include "gpudiag.preflight" (dict "image" "gpudiag:slim" "gpus" 8) | nindent 4 }}

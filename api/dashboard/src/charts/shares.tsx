@@ -2,7 +2,7 @@
 
 export interface Share {
   key: string;
-  values: (number | null)[]; // 0 to 1; null: it was not there, or nobody could tell
+  values: (number | null)[]; // 0 to 1; null: it was not there, or it is not known
 }
 
 const WIDTH = 240;
