@@ -11,7 +11,7 @@ from datetime import datetime
 
 from starlette.requests import Request
 
-from gpudiag.compat import UTC
+from gpudiag.compat import UTC, within
 from gpudiag.fleet.machine import VIEWERS_HEADER
 from gpudiag.model.service import ServiceHealth
 from gpudiag_api.live_events import LiveEvents
@@ -69,7 +69,7 @@ class Access(ABC):
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._first_live.wait(), seconds)
+            await within(seconds, self._first_live.wait())
 
     def role_of_token(self, address: str, token: str) -> str | None:
         """The role that a token from that address gives, or None.

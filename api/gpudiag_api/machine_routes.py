@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gpudiag.checks.gpu.state import findings_about
 from gpudiag.checks.links.topology import build_topology
 from gpudiag.checks.on_topology import add_verdict
-from gpudiag.compat import parse_iso_time
+from gpudiag.compat import parse_iso_time, within
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
@@ -52,7 +52,7 @@ async def read_stored_history(store: str | None, machine: str) -> History:
     if store is None or (at and monotonic() - at < _FRESH_SECONDS):
         return known
     try:
-        found = await asyncio.wait_for(asyncio.to_thread(_read, store, machine), _DEADLINE_SECONDS)
+        found = await within(_DEADLINE_SECONDS, asyncio.to_thread(_read, store, machine))
     except (GpudiagError, asyncio.TimeoutError):
         return known
     _kept[store, machine] = (monotonic(), found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpudiag.compat import within
 from gpudiag.errors import UsageError
 from gpudiag.fleet.addresses import (
     MOST_MACHINES,
@@ -18,7 +19,7 @@ from gpudiag.fleet.addresses import (
     parse_address,
     read_machine_file,
 )
-from gpudiag.fleet.client import resolve, within
+from gpudiag.fleet.client import resolve
 
 FILE_SECONDS = 5.0
 DNS_SECONDS = 30.0

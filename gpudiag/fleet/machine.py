@@ -10,7 +10,7 @@ from time import monotonic
 from urllib.parse import quote
 
 from gpudiag import __version__
-from gpudiag.compat import UTC
+from gpudiag.compat import UTC, within
 from gpudiag.fleet.addresses import Address
 from gpudiag.fleet.client import (
     Answer,
@@ -19,7 +19,6 @@ from gpudiag.fleet.client import (
     NoAnswerError,
     RefusedError,
     UnreadableError,
-    within,
 )
 from gpudiag.fleet.report import (
     clock_offset_seconds,

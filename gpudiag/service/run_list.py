@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from gpudiag.checks.gpu.availability import signs_of_use
+from gpudiag.compat import within
 from gpudiag.errors import RunConflictError, RunNotFoundError, StoreError, UsageError
 from gpudiag.linux.namespaces import read_boot_id
 from gpudiag.linux.proc import find_process
@@ -199,7 +200,7 @@ class RunMemory:
         """
         path = self.folder_of(run) / name
         try:
-            return await asyncio.wait_for(asyncio.to_thread(read_file, path), _SECONDS)
+            return await within(_SECONDS, asyncio.to_thread(read_file, path))
         except asyncio.TimeoutError as error:
             raise StoreError(f"{path} cannot be read: the disk does not answer") from error
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
+from gpudiag.compat import within
 from gpudiag.fleet.addresses import parse_addresses
 from gpudiag.model.codec import dumps
 from gpudiag.model.service import DeviceSeries, Series
@@ -71,7 +72,7 @@ def gather(texts: list[str], is_enough, token: str | None = None):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(watch(), 120))
+    asyncio.run(within(120, watch()))
     return {frame.name: frame for frame in feed.frames}
 
 
