@@ -1,17 +1,15 @@
-"""What Python 3.10 lacks of the standard library that the rest of gpudiag is written for, or has with a fault.
+"""What Python 3.10 lacks of the standard library that the rest of gpudiag is written for.
 
 The only place that knows of it: elsewhere a name is imported from here, and mypy, which checks for 3.10,
 finds the one that is not. What is wanted of `tomllib` is in `gpudiag/toml.py`, as few commands read a table.
 """
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-__all__ = ["UTC", "Self", "StrEnum", "dataclass_transform", "parse_iso_time", "within"]
-
-_T = TypeVar("_T")
+__all__ = ["UTC", "Self", "StrEnum", "dataclass_transform", "parse_iso_time"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -70,23 +68,3 @@ def parse_iso_time(text: str) -> datetime:
     if utc or offset:
         plain += "+00:00" if utc else f"{offset}:{offset_minutes or '00'}"
     return datetime.fromisoformat(plain)
-
-
-async def within(seconds: float, awaited: Awaitable[_T]) -> _T:
-    """What comes of it within that time; as asyncio.wait_for, which before Python 3.12 can lose a cancellation.
-
-    It loses one that comes when the awaited is done already: a loop around it then goes on for ever, and a service cannot stop.
-
-    Raises:
-        asyncio.TimeoutError: nothing came; it is cancelled.
-    """
-    import asyncio  # late: a listing waits for nothing by it
-
-    task = asyncio.ensure_future(awaited)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        task.cancel()  # nothing where it is done

@@ -11,9 +11,10 @@ from datetime import datetime
 
 from starlette.requests import Request
 
-from gpudiag.compat import UTC, within
+from gpudiag.compat import UTC
 from gpudiag.fleet.machine import VIEWERS_HEADER
 from gpudiag.model.service import ServiceHealth
+from gpudiag.time_limit import within
 from gpudiag_api.live_events import LiveEvents
 from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
 from gpudiag_api.settings import Settings

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
-from gpudiag.compat import within
+from gpudiag.time_limit import within
 from gpudiag_api.access import Access
 from gpudiag_api.replies import Problem, render_problem
 from gpudiag_api.settings import is_address

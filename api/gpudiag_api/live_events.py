@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gpudiag.compat import within
+from gpudiag.time_limit import within
 
 LIVE = "live"
 MACHINES = "machines"  # of a hub

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gpudiag.checks.gpu.state import findings_about
 from gpudiag.checks.links.topology import build_topology
 from gpudiag.checks.on_topology import add_verdict
-from gpudiag.compat import parse_iso_time, within
+from gpudiag.compat import parse_iso_time
 from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.history import History
@@ -31,6 +31,7 @@ from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import list_processes
 from gpudiag.store.history import machine_key
+from gpudiag.time_limit import within
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers

@@ -19,8 +19,8 @@ from typing import Any
 import httptools
 
 from gpudiag import __version__
-from gpudiag.compat import within
 from gpudiag.fleet.addresses import Address
+from gpudiag.time_limit import within
 
 MAX_BODY_BYTES = 2 << 20  # 72 GPUs with eight processes each are a quarter of it
 _MAX_HEAD_BYTES = 32 << 10

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpudiag.compat import within
 from gpudiag.errors import UsageError
 from gpudiag.fleet.addresses import (
     MOST_MACHINES,
@@ -20,6 +19,7 @@ from gpudiag.fleet.addresses import (
     read_machine_file,
 )
 from gpudiag.fleet.client import resolve
+from gpudiag.time_limit import within
 
 FILE_SECONDS = 5.0
 DNS_SECONDS = 30.0

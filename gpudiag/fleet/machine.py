@@ -10,7 +10,7 @@ from time import monotonic
 from urllib.parse import quote
 
 from gpudiag import __version__
-from gpudiag.compat import UTC, within
+from gpudiag.compat import UTC
 from gpudiag.fleet.addresses import Address
 from gpudiag.fleet.client import (
     Answer,
@@ -29,6 +29,7 @@ from gpudiag.fleet.report import (
 )
 from gpudiag.model.hub import AnswerState, HubMachine, MachineReport
 from gpudiag.model.reading import Missing
+from gpudiag.time_limit import within
 
 ANSWER_SECONDS = 4.0  # a service answers in milliseconds; one that takes longer is as good as silent
 WATCHED_SECONDS = 2.0  # between two questions while somebody looks at the hub

@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from gpudiag.checks.gpu.availability import signs_of_use
-from gpudiag.compat import within
 from gpudiag.errors import RunConflictError, RunNotFoundError, StoreError, UsageError
 from gpudiag.linux.namespaces import read_boot_id
 from gpudiag.linux.proc import find_process
@@ -27,6 +26,7 @@ from gpudiag.service.run_process import RunProcess
 from gpudiag.store.history import machine_key
 from gpudiag.store.service_runs import RunRecords
 from gpudiag.store.state_folder import DiskThread, await_disk
+from gpudiag.time_limit import within
 
 # --- kept
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
-from gpudiag.compat import within
 from gpudiag.fleet.addresses import parse_addresses
 from gpudiag.model.codec import dumps
 from gpudiag.model.service import DeviceSeries, Series
+from gpudiag.time_limit import within
 from gpudiag.watch.services import ServicesFeed
 from tests.unit.watch.frames import STORY, live_of
 from tests.walking import walk
