@@ -5,12 +5,15 @@
 # make test-check  what a new check or code needs (CONTRIBUTING.md); make test-reading, make test-collective: a new one of these
 # make pages  every page and schema that a program writes
 # make test-frameworks  DeepSpeed, Horovod, Accelerate and TensorFlow under `gpudiag train`; installs them in FRAMEWORKS
-# make docs   the documentation as a site with search, in build/site
+# make docs   the documentation as a site with search, in build/site; make docs-version adds it to a branch of sites, by version
 # make gpu    everything that only a GPU can confirm, in ten minutes, with PYTHON and the torch that it has; no venv
 # make pythons the unit tests under every Python from 3.10 on that is here; make lowest: with the lowest versions declared
 # make torches the rank tests under each of TORCHES, of which every one is a download of gigabytes
 # make single-file  gpudiag as one file, build/gpudiag.pex, tried on simulated machines
 # make dist   the sdist, with the page in it, and the wheel of that: dist/
+# make release  everything that a version is handed out as, in build/release (docs/publishing.md); KEY signs it, WITHOUT names
+#             parts to leave out; make dry-run: the same without image and signature, which not every machine can make
+# make chart  the Helm chart, rendered by Helm's SDK and held against the manifests and Kubernetes' schemas
 # make check  formatting, lint, types and the import contracts
 #
 # All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.10 or later).
@@ -21,7 +24,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs gpu frameworks test-frameworks pythons torches lowest single-file dist check format benchmarks clean
+.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs docs-version gpu frameworks test-frameworks pythons torches lowest single-file dist release dry-run chart check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -54,7 +57,21 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
 		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
 
-test-check: $(VENV)/.installed-dev
+test-RELEASE_TOOLS := build/release-tools
+
+# KEY=FILE WITHOUT=PART,... IMAGE_REPOSITORY=NAME PYTHON_IMAGE=IMAGE TAG=vVERSION
+release: check
+	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(TAG),--tag $(TAG)) \
+		$(if $(IMAGE_REPOSITORY),--image-repository $(IMAGE_REPOSITORY)) $(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE))
+
+dry-run: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release --without image,signature
+
+chart: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release.environment $(RELEASE_TOOLS)
+	$(PYTEST) tests/api/test_chart.py
+
+check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
 		tests/scenarios/test_measures_gone.py
 
@@ -120,10 +137,19 @@ format: $(VENV)/.installed-dev
 pages: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.write_pages $(PAGES)
 
-# Strict: a dead link, or a page that mkdocs.yml does not list, fails it.
+# Strict: a dead link, or a page that mkdocs.yml does not list, fails it. Not --quiet, which counts no warning.
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "build/site/index.html; to serve it: $(BIN)/mkdocs serve"
+
+# The same for readers of several versions: this one, as `latest`, beside those that the branch has. Nothing is pushed.
+DOCS_BRANCH ?= gh-pages
+DOCS_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gpudiag/__init__.py)
+
+docs-version: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --branch $(DOCS_BRANCH) --update-aliases --alias-type copy $(DOCS_VERSION) latest
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike set-default --branch $(DOCS_BRANCH) latest
+	@echo "branch $(DOCS_BRANCH); to look at it: $(BIN)/mike serve --branch $(DOCS_BRANCH); to publish it: git push REMOTE $(DOCS_BRANCH)"
 
 benchmarks: $(VENV)/.installed-benchmarks
 	$(BIN)/python benchmarks/list_command.py

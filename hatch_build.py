@@ -94,8 +94,10 @@ def source_files(source: Path) -> Iterator[Path]:
             yield path
 
 
-def build(source: Path, static: Path) -> None:
+def build(source: Path, static: Path, script: str = "build") -> None:
     """Build the page in a folder of its own and put it in place; the checkout gets no node_modules.
+
+    `script` is that of package.json which does it.
 
     Raises:
         OSError, subprocess.SubprocessError: there is no npm, or it failed, or took too long.
@@ -107,7 +109,7 @@ def build(source: Path, static: Path) -> None:
         environment = {**os.environ, "GPUDIAG_STATIC": str(built)}
         npm = find_npm(environment)
         _run([*npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"], work, environment)
-        _run([*npm, "run", "build", "--silent"], work, environment)
+        _run([*npm, "run", script, "--silent"], work, environment)
         (built / STAMP).write_text(digest(source))
         shutil.rmtree(static, ignore_errors=True)
         shutil.copytree(built, static)

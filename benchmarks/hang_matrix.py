@@ -129,7 +129,7 @@ def compiler_of(what: str, folder: Path) -> Iterator[dict[str, str]]:
     program = Path(tempfile.gettempdir()) / "hang-matrix-c++"
     program.write_text('#!/bin/sh\n[ -z "$COMPILER_WAITS" ] || eval "$COMPILER_WAITS"\nexec c++ "$@"\n')
     program.chmod(0o755)
-    with open(folder / "cache.lock", "w") as held:
+    with open(folder / "compiler.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield {"CXX": str(program), "WAITS": COMPILERS[what].format(folder=folder)}
 

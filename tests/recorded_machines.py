@@ -1,4 +1,4 @@
-"""What was recorded on two real machines, one with an H100 and one with an H200 (tests/corpus/machines)."""
+"""What was recorded on real machines (tests/corpus/machines): two, one with an H100 and one with an H200, in all its parts."""
 
 import gzip
 import json
@@ -8,6 +8,11 @@ from typing import Any
 CORPUS = Path(__file__).parent / "corpus/machines"
 BUSY = CORPUS / "h100-busy.toml"
 MACHINES = ("h100", "h200")
+
+
+def recorded_names() -> list[str]:
+    """The folders that have a machine's record: those two, and what `tools/accept_confirmation` added."""
+    return sorted(path.parent.name for path in CORPUS.glob("*/machine.json.gz"))
 
 
 def read_recorded(name: str) -> str:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 from tools import (
     write_boards,
+    write_chart,
     write_detection,
     write_findings_page,
     write_lint_page,
     write_model,
     write_prometheus_rule,
     write_readings,
+    write_readme,
     write_schemas,
     write_vocabulary,
 )
@@ -28,6 +30,8 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     "write_lint_page": write_lint_page.main,
     "write_prometheus_rule": write_prometheus_rule.main,
     "write_boards": write_boards.main,
+    "write_chart": write_chart.main,
+    "write_readme": write_readme.main,
     "write_detection": write_detection.main,  # runs commands, and ends with the status of what they found
 }
 

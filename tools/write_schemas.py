@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 from gpudiag.model.documents import DOCUMENTS, json_schema, noun_schema
-from tools.confirm_on_gpu.report import Confirmation
+from tools.confirm_on_gpu.report import AnonymousConfirmation, Confirmation
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "schemas"
 PAGE = DIRECTORY.parent / "documents.md"
+# Those of a tool beside the product.
+_OF_TOOLS: dict[str, type] = {noun.SCHEMA: noun for noun in (Confirmation, AnonymousConfirmation)}
 _HEAD = """\
 # JSON documents
 
@@ -31,14 +33,14 @@ def schema_path(schema: str) -> Path:
 
 def schema_text(schema: str) -> str:
     """The schema of that name as the file holds it."""
-    made = noun_schema(Confirmation) if schema == Confirmation.SCHEMA else json_schema(schema)
+    made = noun_schema(_OF_TOOLS[schema]) if schema in _OF_TOOLS else json_schema(schema)
     return json.dumps(made, indent=1) + "\n"
 
 
 def page_text() -> str:
     """The page that lists the documents, each with the first line about its noun."""
     rows = []
-    for schema, noun in {**DOCUMENTS, Confirmation.SCHEMA: Confirmation}.items():
+    for schema, noun in {**DOCUMENTS, **_OF_TOOLS}.items():
         line = (noun.__doc__ or "").splitlines()[0].removeprefix(f"`{schema}`: ")
         rows.append(f"| [`{schema}`](schemas/{schema_path(schema).name}) | {line[0].upper()}{line[1:]} |\n")
     return _HEAD + "".join(sorted(rows))
@@ -47,7 +49,7 @@ def page_text() -> str:
 def main() -> None:
     """Write one file per document, and the page."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
-    for schema in (*DOCUMENTS, Confirmation.SCHEMA):
+    for schema in (*DOCUMENTS, *_OF_TOOLS):
         schema_path(schema).write_text(schema_text(schema))
     PAGE.write_text(page_text())
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from starlette.requests import Request
 
 from gpudiag.compat import UTC
-from gpudiag.fleet.machine import VIEWERS_HEADER
+from gpudiag.fleet.addresses import VIEWERS_HEADER
 from gpudiag.model.service import ServiceHealth
 from gpudiag.time_limit import within
 from gpudiag_api.live_events import LiveEvents
@@ -37,6 +37,7 @@ class Access(ABC):
         self.guesses = Guesses()
         self.cache = Cache()
         self.live: Encoded | None = None  # the newest document of all that there is
+        self.findings: str | None = None  # of a machine: the newest, which the tick has only in part
         self.bug: BaseException | None = None  # the exception that ended the service, if one did
         self._first_live = asyncio.Event()
 

@@ -31,12 +31,16 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its number in this service's life, its name, its JSON, and its bytes on the stream."""
+    """One event: its number in this service's life, its name, and its bytes on the stream."""
 
     number: int
     name: str
-    data: str
     frame: bytes
+
+    @property
+    def data(self) -> str:
+        """Its JSON, from the bytes: of most events nobody asks for it, and a tick of 8 GPUs is 12 kB."""
+        return self.frame.partition(b"\ndata: ")[2][:-2].decode()
 
 
 class Listener:
@@ -97,7 +101,7 @@ class LiveEvents:
         """A new event, given to all listeners."""
         self._number += 1
         frame = f"id: {self.instance}-{self._number}\nevent: {name}\ndata: {data}\n\n".encode()
-        event = Event(self._number, name, data, frame)
+        event = Event(self._number, name, frame)
         self._kept.append(event)
         if name in _WHOLE:
             self.newest_live = event

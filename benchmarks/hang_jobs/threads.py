@@ -56,12 +56,12 @@ def saves(group: dist.ProcessGroup | None) -> None:
             pending.result()
         place = tempfile.mkdtemp(dir=FOLDER) if dist.get_rank() == 0 else None
         name = [place]
-        dist.broadcast_object_list(name, 0)  # saves_ddp
+        dist.broadcast_object_list(name, 0)  # saves saves_ddp
         pending = dcp.async_save({"model": net.state_dict()}, checkpoint_id=name[0], process_group=group)
         if group is None and trained is net:
             dist.barrier()  # saves
         ends = torch.tensor([float(time.monotonic() > until)])
-        dist.broadcast(ends, 0)  # saves_ddp
+        dist.broadcast(ends, 0)  # saves saves_ddp
         if ends.item():
             break
     if pending is not None:

@@ -82,6 +82,9 @@ COMMANDS = {
     "deploy": LazyCommand(
         "gpudiag.cli.deploy", "deploy", "Write files for a service, alerts, a dashboard, and gates."
     ),
+    "demo": LazyCommand(
+        "gpudiag.cli.demo", "demo", "Show gpudiag on a simulated machine on which things go wrong."
+    ),
     "simulate": LazyCommand(
         "gpudiag.cli.simulate", "simulate", "Run a program on simulated GPUs, healthy or faulty."
     ),

@@ -72,15 +72,24 @@ def offer_checks(
 def offer_machines(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Base machines of `simulate`; after a plus sign the faults that can be added. A file may stand there too."""
+    """Machines and stories of `simulate`; after a plus sign the faults that can be added. A file may stand there too."""
     from gpudiag.simulate.faults.table import FAULTS
-    from gpudiag.simulate.machine_file import base_machines
+    from gpudiag.simulate.machine_file import base_machines, stories
 
     if "+" in incomplete:
         return _next_in_list((kind.usage.partition(":")[0] for kind in FAULTS), incomplete, "+")
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
-    return _beginning(sorted(base_machines()), incomplete)
+    return _beginning(sorted((*base_machines(), *stories())), incomplete)
+
+
+def offer_stories(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Stories that come with gpudiag; a file may stand there too."""
+    from gpudiag.simulate.machine_file import stories
+
+    return [*_beginning(stories(), incomplete), CompletionItem(incomplete, type="file")]
 
 
 def offer_machine_lists(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpudiag.fleet.discovery import Sources
 
-_NEEDED = ("fastapi", "uvicorn", "httptools")
+_NEEDED = ("starlette", "uvicorn", "httptools")
 _MAX_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES = """\b
@@ -116,8 +116,9 @@ def serve(**options: Any) -> ExitStatus:
         )
     if options["watch_jobs"]:
         from gpudiag.probe.job.py_spy import find_py_spy
+        from gpudiag.probe.job.simulated import read_simulated_jobs
 
-        if find_py_spy() is None:
+        if find_py_spy() is None and read_simulated_jobs() is None:
             raise UsageError(
                 "--watch-jobs reads the stacks of a job that stands still by py-spy, which is not installed",
                 hint=install_command("hang"),

@@ -16,6 +16,7 @@ Examples:
   gpudiag simulate h100x8+lost:3+hot:5 -- nvidia-smi
   gpudiag simulate h100x8+hang:6 -- your-exporter    would your alert fire?
   gpudiag simulate a1.json -- gpudiag list           as it was recorded
+  gpudiag simulate demo -- gpudiag list --watch 1    a story, as `gpudiag demo` shows it
 
 The exit status is that of COMMAND. Programs reach the simulated machine through
 LD_LIBRARY_PATH and PATH; one that clears these is on the real machine."""
@@ -28,10 +29,14 @@ class _SimulateCommand(click.Command):
         """Write the examples, then the machines and the faults."""
         from gpudiag.render.style import wrapped
         from gpudiag.simulate.faults.table import FAULTS
-        from gpudiag.simulate.machine_file import base_machines
+        from gpudiag.simulate.machine_file import base_machines, stories
 
         super().format_epilog(ctx, formatter)
-        named = (("Machines", base_machines()), ("Faults (N: a GPU)", [kind.usage for kind in FAULTS]))
+        named = (
+            ("Machines", base_machines()),
+            ("Stories", stories()),
+            ("Faults (N: a GPU)", [kind.usage for kind in FAULTS]),
+        )
         for heading, words in named:
             with formatter.section(heading):
                 indent = " " * formatter.current_indent
@@ -46,22 +51,25 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     """Run COMMAND on the simulated machine SCENARIO; without COMMAND, describe the machine.
 
     SCENARIO is a base machine (h100x8), with faults joined by plus signs (h100x8+lost:3), or a
-    scenario file (.toml), or a recorded machine (.json).
+    story (demo), or a scenario file (.toml), or a recorded machine (.json).
     """
-    from gpudiag.simulate.loader import base_machines, load_scenario  # imported late: --help does not need it
+    from gpudiag.simulate.loader import (  # imported late: --help does not need it
+        base_machines,
+        load_machine,
+        load_scenario,
+    )
 
     if not scenario:
         raise UsageError(
             "the machine to simulate is missing", hint=f"one of {', '.join(sorted(base_machines()))}"
         )
-    machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
         from gpudiag.simulate.run_program import run_on_machine
 
-        return run_on_machine(machine, program)
+        return run_on_machine(load_machine(scenario), program)
     from gpudiag.simulate.faults.table import FAULTS
     from gpudiag.simulate.machine_text import render_machine
 
-    click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))
+    click.echo(render_machine(load_scenario(scenario), [kind.usage for kind in FAULTS]))
     return ExitStatus.PASS

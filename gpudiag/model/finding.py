@@ -105,6 +105,18 @@ def gpu_in_commands(subject: Subject) -> str:
 
 
 @noun
+class JoinedFinding:
+    """One fault as people read it, of one GPU or of all that share it; `finding` is the first of those that it stands for."""
+
+    finding: Finding
+    subject: str
+    message: str  # without the subject where it begins with it
+    facts: tuple[str, ...]
+    remedy: str
+    count: int = 1
+
+
+@noun
 class MeasuredSpeed:
     """One speed that was measured, and what it was held against; `outcome` None: there was nothing to hold it against.
 

@@ -1,7 +1,7 @@
 """What a host is doing: its processors, memory, network and disks, between the last two looks."""
 
 from gpudiag.model.codec import noun
-from gpudiag.model.reading import Reading
+from gpudiag.model.reading import NOT_ASKED, Reading
 
 
 @noun
@@ -21,3 +21,4 @@ class HostActivity:
     network_transmitted_bytes_per_second: Reading[float]
     disk_read_bytes_per_second: Reading[float]
     disk_written_bytes_per_second: Reading[float]
+    uptime_seconds: Reading[float] = NOT_ASKED  # since the kernel started

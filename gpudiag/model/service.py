@@ -17,7 +17,7 @@ from gpudiag.model.device import (
 )
 from gpudiag.model.device import DeviceView as DeviceView
 from gpudiag.model.explanation import Explanation
-from gpudiag.model.finding import Finding
+from gpudiag.model.finding import Finding, JoinedFinding
 from gpudiag.model.host_activity import HostActivity
 from gpudiag.model.owners import JobUse, PodUse
 from gpudiag.model.reading import NOT_ASKED, Reading
@@ -89,7 +89,8 @@ class DeviceSeries:
 class Series:
     """`gpudiag.series/1`: readings over a range of time.
 
-    `times` are Unix seconds, one for each point; `resolution_seconds` is what is stored for that range.
+    `times` are Unix seconds, one for each point; `resolution_seconds` is how far apart nine in
+    ten samples of that range are at most: 1 s, 5 s where nobody looked, 10 s of the day before the last hour.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.series/1"
@@ -156,7 +157,8 @@ class LiveDevice:
     """One GPU at one tick: the readings of a first screen, its health, and who uses it.
 
     `health` is ok, warn, fail or error: the worst of the findings about this GPU, whose codes follow.
-    `throttled`: a reason holds the clocks down that costs speed for a cause (heat, power brake).
+    `throttled`: a reason holds the clocks down that costs speed for a cause (heat, power brake). `last_good_at` of a GPU
+    that this service has never read is when an earlier one saw it.
     """
 
     id: DeviceId = field(metadata=FLATTEN)
@@ -192,8 +194,12 @@ class LiveDevice:
     not_free_because: tuple[str, ...] = ()  # as in `gpudiag list`: use, and also a fault that a check found
     pods: tuple[PodUse, ...] = ()  # by the kubelet, where the service may ask it
     slurm_jobs: tuple[JobUse, ...] = ()
-    sm_activity_percent: Reading[float] = NOT_ASKED  # Hopper and later, as the next
+    sm_activity_percent: Reading[float] = NOT_ASKED  # Hopper and later, as all that follow
     tensor_activity_percent: Reading[float] = NOT_ASKED
+    pcie_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
+    pcie_received_bytes_per_second: Reading[float] = NOT_ASKED
+    nvlink_transmitted_bytes_per_second: Reading[float] = NOT_ASKED
+    nvlink_received_bytes_per_second: Reading[float] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +217,8 @@ class ActiveRun:
 class Live:
     """`gpudiag.live/1`: every GPU at one tick, the verdict of the instant checks, and how the sampler is.
 
-    `findings` are the first few, worst first; `findings_version` changes with them.
+    `findings` are the first few, worst first; `findings_version` changes with them. `verdict_since`: when this service
+    first came to the verdict that it has had since.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.live/1"
@@ -233,6 +240,7 @@ class Live:
     findings: tuple[Finding, ...]
     active_runs: tuple[ActiveRun, ...] = ()
     host_activity: Reading[HostActivity] = NOT_ASKED
+    verdict_since: datetime | None = None
 
 
 # --- what is answered beside the tick
@@ -253,13 +261,18 @@ class DeviceDocument:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes."""
+    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes.
+
+    `recent_...` are its memory and its share of the SMs at `Processes.times`; null where it was not there.
+    """
 
     uuid: Reading[str]
     nvml_index: Reading[int]
     process: GpuProcess = field(metadata=FLATTEN)
     idle_since: datetime | None  # the GPU's utilisation has been 0 since
     idle_holder: bool
+    recent_memory_bytes: tuple[int | None, ...] = ()
+    recent_sm_percent: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +294,7 @@ class Processes:
     at: datetime
     processes: tuple[ProcessUse, ...]
     users: tuple[UserUse, ...]
+    times: tuple[float, ...] = ()  # Unix seconds, of the last ten minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +312,10 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`gpudiag.findings/1`: the verdict of the instant checks and every finding, worst first."""
+    """`gpudiag.findings/1`: the verdict of the instant checks and every finding, worst first.
+
+    `joined` has them as people read them: what several GPUs share once.
+    """
 
     SCHEMA: ClassVar[str] = "gpudiag.findings/1"
 
@@ -306,6 +323,7 @@ class Findings:
     verdict: str
     at: datetime
     findings: tuple[Finding, ...]
+    joined: tuple[JoinedFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """One fault on many GPUs, reported once: `GPUs 0-3, 5`, what is common to all, and the command for all of them.
 
-A document has each finding for itself; this is for people, who read the same sentence once.
+A document has each finding for itself; this is for people, who read the same sentence once: on a terminal, and on the page, where
+`gpudiag.findings/1` has it beside them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gpudiag.model.evidence import DeviceSubject
-from gpudiag.model.finding import Finding, name_gpu_in
+from gpudiag.model.finding import Finding, JoinedFinding, name_gpu_in
 from gpudiag.model.number_ranges import number_ranges
 from gpudiag.model.reading import Missing
 from gpudiag.render.report_words import (
@@ -21,18 +21,6 @@ from gpudiag.render.style import one_line
 
 _MANY = 3  # this many GPUs with one code share a fault; fewer only if their messages are equal
 _MAX_DIFFERENT = 3  # different sentences or facts that are printed; the rest are counted
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedFinding:
-    """One fault as people read it; `finding` is the first of those that it stands for."""
-
-    finding: Finding
-    subject: str
-    message: str  # without the subject where it begins with it
-    facts: tuple[str, ...]
-    remedy: str
-    count: int = 1
 
 
 def join_findings(findings: Iterable[Finding]) -> tuple[JoinedFinding, ...]:

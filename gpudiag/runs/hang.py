@@ -29,7 +29,9 @@ from gpudiag.probe.job.look import Wanted
 from gpudiag.probe.job.py_spy import StopWatch, find_py_spy
 from gpudiag.probe.job.py_spy import read_native as read_c_functions
 from gpudiag.probe.job.pystack import read_native
+from gpudiag.probe.job.simulated import read_simulated_jobs
 from gpudiag.probe.job.state import read_job_state
+from gpudiag.probe.start import SIMULATED
 from gpudiag.ranks.environment import RankEnvironment, read_launch
 from gpudiag.ranks.launchers import Launcher
 from gpudiag.runs.hang_meeting import explain_meeting
@@ -76,6 +78,9 @@ def run_hang(
         SourceAbsentError: py-spy is not installed.
     """
     started = monotonic()
+    simulated = read_simulated_jobs()
+    if simulated is not None:
+        return _judge_simulated(simulated, limits)
     if find_py_spy() is None:
         raise SourceAbsentError(
             "the stacks of other processes are read by py-spy, which is not installed",
@@ -103,6 +108,27 @@ def run_hang(
         tuple(verdicts),
         machine,
         _notes(verdict.job for verdict in verdicts),
+    )
+
+
+def _judge_simulated(jobs: Sequence[Job], limits: HangLimits | None) -> HangReport:
+    """The verdict on the jobs of a simulated machine.
+
+    Raises:
+        UsageError: none stands still there.
+    """
+    if not jobs:
+        raise UsageError(
+            "no job stands still on this simulated machine", hint="gpudiag simulate lists its faults"
+        )
+    verdicts = tuple(judge_job(job, limits or HangLimits()) for job in jobs)
+    return HangReport(
+        worst(tuple(verdict.outcome for verdict in verdicts)),
+        jobs[0].host,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        0.0,
+        verdicts,
+        notes=(f"SIMULATED {os.environ[SIMULATED]}: a recorded job, no real process was looked at",),
     )
 
 

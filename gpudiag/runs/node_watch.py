@@ -16,19 +16,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.rhythm import find_long_step_time, find_step_time
 from gpudiag.checks.job.short_steps import BURST_SECONDS, BURST_TICK_SECONDS, settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule
+from gpudiag.checks.job.verdict import judge_job
 from gpudiag.compat import UTC
 from gpudiag.linux.child import die_with_parent, name_process
 from gpudiag.linux.proc import is_stopped
 from gpudiag.model.codec import encode
+from gpudiag.model.job import Job
 from gpudiag.model.job_run import Pulse, Stall, StepTime
-from gpudiag.model.reading import NOT_ASKED, Missing, Reading
+from gpudiag.model.reading import NOT_ASKED, Missing, Reading, value_or
 from gpudiag.probe.guard import GuardedChild
 from gpudiag.probe.job.node_jobs import NodeJob, read_node_jobs, start_node_jobs
 from gpudiag.probe.job.ranks_of_run import read_glance, start_glance
+from gpudiag.probe.job.simulated import read_simulated_jobs
 from gpudiag.reference.stacks import own_frames
 from gpudiag.runs.job_run.children import Children
 from gpudiag.runs.job_run.look import LOOK_SECONDS, read_look, start_look
@@ -220,7 +222,7 @@ class NodeWatch:
 
         earlier = job.stalls.earlier_look()
         pid = job.members.living[0].pid
-        child = start_look(pid, limit, "", earlier=earlier, work_seconds=HangLimits().work)
+        child = start_look(pid, limit, "", earlier=earlier)
         self._children.start(key, child, take, LOOK_SECONDS)
 
     def _take_list(self, child: GuardedChild) -> None:
@@ -274,6 +276,43 @@ def _document(key: str, job: _WatchedJob, stall: Stall) -> dict[str, Any]:
     }
 
 
+def watch_simulated(emit: Callable[[dict[str, Any]], None], commands: int) -> None:
+    """Watch the jobs of a simulated machine until the descriptor of commands is closed: each that is there stands still."""
+    known: dict[str, Job] | None = None
+    while True:
+        jobs = {job.name: job for job in read_simulated_jobs() or ()}
+        messages = {
+            key: _stall_of_recorded(key, job) for key, job in jobs.items() if key not in (known or {})
+        }
+        if known is None or known.keys() != jobs.keys():
+            emit({"kind": "jobs", "jobs": list(messages.values()), "hidden": 0})
+        for key in (known or {}).keys() - jobs.keys():
+            emit({"kind": "over", "key": key, "why": _RANKS_LEFT})
+        for message in messages.values():
+            emit({"kind": "stall", **message})
+        known = jobs
+        if select.select([commands], [], [], _TICK_SECONDS)[0] and not os.read(commands, 4096):
+            return
+
+
+def _stall_of_recorded(key: str, job: Job) -> dict[str, Any]:
+    """As `_document`, of a recorded job: the finding is the judge's, and the job stood for as long as its looks show."""
+    findings = judge_job(job).findings
+    mains = (rank.last.main for rank in job.ranks)
+    still = [value_or(main.last_ran_seconds_ago, 0.0) for main in mains if main is not None]
+    return {
+        "key": key,
+        "name": job.name,
+        "pid": job.launcher_pid,
+        "ranks": len(job.ranks),
+        "step_seconds": None,
+        "finding": encode(findings[0]) if findings else None,
+        "why": "" if findings else "its looks show no cause",
+        "stood_seconds": min(still, default=0.0),
+        "limit_seconds": None,
+    }
+
+
 def main() -> None:
     """Watch until the parent is gone."""
     die_with_parent(int(sys.argv[1]))
@@ -283,6 +322,9 @@ def main() -> None:
         sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
+    if read_simulated_jobs() is not None:
+        watch_simulated(emit, sys.stdin.fileno())
+        return
     watch = NodeWatch(emit)
     try:
         watch.run(sys.stdin.fileno())

@@ -48,6 +48,7 @@ class HostActivityReader:
         sheet = Sheet()
         sheet.read_together(("processors_busy_percent", "processors_waiting_percent"), self._processors, now)
         sheet.read("load_average", lambda: float(self._text("proc/loadavg").split()[0]))
+        sheet.read("uptime_seconds", lambda: float(self._text("proc/uptime").split()[0]))
         try:
             memory = self._text("proc/meminfo")
         except OSError:

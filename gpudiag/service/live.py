@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from types import MappingProxyType
 
 from gpudiag import __version__
 from gpudiag.checks.gpu.availability import reasons_against, signs_of_use
@@ -58,8 +59,9 @@ def build_live(
     findings: Findings | None,
     last_good: Mapping[str, LastGood],
     sequence: int,
+    last_seen: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Live:
-    """The document of one tick; GPUs in the order of their NVML index."""
+    """The document of one tick; GPUs in the order of their NVML index. `last_seen`: by key, of those never read here."""
     known = () if findings is None else findings.findings
     devices = sorted(snapshot.devices, key=_place)
     driver_answers = not isinstance(snapshot.driver_version, Missing)
@@ -80,7 +82,12 @@ def build_live(
         sources=snapshot.sources,
         devices=tuple(
             _live_device(
-                snapshot, device, known, last_good.get(key_of(device)), driver_answers=driver_answers
+                snapshot,
+                device,
+                known,
+                last_good.get(key_of(device)),
+                last_seen.get(key_of(device)),
+                driver_answers=driver_answers,
             )
             for device in devices
         ),
@@ -132,6 +139,7 @@ def _live_device(
     device: Device,
     findings: tuple[Finding, ...],
     last_good: LastGood | None,
+    last_seen: datetime | None,
     *,
     driver_answers: bool,
 ) -> LiveDevice:
@@ -148,7 +156,11 @@ def _live_device(
         if driver_answers
         else "error",
         finding_codes=tuple(dict.fromkeys(finding.code for finding in about)),
-        last_good_at=_NEVER if last_good is None else last_good.at,
+        last_good_at=last_good.at
+        if last_good is not None
+        else _NEVER
+        if last_seen is None or responds
+        else last_seen,
         throttled=throttled if isinstance(throttled, Missing) else bool(throttled),
         last_good=None if responds else last_good,
         signs_of_use=tuple(signs_of_use(device)) if responds else (),

@@ -7,7 +7,7 @@ index has its own UUID in the data.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gpudiag.checks.gpu.gone import has_others_instead, in_container, known_gpus_of, share_of
 from gpudiag.model.codec import all_missing
@@ -154,6 +154,10 @@ class SeenGpus:
             for device in self._devices.values()
             if not isinstance(device.id.nvml_index, Missing)
         }
+
+    def last_seen(self) -> dict[str, datetime]:
+        """When each GPU was last seen working, by UUID, by this service or an earlier one."""
+        return {} if self._known is None else {gpu.uuid: gpu.last_seen for gpu in self._known.gpus}
 
     def elsewhere(self, snapshot: Snapshot) -> frozenset[str]:
         """The UUIDs of the GPUs whose NVML index belongs to another one."""

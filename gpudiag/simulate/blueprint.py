@@ -199,6 +199,9 @@ class Blueprint:
     nvidia_smi_present: bool = True
     kernel_log: tuple[KernelLine, ...] = ()
     processes: tuple[HostProcess, ...] = ()
+    jobs: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # what a look at the machine's jobs from outside gives: encoded `Job`s
 
     def listed(self) -> tuple[GpuBlueprint, ...]:
         """The GPUs that NVML lists, in its order: position is the NVML index."""

@@ -1,26 +1,32 @@
-"""`load_scenario`: a machine by name, from a file, or as it was recorded, with faults, as a Scenario."""
+"""A machine by name, from a file, or as it was recorded, with faults: as a Scenario, or with its story."""
 
+import math
 import os
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gpudiag.compat import UTC
 from gpudiag.errors import UsageError
-from gpudiag.model.codec import decode
-from gpudiag.model.device import Device
-from gpudiag.simulate.blueprint import Blueprint, GpuBlueprint
+from gpudiag.simulate.blueprint import Blueprint
 from gpudiag.simulate.faults.table import apply_faults, parse_faults
-from gpudiag.simulate.host.processes import describe_process
-from gpudiag.simulate.host.tree import render_host_tree
-from gpudiag.simulate.machine_file import base_machines, build_blueprint, read_layers
+from gpudiag.simulate.machine_file import (
+    base_machines,
+    build,
+    build_blueprint,
+    read_kernel_log,
+    read_layers,
+    stories,
+)
 from gpudiag.simulate.names import nearest_hint
 from gpudiag.simulate.recorded import read_recorded
-from gpudiag.simulate.scenario import Scenario, SimulatedGpu
-from gpudiag.simulate.torch_answer import render_torch
+from gpudiag.simulate.render import render_scenario
+from gpudiag.simulate.scenario import Scenario
+from gpudiag.simulate.story import Chapter, Story
 
-__all__ = ["base_machines", "load_scenario"]
+__all__ = ["base_machines", "load_machine", "load_scenario", "load_story", "stories"]
 
 _SPEC_HINT = "write it as h100x8, h100x8+lost:3+hot:5, a .toml file, or the .json of `gpudiag list --json`"
 
@@ -29,41 +35,70 @@ def load_scenario(spec: str, *, now: datetime | None = None) -> Scenario:
     """The machine that `spec` names: `h100x8`, `h100x8+lost:3+hang:6`, `machine.toml+hot:5`, `a1.json`.
 
     Times in its host tree (boot, process starts, kernel log) are relative to `now`, by default the
-    time of the call, so that what runs for six hours has always run for six hours.
+    time of the call, so that what runs for six hours has always run for six hours. Of a story it is the beginning.
 
     Raises:
         UsageError: no such machine, file, fault or GPU, or faults that contradict each other.
     """
-    name, *fault_texts = _split(spec)
-    blueprint, from_file = _read_machine(name)
-    faults = parse_faults((*from_file, *fault_texts))
-    blueprint = apply_faults(replace(blueprint, name=spec), faults)
+    return _at_the_beginning(_read_machine(spec), spec, now)
+
+
+def load_story(spec: str, *, now: datetime | None = None) -> Story | None:
+    """What happens on the machine that `spec` names, as `[[story]]` of its file describes it; None where nothing does.
+
+    Raises:
+        UsageError: as in `load_scenario`, or a chapter that is not complete.
+    """
+    loaded = load_machine(spec, now=now)
+    return loaded if isinstance(loaded, Story) else None
+
+
+def load_machine(spec: str, *, now: datetime | None = None) -> Scenario | Story:
+    """The machine that `spec` names: a Story where something happens on it.
+
+    Raises:
+        UsageError: as in `load_scenario`, or a chapter that is not complete.
+    """
+    machine = _read_machine(spec)
+    if not machine.chapters:
+        return _at_the_beginning(machine, spec, now)
+    chapters = tuple(_as_written(machine, chapter, spec) for chapter in machine.chapters)
+    return Story(spec, chapters, now or datetime.now(UTC))
+
+
+def _at_the_beginning(machine: "_Machine", spec: str, now: datetime | None) -> Scenario:
+    first = machine.chapters[0].faults if machine.chapters else ()
+    faults = parse_faults((*machine.faults, *first))
+    blueprint = apply_faults(replace(machine.blueprint, name=spec), faults)
     sentences = tuple(f"{fault.text}: {fault.kind.description}" for fault in faults)
     return replace(render_scenario(blueprint, now or datetime.now(UTC)), faults=sentences)
 
 
-def render_scenario(blueprint: Blueprint, now: datetime) -> Scenario:
-    """The machine with its files and torch's answer rendered.
+def _as_written(machine: "_Machine", chapter: "_WrittenChapter", spec: str) -> Chapter:
+    faults = parse_faults((*machine.faults, *chapter.faults))
+    logged = read_kernel_log([{"kernel_log": chapter.kernel_log}], machine.blueprint.gpus, spec)
+    blueprint = apply_faults(machine.blueprint, faults).log(*logged)
+    return Chapter(chapter.title, chapter.seconds, blueprint, chapter.gradual_seconds)
 
-    Raises:
-        UsageError: a reading has a value of the wrong kind.
-    """
-    gpus = []
-    for gpu in blueprint.gpus:
-        number = blueprint.listed().index(gpu) if gpu.gpu.visible else None
-        gpus.append(_render_gpu(gpu, number, blueprint, now))
-    return Scenario(
-        name=blueprint.name,
-        hostname=blueprint.host.hostname,
-        description=blueprint.description,
-        nvml=blueprint.nvml,
-        gpus=tuple(gpus),
-        host=render_host_tree(blueprint, now),
-        torch=render_torch(blueprint),
-        environment=blueprint.environment,
-        nvidia_smi_present=blueprint.nvidia_smi_present,
-        sources=blueprint.sources,
-    )
+
+@dataclass(frozen=True, slots=True)
+class _WrittenChapter:
+    """A `[[story]]` as it is written: `faults` are those of that time, beside the file's own, `kernel_log` what it logs."""
+
+    title: str
+    seconds: float
+    faults: tuple[str, ...] = ()
+    gradual_seconds: float = 0.0
+    kernel_log: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """A machine without its faults, the faults that its file and the spec name, and its chapters."""
+
+    blueprint: Blueprint
+    faults: tuple[str, ...] = ()
+    chapters: tuple[_WrittenChapter, ...] = ()
 
 
 def _split(spec: str) -> list[str]:
@@ -76,21 +111,21 @@ def _split(spec: str) -> list[str]:
     return parts
 
 
-def _read_machine(name: str) -> tuple[Blueprint, tuple[str, ...]]:
-    """The machine, and the faults that its file lists."""
-    if name in base_machines():
-        return build_blueprint(read_layers(name), name), ()
+def _read_machine(spec: str) -> _Machine:
+    """The machine, its chapters, and the faults that its file and the spec name."""
+    name, *faults = _split(spec)
     path = Path(name)
+    if name in (*base_machines(), *stories()) or path.suffix == ".toml":
+        layers = read_layers(name if path.suffix != ".toml" else path)
+        listed = (fault for layer in layers for fault in _listed(layer, name))
+        written = next((layer["story"] for layer in reversed(layers) if "story" in layer), ())
+        chapters = tuple(_chapter(table, name) for table in written)
+        return _Machine(build_blueprint(layers, name), (*listed, *faults), chapters)
     if path.suffix == ".json":
-        return read_recorded(path), ()
-    if path.suffix == ".toml":
-        layers = read_layers(path)
-        return build_blueprint(layers, name), tuple(
-            fault for layer in layers for fault in _listed(layer, name)
-        )
+        return _Machine(read_recorded(path), tuple(faults))
     raise UsageError(
         f"there is no simulated machine {name!r}",
-        hint=nearest_hint(name, base_machines()) if name else _SPEC_HINT,
+        hint=nearest_hint(name, (*base_machines(), *stories())) if name else _SPEC_HINT,
     )
 
 
@@ -101,28 +136,12 @@ def _listed(layer: Any, name: str) -> list[str]:
     return faults
 
 
-def _render_gpu(gpu: GpuBlueprint, number: int | None, blueprint: Blueprint, now: datetime) -> SimulatedGpu:
-    """The GPU with its processes described and the readings that follow from its NVML index `number`."""
-    readings, missing = dict(gpu.gpu.readings), dict(gpu.gpu.missing)
-    if "processes" in readings:
-        readings["processes"] = [describe_process(entry, blueprint, now) for entry in readings["processes"]]
-    missing["cuda_ordinal"] = "not_asked"
-    if number is None:
-        missing["nvml_index"] = "not_supported"
-    else:
-        readings["nvml_index"] = number
-    if "responding" not in missing:
-        readings["responding"] = True
-    _refuse_unfit(readings, missing, number, blueprint.name)
-    return replace(gpu.gpu, readings=readings, missing=missing)
-
-
-def _refuse_unfit(readings: dict[str, Any], missing: dict[str, str], number: int | None, name: str) -> None:
-    """Raise UsageError if a reading does not fit the model."""
-    document = {**readings, **dict.fromkeys(missing), "missing": missing}
-    try:
-        decode(Device, document)
-    except UsageError as error:
+def _chapter(table: Any, name: str) -> _WrittenChapter:
+    chapter = build(_WrittenChapter, table, f"{name}: [[story]]")
+    _listed({"faults": list(chapter.faults)}, f"{name}: [[story]] {chapter.title}")
+    if not 0 < chapter.seconds < math.inf or not 0 <= chapter.gradual_seconds <= chapter.seconds:
         raise UsageError(
-            f"{name}: GPU {number}: {error.message.replace('document.', '')}", hint=error.hint
-        ) from error
+            f"{name}: [[story]] {chapter.title!r} takes {chapter.seconds} seconds, {chapter.gradual_seconds} of them gradual",
+            hint="`seconds` is above 0, and `gradual_seconds` from 0 to `seconds`",
+        )
+    return chapter

@@ -91,6 +91,7 @@ _TOP_KEYS = frozenset(
         "environment",
         "nvidia_smi_present",
         "kernel_log",
+        "story",
     )
 )
 _TABLES = ("nvml", "gpu", "each", "gpus", "host", "torch", "environment")
@@ -283,12 +284,17 @@ Layer = Mapping[str, Any]
 
 def base_machines() -> tuple[str, ...]:
     """The names of the machines that come with gpudiag, in alphabetical order."""
-    names = (entry.name for entry in _machine_directory().iterdir())
+    names = (entry.name for entry in _directory("machines").iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
+def stories() -> tuple[str, ...]:
+    """The names of the stories that come with gpudiag, in alphabetical order."""
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in _directory("stories").iterdir()))
+
+
 def read_layers(source: str | Path) -> list[Layer]:
-    """The file of a base machine (by name) or of a user (by path) and all it builds on, lowest first.
+    """The file of a base machine or a story (by name) or of a user (by path) and all it builds on, lowest first.
 
     Raises:
         UsageError: no such machine or file, not TOML, an unknown key, or bases that form a loop.
@@ -333,11 +339,11 @@ def build_blueprint(layers: list[Layer], name: str) -> Blueprint:
         environment=_environment(layers, name),
         nvidia_smi_present=top.get("nvidia_smi_present", True),
         processes=processes,
-        kernel_log=tuple(_kernel_log(layers, gpus, name)),
+        kernel_log=tuple(read_kernel_log(layers, gpus, name)),
     )
 
 
-def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
+def read_kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) -> Iterator[KernelLine]:
     """The lines of every layer; `{number}` counts those of one entry, `{gpu}` is the GPU's address."""
     listed = [gpu for gpu in gpus if gpu.gpu.visible]
     for entry in (entry for layer in layers for entry in layer.get("kernel_log", ())):
@@ -352,8 +358,8 @@ def _kernel_log(layers: list[Layer], gpus: tuple[GpuBlueprint, ...], name: str) 
             yield KernelLine(age_seconds, text.replace("{number}", str(number)), lines.level)
 
 
-def _machine_directory() -> "Traversable":
-    return files("gpudiag.simulate").joinpath("machines")
+def _directory(name: str) -> "Traversable":
+    return files("gpudiag.simulate").joinpath(name)
 
 
 def _read_file(source: str | Path) -> Layer:
@@ -361,7 +367,8 @@ def _read_file(source: str | Path) -> Layer:
         if isinstance(source, Path):
             text = source.read_text(encoding="utf-8")
         else:
-            text = _machine_directory().joinpath(f"{source}.toml").read_text(encoding="utf-8")
+            folder = _directory("stories" if source in stories() else "machines")
+            text = folder.joinpath(f"{source}.toml").read_text(encoding="utf-8")
         layer = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"the scenario file {source} cannot be read: {error.strerror}") from error
@@ -375,7 +382,9 @@ def _read_file(source: str | Path) -> Layer:
 
 
 def _refuse_misshapen(layer: Layer, source: str | Path) -> None:
-    """Raise UsageError where a table, or a list in `missing`, is expected and something else stands."""
+    """Raise UsageError where a table, or a list, is expected and something else stands."""
+    if not isinstance(layer.get("story", []), list):
+        raise UsageError(f"{source}: a chapter of the story is written as [[story]]")
     tables = {key: layer[key] for key in _TABLES if key in layer}
     if isinstance(layer.get("gpus"), dict):
         tables |= {f"gpus.{number}": gpu for number, gpu in layer["gpus"].items()}

@@ -47,6 +47,36 @@ def move_readings(scenario: Scenario, at_seconds: float) -> Scenario:
     return replace(scenario, gpus=gpus)
 
 
+# What changes bit by bit when a machine becomes another one; everything else is as before until it is as after.
+_GRADUAL = (
+    *_FALLING_SHARES,
+    *_FALLING_DEGREES,
+    _RISING_DEGREES,
+    "graphics_clock_mhz",
+    "sm_clock_mhz",
+)
+
+
+def approach(before: Scenario, after: Scenario, share: float) -> Scenario:
+    """The machine of before, with that share of the way to the readings of after; GPUs are recognised by UUID."""
+    later = {gpu.readings.get("uuid"): gpu.readings for gpu in after.gpus}
+    gpus = tuple(
+        replace(gpu, readings={**gpu.readings, **_between(gpu.readings, later[gpu.readings["uuid"]], share)})
+        if gpu.readings.get("uuid") in later
+        else gpu
+        for gpu in before.gpus
+    )
+    return replace(before, gpus=gpus)
+
+
+def _between(before: Mapping[str, Any], after: Mapping[str, Any], share: float) -> dict[str, Any]:
+    return {
+        name: type(before[name])(before[name] + (after[name] - before[name]) * share)
+        for name in _GRADUAL
+        if isinstance(before.get(name), int | float) and isinstance(after.get(name), int | float)
+    }
+
+
 def is_in_motion(scenario: Scenario) -> bool:
     """Whether any GPU of the machine is busy, so that its readings move."""
     return any(_moves(gpu.readings) for gpu in scenario.gpus)

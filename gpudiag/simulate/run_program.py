@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,6 +17,7 @@ from gpudiag.shortage import shortage_of
 from gpudiag.simulate.motion import is_in_motion, move_readings
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session, guarded, kill_programs, open_session
+from gpudiag.simulate.story import Chapter, Story
 
 # Signals that end a program, or that it may handle; they are forwarded to the program.
 _FORWARDED = (
@@ -35,11 +36,21 @@ _GRACE_SECONDS = 10.0
 _INTERRUPTS_BEFORE_KILL = 3
 _POLL_SECONDS = 0.5
 _MOTION_SECONDS = 1.0  # a program that ends sooner sees the scenario as it is written
+_STATE_FOLDER = "GPUDIAG_STATE_DIR"
 _SIGNAL_STATUS_BASE = 128  # as shells report a program that a signal ended
 
 
-def run_on_machine(scenario: Scenario, command: Sequence[str]) -> int:
+def run_on_machine(
+    machine: Scenario | Story,
+    command: Sequence[str],
+    *,
+    announce: Callable[[Chapter], None] | None = None,
+    forgets: bool = False,
+) -> int:
     """The exit status of the command, run on the machine; 128 + N where signal N ended it.
+
+    A machine with a story goes through it, and `announce` is called as each chapter begins. If it `forgets`, what
+    gpudiag remembers of it (its state folder) is gone with it.
 
     Signals to this process go to the program. When it has ended, so have all that it started there,
     and the machine's files are gone; after a kill -9 of this process too.
@@ -47,8 +58,12 @@ def run_on_machine(scenario: Scenario, command: Sequence[str]) -> int:
     Raises:
         UsageError: the program does not exist, or the machine cannot be built.
     """
-    with _restored_signals() as before, open_session(scenario) as session, guarded(session.folder):
-        return _run(session, _resolve(command, session.environment), before)
+    start = machine.moment(0.0).scenario if isinstance(machine, Story) else machine
+    with _restored_signals() as before, open_session(start) as session, guarded(session.folder):
+        if forgets:
+            session.environment = {**session.environment, _STATE_FOLDER: str(session.folder / "state")}
+        motion = _Motion(session, machine, announce)
+        return _run(session, _resolve(command, session.environment), before, motion)
 
 
 def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -65,7 +80,7 @@ def _resolve(command: Sequence[str], environment: Mapping[str, str]) -> list[str
     return [path, *arguments]
 
 
-def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals]) -> int:
+def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals], motion: "_Motion") -> int:
     """The command's exit status. From here on signals are only polled, even while the machine is removed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller may have had it ignored
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
@@ -79,7 +94,7 @@ def _run(session: Session, command: Sequence[str], unblocked: set[signal.Signals
         if (shortage := shortage_of(error)) is not None:
             raise shortage from error
         raise UsageError(f"{command[0]} cannot be run: {error.strerror}") from error
-    status = _wait(child, session)
+    status = _wait(child, session, motion)
     return status if status >= 0 else _SIGNAL_STATUS_BASE - status
 
 
@@ -103,26 +118,40 @@ def _prepare_child(parent_pid: int, blocked_before: set[signal.Signals]) -> None
 
 
 class _Motion:
-    """Varies the readings of the machine's busy GPUs once a second while the program runs."""
+    """Goes on with the machine once a second while the program runs: its story, and the readings of busy GPUs."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._scenario = session.scenario
+    def __init__(
+        self, session: Session, machine: Scenario | Story, announce: Callable[[Chapter], None] | None
+    ) -> None:
+        self._session, self._machine, self._announce = session, machine, announce
         self._started = time.monotonic()
-        self._next = self._started + _MOTION_SECONDS if is_in_motion(session.scenario) else math.inf
+        self._announced: Chapter | None = None
+        self._next = math.inf
+        if isinstance(machine, Story):
+            self._next = self._started
+        elif is_in_motion(machine):
+            self._next = self._started + _MOTION_SECONDS
 
     def go_on(self) -> None:
         """Move the readings, if it is time."""
         now = time.monotonic()
-        if now >= self._next:
-            self._session.update(move_readings(self._scenario, now - self._started))
-            self._next = now + _MOTION_SECONDS
+        if now < self._next:
+            return
+        self._next = now + _MOTION_SECONDS
+        passed = now - self._started
+        scenario = self._machine
+        if isinstance(scenario, Story):
+            moment = scenario.moment(passed)
+            scenario = moment.scenario
+            if self._announce is not None and self._announced is not moment.chapter:
+                self._announced = moment.chapter
+                self._announce(moment.chapter)
+        self._session.update(move_readings(scenario, passed))
 
 
-def _wait(child: subprocess.Popen[bytes], session: Session) -> int:
+def _wait(child: subprocess.Popen[bytes], session: Session, motion: _Motion) -> int:
     """The child's wait status, with signals forwarded to it until then."""
     interrupts, deadline = 0, None
-    motion = _Motion(session)
     while True:
         status = child.poll()
         if status is not None:

@@ -90,7 +90,8 @@ class Scenario:
 
     `torch` is what torch answers there: a TorchFacts object and one DeviceView object per CUDA
     device (`{"facts": {...}, "devices": [...]}`), or `{"absent": true}`. `environment` is set for
-    every program started on the machine (CUDA_VISIBLE_DEVICES, SLURM_*).
+    every program started on the machine (CUDA_VISIBLE_DEVICES, SLURM_*). `jobs` are the jobs that stand still
+    there, each as a look from outside gives it (`model.job.Job`); None: jobs are those of the real machine.
     """
 
     name: str  # h100x8+lost:3
@@ -103,4 +104,5 @@ class Scenario:
     environment: Mapping[str, str] = field(default_factory=dict)
     nvidia_smi_present: bool = True
     sources: tuple[str, ...] = ()  # where the base machine's facts come from
+    jobs: tuple[Mapping[str, Any], ...] | None = None
     faults: tuple[str, ...] = ()  # one sentence for each fault: what it does to the machine

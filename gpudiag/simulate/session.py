@@ -60,6 +60,7 @@ def build_environment(
         "GPUDIAG_SIMULATED": scenario_name,
         "GPUDIAG_HOST_ROOT": str(folder / "root"),
         "GPUDIAG_SIMULATED_TORCH": str(folder / "torch.json"),
+        "GPUDIAG_SIMULATED_JOBS": str(folder / "jobs.json"),
         **scenario_environment,
     }
 
@@ -277,7 +278,7 @@ class Session:
         self._write_library()
         self._write_tools()
         self._write_host_tree(HostTree())
-        self._write_torch()
+        self._write_answers()
         self.environment: Mapping[str, str] = build_environment(
             outside, folder, scenario.name, scenario.environment
         )
@@ -313,7 +314,7 @@ class Session:
             self._write_tools()
         if scenario.host != before.host:
             self._write_host_tree(before.host)
-        self._write_torch()
+        self._write_answers()
 
     def call_counts(self) -> dict[str, int]:
         """How often each NVML function was called on this machine, by any program."""
@@ -391,8 +392,11 @@ class Session:
             link.unlink(missing_ok=True)
             link.symlink_to(target)
 
-    def _write_torch(self) -> None:
+    def _write_answers(self) -> None:
+        """Write what torch answers, and what a look at the jobs gives where they are simulated."""
         _replace(self.folder / "torch.json", json.dumps(dict(self.scenario.torch)))
+        if self.scenario.jobs is not None:
+            _replace(self.folder / "jobs.json", json.dumps(self.scenario.jobs))
 
 
 @contextlib.contextmanager

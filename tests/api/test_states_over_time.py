@@ -97,17 +97,20 @@ def power_by_uuid(service) -> dict[str, str]:
 
 def test_a_gpu_that_vanishes_keeps_its_row_and_is_a_finding(watched):
     before = [device["uuid"] for device in watched.live()["devices"]]
+    since = watched.live()["verdict_since"]
     gone, bus_id = before[3], watched.live()["devices"][3]["bus_id"]
     own_power = watched.wait(lambda: len(seen := power_seen(watched)) == 8 and seen)
     watched.change("h100x8+gone:3")
     live = watched.wait(lambda: (now := watched.live())["verdict"] == "fail" and now, 40)
     assert live["headline"] == "7 healthy, 1 of 8 missing"
+    assert live["verdict_since"] > since
     assert len(live["devices"]) == 8
     (row,) = [device for device in live["devices"] if device["uuid"] == gone]
     assert row["responding"] is None
     assert row["health"] == "fail"
     assert "gpu.gone" in row["finding_codes"]
     watched.wait(lambda: codes(watched) == {"gpu.gone"}, 40)  # what GPUtil and torch saw before is forgotten
+    assert watched.live()["verdict_since"] == live["verdict_since"], "its first moment, however long it lasts"
     assert up(watched)[gone] == 0
     assert sum(up(watched).values()) == 7
     assert "gpu_lost" in kinds(watched)
@@ -366,6 +369,11 @@ def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well_and_kno
             service.wait(lambda: told(service)["verdict"] == "fail", 40)
             assert {one["uuid"]: one["gpu"] for one in labels_of(service, "gpudiag_gpu_up")} == were
             assert set(up(service).values()) == {0.0}
+            seen = {one["last_good_at"] for one in service.live()["devices"]}
+            assert None not in seen  # by the service before: a row says since when its GPU is away
+            assert all(
+                datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp() <= last + 1 for at in seen
+            )
             assert {one["state"] for one in labels_of(service, "gpudiag_gpu_status")} == {"error"}
             # And what the kernel log has of the GPU that is gone, once that is read; nothing of the others.
             found = {one["code"] for one in labels_of(service, "gpudiag_finding")}

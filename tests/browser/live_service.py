@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpudiag.simulate.loader import load_scenario
+from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.session import Session
 from tests.cli.simulated import simulated_machine
 
@@ -37,11 +38,11 @@ class LiveService:
 
 
 @contextmanager
-def live_service(scenario: str, state: Path) -> Iterator[LiveService]:
+def live_service(scenario: str | Scenario, state: Path, *flags: str) -> Iterator[LiveService]:
     """The service of that machine; ended at the end, and made sure of."""
     with simulated_machine(scenario) as session:
         environment = {**session.environment, "GPUDIAG_STATE_DIR": str(state)}
-        command = [sys.executable, "-m", "gpudiag", "serve", "--port", "0", "--allow-actions"]
+        command = [sys.executable, "-m", "gpudiag", "serve", "--port", "0", "--allow-actions", *flags]
         log = state / "serve.log"
         with (
             log.open("w") as written,

@@ -10,15 +10,23 @@ from gpudiag.checks.links.topology import build_topology
 from gpudiag.checks.on_topology import add_verdict
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.compat import UTC
-from gpudiag.model.codec import to_document
+from gpudiag.model.codec import dumps, to_document
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.documents import loads
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, History
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
+from gpudiag.model.host_activity import HostActivity
+from gpudiag.model.measure import (
+    CollectiveMeasurement,
+    CollectiveResult,
+    LatenessSeries,
+    RankLateness,
+    RankReport,
+)
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, value_or
 from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.model.service import (
     DeviceDocument,
     Findings,
@@ -34,6 +42,8 @@ from gpudiag.model.service import (
 )
 from gpudiag.model.topology import MeasuredLink
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
+from gpudiag.render.joined_findings import join_findings
+from gpudiag.runs.compare import NamedDocument, compare_documents
 from gpudiag.runs.instant import judge_snapshot
 from tests.cli.simulated import run_gpudiag
 
@@ -45,9 +55,28 @@ SERIES: dict[str, Callable[[Device], Any]] = {
     "temperature_celsius": lambda device: device.temperature_celsius,
     "memory_temperature_celsius": lambda device: device.memory_temperature_celsius,
     "sm_clock_mhz": lambda device: device.sm_clock_mhz,
+    "tensor_activity_percent": lambda device: device.tensor_activity_percent,
+    "pcie_received_bytes_per_second": lambda device: device.pcie_received_bytes_per_second,
+    "pcie_transmitted_bytes_per_second": lambda device: device.pcie_transmitted_bytes_per_second,
+    "nvlink_received_bytes_per_second": lambda device: device.nvlink_received_bytes_per_second,
+    "nvlink_transmitted_bytes_per_second": lambda device: device.nvlink_transmitted_bytes_per_second,
+}
+HAS_ACTIVITY = ("hopper", "blackwell")
+ACTIVITY_OF_FULL_LOAD = {
+    "tensor_activity_percent": 62.0,
+    "pcie_received_bytes_per_second": 11.5e9,
+    "pcie_transmitted_bytes_per_second": 2.4e9,
+    "nvlink_received_bytes_per_second": 182e9,
+    "nvlink_transmitted_bytes_per_second": 181e9,
 }
 _COPIED = tuple(field.name for field in fields(LiveDevice) if field.name in Device.__dataclass_fields__)
 HW_THERMAL_BIT = 1 << 6
+HOST = HostActivity(
+    processors_busy_percent=37.4, processors_waiting_percent=0.2, load_average=71.5, memory_total_bytes=2015 << 30,
+    memory_available_bytes=1200 << 30, swap_used_bytes=0, network_received_bytes_per_second=1.25e9,
+    network_transmitted_bytes_per_second=0.4e9, disk_read_bytes_per_second=2e7, disk_written_bytes_per_second=3.2e8,
+    uptime_seconds=12.3 * 86400,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +105,24 @@ def read_machine(scenario: str) -> Machine:
         state = SamplerState.NO_GPU if nvml.state == "no_devices" else SamplerState.FAILED
         return Machine(snapshot, report, findings, state, nvml.reason)
     return Machine(snapshot, report, findings)
+
+
+def rack_of(machine: Machine, times: int) -> Machine:
+    """A machine with so many times the GPUs."""
+    devices = machine.snapshot.devices
+    many = tuple(
+        replace(
+            device,
+            id=replace(
+                device.id,
+                uuid=f"GPU-{place}-{device.id.nvml_index}",
+                nvml_index=place * len(devices) + number,
+            ),
+        )
+        for place in range(times)
+        for number, device in enumerate(devices)
+    )
+    return replace(machine, snapshot=replace(machine.snapshot, devices=many))
 
 
 def _reason(device: Device) -> MissingReason | None:
@@ -110,6 +157,8 @@ def live_of(machine: Machine, sequence: int, now: datetime) -> dict[str, Any]:
         findings_version=1,
         finding_count=len(machine.findings),
         findings=machine.findings[:8],
+        host_activity=HOST,
+        verdict_since=now - timedelta(hours=3),
     )
     return to_document(live)
 
@@ -146,11 +195,20 @@ def live_device(device: Device, findings: tuple[Finding, ...], now: datetime, se
 def moved_device(device: Device, sequence: int) -> Device:
     """The device some ticks later: what is busy moves a little, within its limits."""
     load = value_or(device.utilization_percent, 0)
-    if load < 50 or device.responding is not True:
+    if device.responding is not True:
         return device
     swing = math.sin(sequence / 7 + value_or(device.id.nvml_index, 0))
+    # A listing asks for no activity; the service's sampler does, where the GPU has it.
+    activity: dict[str, Any] = {
+        name: most * load / 100 * (0.9 + 0.1 * swing)
+        for name, most in ACTIVITY_OF_FULL_LOAD.items()
+        if value_or(device.architecture, "") in HAS_ACTIVITY
+    }
+    if load < 50:
+        return replace(device, **activity)
     return replace(
         device,
+        **activity,
         utilization_percent=min(100, max(0, round(load - 6 + 6 * swing))),
         power_draw_watts=round(value_or(device.power_draw_watts, 0.0) + 25 * swing, 1),
         temperature_celsius=value_or(device.temperature_celsius, 60) + round(2 * swing),
@@ -218,18 +276,24 @@ def device_document(machine: Machine, subject: str, sequence: int) -> dict[str, 
 def processes_of(machine: Machine) -> dict[str, Any]:
     """`gpudiag.processes/1`: the second process is an idle holder."""
     now = datetime.now(UTC)
+    times = tuple(now.timestamp() - 10.0 * number for number in range(60, 0, -1))
     uses, users = [], {}
     for device in machine.snapshot.devices:
         for process in () if isinstance(device.processes, Missing) else device.processes:
             idle = device.utilization_percent == 0
             since = now - timedelta(minutes=40) if idle else None
-            uses.append(ProcessUse(device.id.uuid, device.id.nvml_index, process, since, idle))
             used = value_or(process.memory_used_bytes, 0)
+            memory = tuple(None if place < 12 else round(used * min(1.0, place / 20)) for place in range(60))
+            busy = None if idle else value_or(device.utilization_percent, 0)
+            sm = tuple(
+                None if place < 12 or busy is None else max(0, busy - place % 7) for place in range(60)
+            )
+            uses.append(ProcessUse(device.id.uuid, device.id.nvml_index, process, since, idle, memory, sm))
             before = users.get(value_or(process.user, "?"), UserUse(str(process.user), 0, 0, 0))
             users[before.user] = UserUse(
                 before.user, before.memory_used_bytes + used, before.gpu_count + 1, before.process_count + 1
             )
-    return to_document(Processes(now, tuple(uses), tuple(users.values())))
+    return to_document(Processes(now, tuple(uses), tuple(users.values()), times))
 
 
 def sources_of(machine: Machine) -> dict[str, Any]:
@@ -240,7 +304,10 @@ def sources_of(machine: Machine) -> dict[str, Any]:
 
 def findings_of(machine: Machine) -> dict[str, Any]:
     """`gpudiag.findings/1`."""
-    return to_document(Findings(1, machine.report.verdict.value, datetime.now(UTC), machine.findings))
+    known = machine.findings
+    return to_document(
+        Findings(1, machine.report.verdict.value, datetime.now(UTC), known, join_findings(known))
+    )
 
 
 def topology_of(machine: Machine) -> dict[str, Any]:
@@ -266,9 +333,53 @@ def collective_report(failed: bool) -> dict[str, Any]:
     measurement = CollectiveMeasurement(
         backend="gloo", world_size=4, launcher="spawn", host="h100-1", torch_version="2.13.0", device_kind="cpu",
         nccl_version=NOT_ASKED, results=results, ranks=ranks, incidents=(), injected=(), sizes_planned=12, seconds=4.2,
+        lateness=NOT_ASKED if failed else lateness_of(4),
     )  # fmt: skip
     outcome = Outcome.FAIL if failed else Outcome.PASS
     return to_document(CollectiveReport(outcome, measurement, (killed_rank(),) if failed else ()))
+
+
+def result_event(done: int, planned: int) -> dict[str, Any]:
+    """`gpudiag.event/1`: the size that was measured last."""
+    return to_document(
+        RunEvent(EventKind.RESULT, float(done), done, planned, result=_collective_result(8 * 4**done))
+    )
+
+
+def ranks_event(done: int, *, still: bool = False, count: int = 4) -> dict[str, Any]:
+    """`gpudiag.event/1`: where the ranks are; `still`: all wait for rank 2."""
+    ranks = tuple(
+        RankStanding(
+            rank=rank, host="h100-1", life="alive", stage="measure", iteration=20 * done,
+            operation=None if still and rank == 2 else f"all_reduce float32[{2 * 4**done}]",
+            waits=still and rank != 2, behind=still and rank == 2, still_seconds=14.0 if still else 0.0,
+        )
+        for rank in range(count)
+    )  # fmt: skip
+    return to_document(RunEvent(EventKind.RANKS, float(done), done, 6, ranks=ranks))
+
+
+def lateness_of(count: int) -> LatenessSeries:
+    """Rank 2 is late in the second half, and all others now and then."""
+    spans = 48
+
+    def late(rank: int, span: int) -> float:
+        return (
+            0.02 + 0.001 * span if rank == 2 and span > spans / 2 else 0.0004 * ((rank * 7 + span * 3) % 11)
+        )
+
+    ranks = (RankLateness(rank, tuple(late(rank, span) for span in range(spans))) for rank in range(count))
+    return LatenessSeries(2.5, 0.05, 960, 0.003, tuple(ranks))
+
+
+def comparison_of(machine: Machine) -> dict[str, Any]:
+    """`gpudiag.comparison/1` of this machine's report with one of another driver."""
+    before = replace(machine.report, snapshot=replace(machine.snapshot, driver_version="570.86.10"))
+    named = [
+        NamedDocument(name, dumps(report).encode())
+        for name, report in (("run a", before), ("run b", machine.report))
+    ]
+    return to_document(compare_documents(*named))
 
 
 def _collective_result(size: int) -> CollectiveResult:

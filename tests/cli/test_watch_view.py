@@ -22,6 +22,17 @@ from tests.cli.simulated import TIME_LIMIT_SECONDS, processes_of, run_in, run_on
 pyte = pytest.importorskip("pyte", reason="the tests of the view need pyte")
 pytest.importorskip("textual", reason="the extra [watch] is not installed")
 
+STORY = """
+base = "h100x8"
+faults = ["busy:0", "busy:1", "busy:2", "busy:3"]
+[[story]]
+title = "well"
+seconds = 1
+[[story]]
+title = "a rank hangs"
+seconds = 1
+faults = ["job-hangs"]
+"""
 # What Textual asks and switches on at the start, and must have switched off again at the end (xterm, ctlseqs.html).
 ALTERNATE_SCREEN, MOUSE = ("?1049h", "?1049l"), ("?1000h", "?1000l")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*?(?:3[0-7]|4[0-7]|38;|48;|9[0-7])[0-9;]*m")
@@ -31,7 +42,12 @@ class Terminal:
     """A pseudo-terminal with the command in it, and what a terminal would show."""
 
     def __init__(
-        self, environment: Mapping[str, str], *argv: str, columns: int = 100, lines: int = 30
+        self,
+        environment: Mapping[str, str],
+        *argv: str,
+        columns: int = 100,
+        lines: int = 30,
+        command: str = "watch",
     ) -> None:
         self.master, line = pty.openpty()
         self.resize(columns, lines)
@@ -40,9 +56,8 @@ class Terminal:
         self.raw = b""
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
-        command = [sys.executable, "-m", "gpudiag", "watch", *argv]
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "gpudiag", command, *argv],
             env={**environment, "TERM": "xterm-256color"} if "TERM" not in environment else dict(environment),
             stdin=line,
             stdout=line,
@@ -167,6 +182,22 @@ def test_an_interrupt_leaves_the_terminal_as_it_was_and_no_child(how: str):
             terminal.process.send_signal(getattr(signal, how))
         assert terminal.wait() == (143 if how == "SIGTERM" else 130)
         assert b"Traceback" not in terminal.raw
+
+
+def test_the_demo_is_shown_with_a_job_that_hangs_and_ends_with_ctrl_c(tmp_path: Path):
+    story = tmp_path / "story.toml"
+    story.write_text(STORY)
+    with simulated_machine("none") as outside:  # there is a compiler
+        terminal = Terminal(outside.environment, str(story), "--watch", command="demo", columns=140)
+    try:
+        terminal.wait_for(lambda text: "SIMULATED" in text and "story.toml" in text)
+        text = terminal.wait_for(lambda text: "hang.loader" in text and "train.py" in text)
+        assert "rank 2" in text
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        assert b"Traceback" not in terminal.raw
+    finally:
+        terminal.close()
 
 
 def test_a_gpu_that_hangs_freezes_nothing():

@@ -18,7 +18,7 @@ TREE = {
     if (command := gpudiag.get_command(click.Context(gpudiag), name)) is not None
 }
 # Their result is not a document: a job's own output, a page, another program, files for a folder, a view.
-WITHOUT_RESULT = {"run", "serve", "simulate", "deploy", "watch"}
+WITHOUT_RESULT = {"run", "serve", "simulate", "deploy", "watch", "demo"}
 WITH_RESULT = sorted(set(TREE) - WITHOUT_RESULT)
 WITH_HISTORY = {"nccl-test", "bandwidth", "preflight", "history", "serve", "doctor", "topo"}
 # Their text leaves nothing out.

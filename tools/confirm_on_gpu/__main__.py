@@ -120,8 +120,22 @@ def _confirm(folder: Path, limit_seconds: float, steps: Sequence[Step], nccl_lib
         return 130
     report = run.report(finished=True)
     print(confirmed_row(report))
+    print(shared_line(folder))
     print(f"{report.outcome.value.upper()} in {report.seconds:.0f} s: {folder / 'report.md'}, report.json")
     return {Outcome.FAIL: 1, Outcome.ERROR: 3}.get(report.outcome, 0)
+
+
+def shared_line(folder: Path) -> str:
+    """Write the anonymous form, and return what to do with it, or why there is none."""
+    from gpudiag.errors import UsageError
+    from tools.confirm_on_gpu.anonymous import write_anonymous
+
+    try:
+        return (
+            f"to share, without names of the machine and its users: {write_anonymous(folder)} (docs/gpu.md)"
+        )
+    except (OSError, ValueError, UsageError) as error:
+        return f"no anonymous form: {error}"
 
 
 def explain_no_gpu(sentence: str, traces: Sequence[str], steps: Sequence[Step]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpudiag.model.finding import Outcome
 from tools.confirm_on_gpu.report import (
+    AnonymousConfirmation,
     CallCost,
     CheckSeen,
     Confirmation,
@@ -15,6 +16,8 @@ from tools.confirm_on_gpu.report import (
     StartTime,
     StepSeen,
 )
+
+SHARED_FILE = "anonymous.json"
 
 _ORDER = (Outcome.FAIL, Outcome.ERROR, Outcome.WARN, Outcome.PASS, Outcome.SKIP)
 
@@ -45,9 +48,7 @@ def _head(report: Confirmation) -> Iterable[str]:
     if not report.finished:
         yield "**Not finished: this report was written on the way, after the last step below.**"
         yield ""
-    counted = Counter(gpu.name or "a GPU without a name" for gpu in report.gpus)
-    gpus = ", ".join(f"{count} x {name}" for name, count in counted.items()) or "no GPU was listed"
-    yield f"{gpus}; driver {report.driver_version or 'unknown'}; torch {report.torch_version or 'not asked'}, CUDA"
+    yield f"{gpu_words(report.gpu_names)}; driver {report.driver_version or 'unknown'}; torch {report.torch_version or 'not asked'}, CUDA"
     yield f"{report.cuda_runtime_version or 'none'}, NCCL {report.nccl_version or 'none'}; Python {report.python_version};"
     yield f"gpudiag {report.gpudiag_version}; {report.started_at:%Y-%m-%d %H:%M} UTC, {report.seconds:.0f} s."
     yield ""
@@ -182,35 +183,46 @@ def _costs(costs: Sequence[CallCost]) -> Iterable[str]:
     yield ""
 
 
-_PAGE_OUTCOMES = (Outcome.PASS, Outcome.WARN)
+ROW_HEAD = "| date | GPU | driver | torch | NCCL | gpudiag | what passed | what did not |"
 
 
-def confirmed_row(report: Confirmation) -> str:
-    """The row for the table of confirmed machines in docs/gpu-paths.md."""
-    counted = Counter(gpu.name or "a GPU without a name" for gpu in report.gpus)
-    gpus = ", ".join(f"{count} x {name}" for name, count in counted.items()) or "none"
-    if report.simulated is not None:
-        gpus = f"SIMULATED {report.simulated}"
-    passed = [step.name for step in report.steps if step.outcome in _PAGE_OUTCOMES]
-    failed = [f"{step.name} {step.outcome.value}" for step in report.steps if step.outcome in _ORDER[:2]]
+def confirmed_row(report: Confirmation | AnonymousConfirmation) -> str:
+    """The row for the table of confirmed machines in docs/gpu-paths.md, of a report or of its anonymous form."""
+    outcomes = {step.name: step.outcome for step in report.steps}
+    passed = [name for name, outcome in outcomes.items() if outcome in (Outcome.PASS, Outcome.WARN)]
+    failed = [
+        f"{name}: {outcome.value.upper()}" for name, outcome in outcomes.items() if outcome in _ORDER[:2]
+    ]
     checks = Counter(check.outcome for check in report.checks)
-    words = f"{', '.join(passed)}; {checks[Outcome.PASS]} checks" if report.checks else ", ".join(passed)
+    counted = [f"{checks[outcome]} {outcome.value.upper()}" for outcome in _ORDER if checks[outcome]]
+    same = Counter(one.outcome for one in report.readings)
+    words = [", ".join(f"`{name}`" for name in passed)]
+    words += [f"{same['same']} of {same.total()} readings as nvidia-smi's"] if same else []
+    words += [f"checks: {', '.join(counted)}"] if counted else []
     return _row(
-        f"{report.started_at:%Y-%m-%d}",
-        gpus,
+        report.day,
+        "SIMULATED" if report.simulated else gpu_words(report.gpu_names),
         report.driver_version or "unknown",
-        f"torch {report.torch_version or 'none'}, NCCL {report.nccl_version or 'none'}",
+        report.torch_version or "none",
+        report.nccl_version or "none",
         report.gpudiag_version,
-        words,
+        "; ".join(words),
         ", ".join(failed) or "nothing",
     )
+
+
+def gpu_words(names: Counter[str]) -> str:
+    """`8x NVIDIA H100 80GB HBM3`."""
+    return ", ".join(f"{count}x {name}" for name, count in names.items()) or "none"
 
 
 def _row_for_the_page(report: Confirmation) -> Iterable[str]:
     yield "## Row for docs/gpu-paths.md"
     yield ""
-    yield from _table("| date | GPU | driver | torch, NCCL | gpudiag | passed | not |")
+    yield from _table(ROW_HEAD)
     yield confirmed_row(report)
+    yield ""
+    yield f"{SHARED_FILE}, beside this file, names neither the machine nor its users: attach it to an issue (docs/gpu.md)."
     yield ""
 
 

@@ -12,7 +12,15 @@ from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
 from gpudiag.render.bandwidth_text import describe_meanwhile
 from tools.confirm_on_gpu.machine import gpus_of, is_stand_in, loaded_nccl, shares_gpus
-from tools.confirm_on_gpu.report import CallCost, CheckSeen, HangSeen, ReadingSeen, Speed, StartTime
+from tools.confirm_on_gpu.report import (
+    CallCost,
+    CheckSeen,
+    HangSeen,
+    ReadingOutcome,
+    ReadingSeen,
+    Speed,
+    StartTime,
+)
 from tools.confirm_on_gpu.step import Output, StepResult
 
 Document = Mapping[str, Any]
@@ -58,7 +66,7 @@ def read_comparison(output: Output, snapshot: Document) -> StepResult:
     return StepResult(Outcome.PASS, words, readings=rows)
 
 
-def is_wrong(row: ReadingSeen) -> bool:
+def is_wrong(row: ReadingSeen | ReadingOutcome) -> bool:
     """Whether the two looks contradict each other: a value on one side only, or a fixed one that differs."""
     if row.outcome in ("only_here", "only_in_capture"):
         return True

@@ -1,12 +1,15 @@
-"""The report's nouns: `gpudiag.confirmation/2`, what one run on real GPUs confirmed."""
+"""The report's nouns: `gpudiag.confirmation/2`, what one run on real GPUs confirmed, and its anonymous form."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from gpudiag.model.device import Snapshot
 from gpudiag.model.finding import Outcome
+from gpudiag.model.reading import Missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +151,94 @@ class Confirmation:
     costs: tuple[CallCost, ...]
     starts: tuple[StartTime, ...]
     hangs: tuple[HangSeen, ...]
+
+    @property
+    def day(self) -> str:
+        """The day of the run, as a table has it."""
+        return f"{self.started_at:%Y-%m-%d}"
+
+    @property
+    def gpu_names(self) -> Counter[str]:
+        """How many GPUs of each name there are."""
+        return Counter(gpu.name or "a GPU without a name" for gpu in self.gpus)
+
+
+# --- what may leave the machine
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How one step ended."""
+
+    name: str
+    outcome: Outcome
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """One check on real readings: its outcome, the codes of its findings, and which of its readings a GPU gave."""
+
+    check: str
+    outcome: Outcome
+    codes: tuple[str, ...]
+    read: tuple[str, ...]
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingOutcome:
+    """How one reading of one GPU compares with nvidia-smi's; the values are in the machine."""
+
+    nvml_index: int
+    reading: str
+    kind: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class HangOutcome:
+    """Whether `gpudiag hang` was right about one job."""
+
+    kind: str
+    right: bool | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnonymousConfirmation:
+    """`gpudiag.anonymous_confirmation/1`: what `make gpu` confirmed, without what names the machine or its users.
+
+    `digest` is the SHA-256 of the document as gpudiag writes it, with this digest as zeros: it finds an accident.
+    """
+
+    SCHEMA: ClassVar[str] = "gpudiag.anonymous_confirmation/1"
+
+    digest: str
+    outcome: Outcome
+    day: str
+    seconds: float
+    finished: bool
+    simulated: bool
+    gpudiag_version: str
+    python_version: str
+    torch_version: str | None
+    cuda_runtime_version: str | None
+    nccl_version: str | None
+    driver_version: str | None
+    machine: Snapshot
+    steps: tuple[StepOutcome, ...]
+    speeds: tuple[Speed, ...]
+    checks: tuple[CheckOutcome, ...]
+    readings: tuple[ReadingOutcome, ...]
+    costs: tuple[CallCost, ...]
+    starts: tuple[StartTime, ...]
+    hangs: tuple[HangOutcome, ...]
+
+    @property
+    def gpu_names(self) -> Counter[str]:
+        """How many GPUs of each name there are."""
+        return Counter(
+            "a GPU without a name" if isinstance(device.name, Missing) else device.name
+            for device in self.machine.devices
+        )

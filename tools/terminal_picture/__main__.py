@@ -3,8 +3,8 @@
     python -m tools.terminal_picture [FILE]
 
 Four gloo ranks run `train.py` of this folder under torchrun, which knows nothing of gpudiag. Once they stand still for as
-long as gpudiag wants to see, the command looks at them, and rich draws its output with its colours, less
-the evidence, which would fill a screen. Needs `gpudiag[hang]`, and the permission to trace the job's processes (docs/hang.md).
+long as gpudiag wants to see, the command looks at them, and rich draws its output with its colours: the last line of the
+job, the verdict and what to do, without the ranks and the evidence, which would fill a screen. Needs `gpudiag[hang]`, and the permission to trace the job's processes (docs/hang.md).
 """
 
 import io
@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parents[1] / "docs" / "images" / "hang.svg"
 BIN = Path(sys.executable).parent
 COLUMNS = 80
+LINES = 12  # of the picture
 # Long enough that the answer is final at once, on a machine that does other things too.
 STILL_SECONDS = 12.0
 # rich's own frame names a font of another host; a picture in a README may load nothing.
@@ -59,9 +60,9 @@ def main() -> None:
         answer = look(pid)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ torchrun --nproc-per-node 4 train.py", style="bold"))
-    console.print(Text(printed + "\n"))
+    console.print(Text(printed.splitlines()[-1]))
     console.print(Text("$ gpudiag hang      # in another terminal", style="bold"))
-    console.print(Text.from_ansi(without_evidence(answer)))
+    console.print(Text.from_ansi(verdict_and_remedy(answer)))
     picture.write_text(console.export_svg(title="a job that hangs", code_format=FRAME, unique_id="hang"))
     print(f"{picture}\n{answer}")
 
@@ -108,12 +109,22 @@ def look(pid: int) -> str:
     return done.stdout
 
 
-def without_evidence(answer: str) -> str:
-    """The answer with `...` for the evidence and what was ruled out: from the first `  - ` to what to do."""
+def verdict_and_remedy(answer: str) -> str:
+    """The verdict, `...` for the ranks, the evidence and what was ruled out, what to do, and the next command.
+
+    Raises:
+        SystemExit: it has more lines than the picture has room for.
+    """
     lines = answer.strip().splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("  - "))
+    verdict = lines[: lines.index("")]
     remedy = next(number for number, line in enumerate(lines) if line.startswith("Do: "))
-    return "\n".join([*lines[:first], "...", *lines[remedy:]])
+    rest = lines[remedy:]
+    shown = [*verdict, "...", *rest[: rest.index("")], lines[-1]]
+    if len(shown) > LINES - 3:
+        raise SystemExit(
+            f"{len(shown)} lines, and the picture has room for {LINES - 3}:\n" + "\n".join(shown)
+        )
+    return "\n".join(shown)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 // The shell: where we are, which views there are, what is wrong with the data, and the view itself.
 
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
-import { useTicks } from "./load";
 import type { Live } from "./model";
 import { Banners } from "./parts/banners";
+import { find } from "./parts/filter";
 import { Loading, Notice } from "./parts/notice";
-import { Connection, jumpToMain, ThemeChoice, useRoute, Waiting } from "./parts/shell";
+import { Connection, Help, jumpToMain, ThemeChoice, useKeys, useRoute, Waiting } from "./parts/shell";
 import { Outdated } from "./parts/status";
 import { link, type Route } from "./route";
-import { outdatedSince, useStore } from "./store";
+import { outdatedSince, state, useStore } from "./store";
 import { LogIn } from "./views/log_in";
 import { Overview } from "./views/overview";
 import type * as More from "./views/more";
@@ -25,8 +25,13 @@ const VIEWS: [view: string, title: string][] = [
 
 // Since when the numbers are old; the whole page is dimmed then, whichever view is open.
 function useOutdated(): number | null {
-  useTicks(1); // they grow old while nothing happens
   const since = useStore(outdatedSince);
+  const [, redraw] = useState(since);
+  useEffect(() => {
+    // They grow old while nothing happens; only then is anything drawn again.
+    const timer = setInterval(() => !document.hidden && redraw(outdatedSince(state)), 1000);
+    return () => clearInterval(timer);
+  }, []);
   useLayoutEffect(() => void document.documentElement.toggleAttribute("data-outdated", since !== null), [since !== null]);
   return since;
 }
@@ -37,6 +42,12 @@ export function App() {
   const outdated = useOutdated();
   const route = useRoute();
   const [view] = useState({ last: route.view + route.subject });
+  const [helps, setHelps] = useState(false);
+  useKeys((key) => {
+    if (key === "?") setHelps(true);
+    else if (key === "/") find();
+    else if (VIEWS[Number(key) - 1]) location.hash = link(VIEWS[Number(key) - 1]![0]);
+  });
   const locked = session !== null && session.token_required && session.role === null;
   useEffect(() => {
     document.title = [live?.host, route.view === "overview" ? null : route.view, "gpudiag"].filter(Boolean).join(" · ");
@@ -49,7 +60,8 @@ export function App() {
   return (
     <>
       <a class="skip" href="#main" onClick={jumpToMain}>Skip to content</a>
-      <Header live={live} current={route.view} />
+      <Header live={live} current={route.view} onHelp={() => setHelps(true)} />
+      {helps && <Help views={VIEWS.map(([, title]) => title)} onClose={() => setHelps(false)} />}
       <main id="main" tabIndex={-1}>
         {locked ? <LogIn /> : live ? (
           <>
@@ -64,23 +76,23 @@ export function App() {
   );
 }
 
-function Header({ live, current }: { live: Live | null; current: string }) {
+function Header({ live, current, onHelp }: { live: Live | null; current: string; onHelp: () => void }) {
   return (
     <header>
       <p class="brand"><a href={link("overview")}>gpudiag</a> <span class="host">{live?.host}</span></p>
       <nav aria-label="Views">
         <ul>
-          {VIEWS.map(([view, title]) => (
+          {VIEWS.map(([view, title], place) => (
             <li key={view}>
-              <a href={link(view)} {...(current === view ? { "aria-current": "page" } : {})}>{title}</a>
+              <a href={link(view)} aria-keyshortcuts={String(place + 1)} {...(current === view ? { "aria-current": "page" } : {})}>{title}</a>
             </li>
           ))}
         </ul>
       </nav>
       <p class="facts">
-        {live?.driver_version && <span class="driver">driver {live.driver_version}</span>}
         {live && <Connection at={live.at} />}
         <ThemeChoice />
+        <button type="button" class="small" aria-label="Help" aria-keyshortcuts="?" onClick={onHelp}>?</button>
       </p>
     </header>
   );
@@ -102,7 +114,7 @@ function View({ route, live }: { route: Route; live: Live }) {
       () => setFailed(true),
     );
   }, [first]);
-  if (first) return <Overview live={live} />;
+  if (first) return <Overview live={live} route={route} />;
   if (failed) {
     return <Notice tone="fail" title="This view could not be loaded." announce="This view could not be loaded.">gpudiag serve may have been updated or stopped: reload the page.</Notice>;
   }

@@ -2,6 +2,7 @@
 
 import { useEffect, useReducer } from "preact/hooks";
 import { read } from "./api";
+import { METRICS, seriesOf } from "./charts/metrics";
 import { seconds } from "./format";
 import { gpuKey } from "./parts/gpu";
 import type { Live, Series, TimelineEntry } from "./model";
@@ -11,22 +12,17 @@ import { state, useEvents } from "./store";
 export const RECENT_SECONDS = 600;
 const MAX_POINTS = 700;
 const SLOWEST_SAMPLE_SECONDS = 12; // twice what the sampler takes its time for, and a little
-export const RECENT_SERIES = [
-  "utilization_percent",
-  "memory_used_bytes",
-  "power_draw_watts",
-  "temperature_celsius",
-  "sm_clock_mhz",
-  "clocks_event_mask",
-];
+export const RECENT_METRICS = METRICS.slice(0, 8);
+const RECENT_SERIES = [...RECENT_METRICS.flatMap(seriesOf), "clocks_event_mask"];
 
 export interface Recent {
+  loaded: boolean; // whether the history has answered: until then an empty list says nothing
   times: number[];
   devices: Map<string, Record<string, (number | null)[]>>;
   events: TimelineEntry[];
 }
 
-const empty = (): Recent => ({ times: [], devices: new Map(), events: [] });
+const empty = (): Recent => ({ loaded: false, times: [], devices: new Map(), events: [] });
 
 // The samples of a series. While nobody looks there is one in 5 s: the points between them are no gaps. Where there
 // is none for longer, one empty point stands for the gap, so that no line is drawn across it.
@@ -49,7 +45,7 @@ export function fromSeries(series: Series): Recent {
     device.uuid,
     Object.fromEntries(Object.entries(device.series).map(([name, list]) => [name, pick(list)])),
   ]);
-  return { times, devices: new Map(devices), events: series.events };
+  return { loaded: true, times, devices: new Map(devices), events: series.events };
 }
 
 function append(recent: Recent, live: Live): Recent {
@@ -75,7 +71,7 @@ function append(recent: Recent, live: Live): Recent {
     if (live.devices.some((device) => gpuKey(device) === uuid)) continue;
     devices.set(uuid, Object.fromEntries(Object.entries(series).map(([name, list]) => [name, [...list.slice(drop), null]])));
   }
-  return { times: [...recent.times.slice(drop), at], devices, events: recent.events };
+  return { ...recent, times: [...recent.times.slice(drop), at], devices };
 }
 
 let recent = empty();
@@ -86,7 +82,7 @@ async function fill(): Promise<void> {
   const now = state.live ? seconds(state.live.at) : Date.now() / 1000;
   const query = `history?from=${Math.floor(now - RECENT_SECONDS)}&series=${RECENT_SERIES.join(",")}`;
   const series = await read<Series>(query).catch(() => null);
-  if (series) recent = fromSeries(series);
+  recent = series ? fromSeries(series) : { ...recent, loaded: true };
   if (state.live) recent = append(recent, state.live);
 }
 

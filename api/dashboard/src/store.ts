@@ -2,11 +2,12 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem, read, send } from "./api";
-import type { HubDocument, Live, Session } from "./model";
+import type { Findings, HubDocument, Live, Session } from "./model";
 import { type Connection, openStream, type StreamEvent } from "./stream";
 
 export interface State {
   live: Live | null;
+  findings: Findings | null; // all of them, and joined
   hub: HubDocument | null; // in place of `live`, where the service is a hub
   receivedAt: number; // milliseconds of this machine's clock
   connection: Connection;
@@ -20,6 +21,7 @@ const first = inlined<Live | HubDocument>("gpudiag-live");
 
 export let state: State = {
   live: first && "devices" in first ? first : null,
+  findings: inlined<Findings>("gpudiag-findings"),
   hub: first && "machines" in first ? first : null,
   receivedAt: Date.now(),
   connection: "connecting",
@@ -94,6 +96,7 @@ export function outdatedSince(now: State): number | null {
 
 function receive(event: StreamEvent): void {
   if (event.name === "live") update({ live: event.data as Live, receivedAt: Date.now() });
+  if (event.name === "findings") update({ findings: event.data as Findings });
   if (event.name === "machines") update({ hub: event.data as HubDocument, receivedAt: Date.now() });
   for (const listener of listeners) listener(event);
 }

@@ -39,6 +39,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hang": (("python-stacks",), ("tracing", "c-stacks")),
     "serve": (("service",), ("nvml", "web-page", "ports", "state-folder", "kernel-log")),
     "history": (("state-folder", "history"), ()),
+    "demo": (("compiler",), ("service", "web-page")),
     "simulate": (("compiler",), ()),
     "explain": ((), ()),
     "judge": ((), ()),

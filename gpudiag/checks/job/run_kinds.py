@@ -13,7 +13,7 @@ _ENDS = Basis(
 )
 _STANDS = Basis(
     reads="How often each rank's main thread goes to sleep (/proc), then two looks at all ranks, as in `gpudiag hang`.",
-    limit="20 of the job's own steps, at least 15 s; 60 s until its steps are known. Half of that if a rank is stopped or gone, six times as long if one works while the others wait (`--stall-after`, our choice).",
+    limit="20 of the job's own steps, at least 15 s; 60 s until its steps are known. Half of that if a rank is stopped or gone, six times as long, five minutes at least, if one works while the others wait (`--stall-after`, our choice).",
     look_also=("gpudiag hang", "docs/run.md"),
 )
 _SHARES = Basis(

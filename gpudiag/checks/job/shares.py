@@ -12,6 +12,8 @@ waiting as of the glances at work that saw such a wait, while a rank of which li
 work.
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +29,7 @@ from gpudiag.reference.waits import FOR_OTHERS, GPU, RANKS
 BLOCK_SECONDS = 5.0
 STEPS_IN_BLOCK = 10  # with fewer, which rank the kernel happened to let run first decides a block
 BLOCKS_AT_LEAST = 6
-SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is reported
+_SUSPECTS_BLOCKS = 4  # by these a rank is looked at more closely, and nothing is reported
 # As for the stragglers of gpudiag's own ranks (ranks/diagnosis/stragglers.py).
 LATE_SHARE_OF_STEP = 0.05
 CONSISTENT_SHARE = 0.75
@@ -37,8 +39,12 @@ _PRIOR_GLANCES = 2.0
 _CROWDED_SHARE = 0.1
 _LATEST_GLANCES = 12  # the first ones are of imports
 _SEEN_AT_LEAST = 3  # fewer glances show no line, no sleep of a rank's own, and no wait for a GPU
+_CHANNELS_AT_LEAST = 8  # moments at which a rank was seen asleep
+_ODD_SHARE = 0.4  # of them, in other functions of the kernel than the other ranks
 _PAUSE_SHARE = 0.9
 _OWN_RATHER_SHARE = 0.5
+# A gap that glances made is one where it is so many times as large as chance makes it.
+_SURE_OF_GLANCES = 2.0
 _OWN_CAUSE_SHARE = 0.3  # of what the others wait more: so much of it a slow rank does more than they do
 
 
@@ -86,20 +92,25 @@ def find_slow_ranks(
     pulses: Mapping[int, Sequence[Pulse]],
     glances: Mapping[int, Sequence[Glance]],
     step_seconds: float = 0.0,
-    blocks_at_least: int = BLOCKS_AT_LEAST,
+    *,
+    suspects: bool = False,
 ) -> tuple[SlowRank, ...]:
-    """The ranks that the others wait for in most blocks of time, the slowest first; a block has some steps."""
+    """The ranks that the others wait for in most blocks of time, the slowest first; a block has some steps.
+
+    `suspects`: also by fewer blocks, and where it may be chance which glances were taken.
+    """
     if len(pulses) < 2:
         return ()
     blocks = _blocks(pulses, glances, max(BLOCK_SECONDS, STEPS_IN_BLOCK * step_seconds))
-    if len(blocks) < blocks_at_least:
+    if len(blocks) < (_SUSPECTS_BLOCKS if suspects else BLOCKS_AT_LEAST):
         return ()
     whole = {share.rank: share for share in measure_shares(pulses, glances)}
     found = []
     for rank in whole:
         ahead = [_others_wait(block, rank) - block[rank].waits_for_ranks for block in blocks]
         consistent = sum(one > LATE_SHARE_OF_STEP / 2 for one in ahead) >= CONSISTENT_SHARE * len(ahead)
-        if consistent and median(ahead) > LATE_SHARE_OF_STEP:
+        chance = 0.0 if suspects else _SURE_OF_GLANCES * _chance(rank, whole, glances)
+        if consistent and median(ahead) > max(LATE_SHARE_OF_STEP, chance):
             found.append(_describe(rank, whole, len(blocks), glances.get(rank, ())))
     # On a crowded machine some rank is always behind for want of a processor, without being slow.
     sure = [one for one in found if one.cause != "queues" or one.others_wait - one.waits > _CROWDED_SHARE]
@@ -114,6 +125,26 @@ def find_slow_ranks(
     return tuple(slow) if 2 * len(slow) < len(pulses) or len(pulses) == 2 else ()
 
 
+def find_odd_sleepers(channels: Mapping[int, Sequence[str]]) -> tuple[int, ...]:
+    """The ranks that sleep in other functions of the kernel than the rest: what they sleep for is worth a look.
+
+    A collective of gloo waits for a lock (futex), `time.sleep` and a file for a timer or a disk. By itself this shows
+    no fault. `channels`: the functions in which each rank was seen asleep.
+    """
+    shares = {
+        rank: {name: count / len(seen) for name, count in Counter(seen).items()}
+        for rank, seen in channels.items()
+        if len(seen) >= _CHANNELS_AT_LEAST
+    }
+    odd = []
+    for rank, own in shares.items():
+        rest = [others for other, others in shares.items() if other != rank]
+        apart = [1 - sum(min(own[name], others.get(name, 0.0)) for name in own) for others in rest]
+        if apart and median(apart) >= _ODD_SHARE:
+            odd.append(rank)
+    return tuple(odd) if 2 * len(odd) < len(shares) else ()
+
+
 def describe_late_rank(
     rank: int, pulses: Mapping[int, Sequence[Pulse]], glances: Mapping[int, Sequence[Glance]]
 ) -> SlowRank | None:
@@ -125,12 +156,7 @@ def describe_late_rank(
 def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> RankShare:
     passed = last.at_seconds - first.at_seconds
     asleep = asleep_share(first, last)
-    seen = [glance for glance in glances if glance.asleep]
-    for_ranks = sum(glance.awaited in FOR_OTHERS for glance in seen)
-    own = len(seen) - for_ranks
-    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it
-    # computes.
-    certain = (for_ranks + _PRIOR_GLANCES) / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
+    certain = _asleep_for_ranks(glances)
     queues = min(1.0, max(0.0, (last.queued_seconds - first.queued_seconds) / passed))
     runs = min(1.0, max(0.0, (last.ran_seconds - first.ran_seconds) / passed))
     spins = _spinning_share(glances)
@@ -142,6 +168,35 @@ def _share(rank: int, first: Pulse, last: Pulse, glances: Sequence[Glance]) -> R
         sleeps=round(asleep * (1 - certain), 4),
         at=_own_place(glances),
         glances=len(glances),
+    )
+
+
+def _asleep_for_ranks(glances: Sequence[Glance]) -> float:
+    """The share of its time asleep in which a rank waits for ranks."""
+    seen = _asleep(glances)
+    own = sum(map(_is_own, seen))
+    # The state and the stack are read one after the other, so a single glance may see a rank asleep where it
+    # computes.
+    return 1 - own / (len(seen) + _PRIOR_GLANCES) if own >= _SEEN_AT_LEAST else 1.0
+
+
+def _chance(rank: int, whole: Mapping[int, RankShare], glances: Mapping[int, Sequence[Glance]]) -> float:
+    """The standard error of how much less a rank waits than the others, as far as glances show what each waits for."""
+    errors = {other: _error_of(share, glances.get(other, ())) for other, share in whole.items()}
+    own = errors.pop(rank)
+    return math.hypot(own, math.hypot(*errors.values()) / len(errors))
+
+
+def _error_of(share: RankShare, glances: Sequence[Glance]) -> float:
+    """The standard error of a rank's share of time in waits for ranks: that of shares of so many glances."""
+    certain, spins = _asleep_for_ranks(glances), _spinning_share(glances)
+    asleep = share.sleeps / (1 - certain) if certain < 1 else 0.0
+    awake = (share.runs + share.queues) / (1 - spins) if spins < 1 else 0.0
+    seen_asleep = len(_asleep(glances)) + _PRIOR_GLANCES
+    seen_awake = len(_asleep(glances, asleep=False)) or 1
+    return math.hypot(
+        asleep * math.sqrt(certain * (1 - certain) / seen_asleep),
+        awake * math.sqrt(spins * (1 - spins) / seen_awake),
     )
 
 

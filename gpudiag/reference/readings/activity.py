@@ -38,7 +38,7 @@ def _share(
 def _rate(name: str, words: str, number: int, family: Family, direction: str, dcgm: Dcgm) -> Declared:
     """Traffic in one direction: MiB per second in NVML."""
     metric = Metric(family, labels={"direction": direction}, dcgm=dcgm)
-    return Declared(name, words, Activity(number, per=MIB), metric=metric)
+    return Declared(name, words, Activity(number, per=MIB), history="mean", metric=metric)
 
 
 ACTIVITY: tuple[Declared, ...] = (

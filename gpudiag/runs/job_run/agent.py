@@ -19,15 +19,14 @@ from typing import Any
 from gpudiag.checks.job.late_ranks import LateRank
 from gpudiag.checks.job.rhythm import (
     ROUNDS_AT_LEAST,
-    asleep_share,
     count_meetings,
     find_long_step_time,
     find_step_time,
 )
 from gpudiag.checks.job.shares import (
-    SUSPECTS_BLOCKS,
     SlowRank,
     describe_late_rank,
+    find_odd_sleepers,
     find_slow_ranks,
     judge_glance,
 )
@@ -76,7 +75,6 @@ _SLOWEST_TICK_SECONDS = 0.5
 # step. One in a quarter of a minute shows whether it has a GPU by now.
 _STARTING_SECONDS, _STARTING_GLANCE_SECONDS = 60.0, 15.0
 _GLANCE_SECONDS, _FIRST_GLANCE_SECONDS, _FIRST_GLANCES = 8.0, 3.0, 12
-_ASLEEP = 0.6
 _STEP_EVERY_SECONDS = 15.0
 _STEP_RANKS = 16
 _STANDS_SECONDS = 5.0
@@ -353,7 +351,7 @@ class Agent:
             self._start_glance(asks, now)
             return
         standing = (one for one in self.members.living if one.stopped_unseen(now, _STANDS_SECONDS))
-        stopped = next((one for one in standing if _sleeps(one) or one.has_gpu), None)
+        stopped = next((one for one in standing if one.sleeps or one.has_gpu), None)
         if stopped is not None:  # where it stands may be all that is known of it in the end
             stopped.standing_glances += 1
             self._start_glance(stopped, now)
@@ -368,7 +366,7 @@ class Agent:
     def _glance_pause(self, member: Member, now: float) -> float:
         """How long after its last glance a rank is looked at again, as it is now: asleep, or at work."""
         every = _FIRST_GLANCE_SECONDS if len(member.glances) < _FIRST_GLANCES else _GLANCE_SECONDS
-        if _sleeps(member) or member.has_gpu:  # who waits for a GPU spins, and is seen at work
+        if member.sleeps or member.has_gpu:  # who waits for a GPU spins, and is seen at work
             return every
         return 2 * every if now >= _STARTING_SECONDS else _STARTING_GLANCE_SECONDS
 
@@ -383,7 +381,7 @@ class Agent:
         """Whether a rank looks slow, and was not seen often enough of late as it is now: asleep, or at work."""
         if member.pid not in self._suspects or now < member.glanced_at + _SUSPECT_GLANCE_SECONDS:
             return False
-        asleep = _sleeps(member)
+        asleep = member.sleeps
         lately = [one for one in member.glances if one.at_seconds > now - _SUSPECT_SEEN_SECONDS]
         return sum(one.asleep == asleep for one in lately) < _SUSPECT_GLANCES
 
@@ -471,8 +469,11 @@ class Agent:
             pid: series[-_SUSPECTS_SECONDS:] for pid, series in self.members.pulses(coarse=True).items()
         }
         glances = {one.pid: list(one.glances)[-_SLOW_GLANCES:] for one in self.members.living}
-        slow = find_slow_ranks(pulses, glances, blocks_at_least=SUSPECTS_BLOCKS)
-        self._suspects = frozenset(one.rank for one in slow)  # named by their pids here
+        slow = find_slow_ranks(pulses, glances, suspects=True)
+        channels = {one.pid: list(one.wait_channels) for one in self.members.living}
+        self._suspects = frozenset(
+            (*(one.rank for one in slow), *find_odd_sleepers(channels))
+        )  # by their pids
 
     def _ask_records(self, now: float) -> None:
         """Ask the ranks for flight records where one looks slow: seldom, as each writes a line to the job's log."""
@@ -553,11 +554,6 @@ def _processor_seconds() -> float:
     """What this process and its children have taken."""
     used = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _sleeps(member: Member) -> bool:
-    """Whether the main thread slept for most of the time between the last two pulses."""
-    return len(member.fine) > 1 and asleep_share(member.fine[-2], member.fine[-1]) >= _ASLEEP
 
 
 def _descendants(pid: int, depth: int = 3) -> frozenset[int]:

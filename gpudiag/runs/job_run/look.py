@@ -32,12 +32,11 @@ def start_look(
     folder: str,
     still_seconds: float | None = None,
     earlier: tuple[Job, float] | None = None,
-    work_seconds: float | None = None,
 ) -> GuardedChild:
     """A child that looks at the job of a process, and judges it as `gpudiag hang` does.
 
-    The limit is for what only time shows: ranks that all stand still, work (six times, at least
-    `work_seconds`). A rank that others wait for must not move for `still_seconds` of the look, as long as in
+    The limit is for what only time shows: ranks that all stand still, work (six times, and as long as
+    `gpudiag hang` allows at least: a download, an evaluation). A rank that others wait for must not move for `still_seconds` of the look, as long as in
     `gpudiag hang` where it is not given; the agent has seen already that the others have waited for longer.
     `earlier` is the job in an earlier look at the same standstill, and how many seconds ago that was: who has
     not moved since has stood still for so long, also where it spins and nothing else shows it.
@@ -50,7 +49,6 @@ def start_look(
         folder,
         still_seconds,
         before,
-        work_seconds,
     )
 
 
@@ -61,7 +59,6 @@ def stream_look(
     folder: str,
     still_seconds: float | None,
     before: tuple[Any, float] | None = None,
-    work_seconds: float | None = None,
 ) -> None:
     """Send `("verdict", document)`, or `("none",)` where the job has ended."""
     from gpudiag.checks.job.hang_limits import (
@@ -74,10 +71,11 @@ def stream_look(
         still=min(limit_seconds, usual.still if still_seconds is None else still_seconds),
         idle=limit_seconds,
         alone=min(limit_seconds, usual.alone),
-        work=max(WORK_LIMITS * limit_seconds, work_seconds or 0.0),
+        work=max(WORK_LIMITS * limit_seconds, usual.work),
         loop=min(limit_seconds, usual.loop),
         locked=min(limit_seconds, usual.locked),
         absent=min(limit_seconds, usual.absent),
+        work_flag=f"{WORK_LIMITS:.0f} times --stall-after, {usual.work / 60:.0f} min at least",
     )
     with _without_new_dumps(folder):
         add_earlier = (

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpudiag.checks.job.position import FOR_RANKS
+from gpudiag.checks.job.rhythm import asleep_share
 from gpudiag.compat import UTC
+from gpudiag.linux.proc import read_wait_channel
 from gpudiag.model.job import JobVerdict
 from gpudiag.model.job_run import Glance, Pulse, RankEnd, RankRecord
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
@@ -26,6 +28,8 @@ _FINE_PULSES = 600
 _COARSE_PULSES = 900
 _COARSE_SECONDS = 1.0
 _GLANCES = 240
+_WAIT_CHANNELS, _FIRST_WAIT_CHANNELS, _WAIT_CHANNEL_SECONDS = 60, 20, 8.0
+_ASLEEP = 0.6
 _PAUSE_SECONDS, _ENDING_SECONDS = 2.0, 30.0  # a process may take long from its exception to its end
 _LATELY_SECONDS = 30.0
 _STANDING_GLANCES = 10
@@ -56,6 +60,10 @@ class Member:
     pidfd: Pidfd | None
     fine: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_FINE_PULSES))
     coarse: deque[Pulse] = field(default_factory=lambda: deque(maxlen=_COARSE_PULSES))
+    wait_channels: deque[str] = field(
+        default_factory=lambda: deque(maxlen=_WAIT_CHANNELS)
+    )  # the latest kernel functions that it slept in
+    channel_at: float = 0.0  # when the last one was read
     glances: deque[Glance] = field(default_factory=lambda: deque(maxlen=_GLANCES))
     has_gpu: bool = False  # by its glances: the library of a GPU's driver is loaded
     moved_at: float = 0.0  # when its main thread last went to sleep of its own accord
@@ -94,6 +102,20 @@ class Member:
         self.standing.add(pulse)
         if not self.coarse or pulse.at_seconds - self.coarse[-1].at_seconds >= _COARSE_SECONDS:
             self.coarse.append(pulse)
+            self._read_wait_channel(pulse.at_seconds)
+
+    def _read_wait_channel(self, now: float) -> None:
+        """Note what it sleeps in, if it does: once a second until that is known, for the kernel looks a name up each time."""
+        pause = _COARSE_SECONDS if len(self.wait_channels) < _FIRST_WAIT_CHANNELS else _WAIT_CHANNEL_SECONDS
+        if now - self.channel_at >= pause and self.sleeps:
+            self.channel_at = now
+            if channel := read_wait_channel(self.pid):
+                self.wait_channels.append(channel)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the main thread slept for most of the time between the last two pulses."""
+        return len(self.fine) > 1 and asleep_share(self.fine[-2], self.fine[-1]) >= _ASLEEP
 
     def stopped_unseen(self, now: float, seconds: float) -> bool:
         """Whether it has stood still for so long without a glance since; at most some times, whatever it does."""

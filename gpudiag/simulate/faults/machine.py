@@ -1,5 +1,8 @@
 """Faults of the whole machine: driver, library, permissions, torch, environment, processes on GPUs."""
 
+import gzip
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -23,6 +26,8 @@ _FIRST_PID = {"busy": 41200, "idle-holder": 41300, "zombie": 41400}
 _LAUNCHER_PID = 41100
 _RESIDENT_BYTES = 9 * GIB
 _BUSY_DEGREES = 30
+_WAITING_DEGREES = 8  # warmer than idle, where a kernel only waits
+_TEMPERATURES = ("temperature_celsius", "memory_temperature_celsius")
 _WITHOUT_LIMIT_FACTOR = 8  # power under load where the GPU has no limit
 
 
@@ -75,6 +80,61 @@ def leave_zombie(blueprint: Blueprint, fault: Fault) -> Blueprint:
         pid=_pid(fault), user="ann", uid=1000, argv=("python",), age_seconds=2 * _HOUR, state="Z"
     )
     return _with_process(blueprint, process).change_gpu(fault.on, lambda gpu: _holding(gpu, process.pid, 0.1))
+
+
+# A job of four ranks under torchrun, of which rank 2 waits for a data loader's worker that never answers, as it was
+# recorded with gloo on processors (tests/corpus/hang); its processes and script have the names of `train`.
+_HUNG_JOB = "loader_deadlock.json.gz"
+_HUNG_RANKS, _ABSENT_RANK = 4, 2
+# Of a GPU's power limit: 124 W of 700 W on an H100 whose rank waits in an NCCL kernel, 68 W on one without a kernel.
+_WAITING_POWER_SHARE, _IDLE_POWER_SHARE = 0.18, 0.1
+# A kernel that only polls for the other ranks keeps the GPU "busy", and hardly any multiprocessor.
+_WAITING_ACTIVITY = {"graphics_activity_percent": 100.0, "sm_activity_percent": 0.8}
+
+
+def hang_job(blueprint: Blueprint, fault: Fault) -> Blueprint:
+    """The job on GPUs 0 to 3 stands still: three ranks wait in a collective that rank 2 does not come to."""
+    pids = {_FIRST_PID["busy"] + rank for rank in range(_HUNG_RANKS)}
+    if not pids <= {process.pid for process in blueprint.processes}:
+        raise fault.refuse(
+            "no job of four ranks is on the machine",
+            "+".join([*(f"busy:{rank}" for rank in range(_HUNG_RANKS)), fault.text]),
+        )
+    job = json.loads(
+        gzip.decompress(files("gpudiag.simulate").joinpath("jobs").joinpath(_HUNG_JOB).read_bytes())
+    )
+    blueprint = replace(blueprint, jobs=({**job, "host": blueprint.host.hostname},))
+    for rank in range(_HUNG_RANKS):
+        blueprint = blueprint.change_gpu(rank, _without_work if rank == _ABSENT_RANK else _waiting)
+    return blueprint
+
+
+def _waiting(gpu: GpuBlueprint) -> GpuBlueprint:
+    """The GPU while a kernel of a collective polls for the other ranks: busy by its utilization, and cool."""
+    gpu = _without_work(gpu, _WAITING_POWER_SHARE)
+    return only_known(gpu, utilization_percent=100, memory_utilization_percent=1, **_WAITING_ACTIVITY)
+
+
+def _without_work(gpu: GpuBlueprint, power_share: float = _IDLE_POWER_SHARE) -> GpuBlueprint:
+    """The GPU while a process holds it, and none of its kernels computes."""
+    readings = gpu.gpu.readings
+    return only_known(
+        gpu,
+        utilization_percent=0,
+        memory_utilization_percent=0,
+        power_draw_watts=round(readings.get("power_limit_enforced_watts", 0.0) * power_share, 2),
+        **_cooler(readings),
+        **dict.fromkeys(_ACTIVITY, 0.0),
+    )
+
+
+def _cooler(readings: Mapping[str, Any]) -> dict[str, int]:
+    """The temperatures of a GPU that was at work, and no longer computes."""
+    down = _BUSY_DEGREES - _WAITING_DEGREES
+    cooler = {name: readings[name] - down for name in _TEMPERATURES if name in readings}
+    if "temperature_margin_celsius" in readings:
+        cooler["temperature_margin_celsius"] = readings["temperature_margin_celsius"] + down
+    return cooler
 
 
 def _pid(fault: Fault) -> int:

@@ -32,6 +32,7 @@ FAULTS = (
         _LOAD,
     ),
     FaultKind("zombie", "N", "a dead process that still holds GPU memory", fault_machine.leave_zombie),
+    FaultKind("job-hangs", "", "the job on GPUs 0 to 3 stands still, by rank 2", fault_machine.hang_job),
     # a GPU's own readings
     FaultKind("hot", "N", "past its thermal limit, slowed down", fault_gpu.heat),
     FaultKind("throttle", "N", "the power brake holds the clock down", fault_gpu.throttle),

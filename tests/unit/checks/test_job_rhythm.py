@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpudiag.checks.job.rhythm import count_meetings, find_step_time
-from gpudiag.checks.job.shares import find_slow_ranks, judge_glance, measure_shares
+from gpudiag.checks.job.shares import find_odd_sleepers, find_slow_ranks, judge_glance, measure_shares
 from gpudiag.checks.job.short_steps import settle_step_time, wants_burst
 from gpudiag.checks.job.stall_rule import StallRule, parse_stall_rule
 from gpudiag.errors import UsageError
@@ -136,6 +136,16 @@ def test_the_line_is_one_where_the_rank_does_what_it_does_more() -> None:
     assert (slow.cause, slow.at.partition(" in ")[2]) == ("runs", "compute")
 
 
+def test_a_rank_that_sleeps_elsewhere_in_the_kernel_is_worth_a_look() -> None:
+    """Recorded of four gloo ranks of which one calls time.sleep in each step."""
+    meets, naps = ["futex_do_wait"], ["hrtimer_nanosleep"]
+    channels = {0: meets * 30, 1: meets * 28 + naps * 2, 2: meets * 30, 3: naps * 18 + meets * 12}
+    assert find_odd_sleepers(channels) == (3,)
+    assert find_odd_sleepers({**channels, 3: channels[3][:7]}) == ()  # too little was seen
+    assert find_odd_sleepers({0: meets * 30, 1: naps * 30}) == ()  # which of the two is odd, nobody knows
+    assert find_odd_sleepers({rank: [] for rank in channels}) == ()  # a kernel that does not show it
+
+
 def test_no_line_is_told_of_two_glances() -> None:
     """They may be of the imports, which a rank on a busy machine takes half a minute for."""
     imports = [Glance(float(n), False, "train.py:10 in <module>", "") for n in range(3)]
@@ -144,6 +154,21 @@ def test_no_line_is_told_of_two_glances() -> None:
         pulses
     )
     assert {one.at for one in measure_shares(pulses, dict.fromkeys(pulses, imports))} == {imports[0].place}
+
+
+def test_a_gap_that_a_few_glances_made_is_none() -> None:
+    """All ranks wait for their data for most of a step; which of a dozen glances saw it is chance."""
+    alike = recorded("slowrank")
+    pulses = {0: alike[0], 1: alike[2], 2: alike[3]}
+    data = [Glance(float(n), True, "data.py:6 in load_batch", "sleep") for n in range(8)]
+    meets = [Glance(float(n), True, "train.py:30 in main", "ranks") for n in range(8)]
+    by_chance = {0: data[:5] + meets[:3], 1: data, 2: data[:5] + meets[:3]}
+    assert find_slow_ranks(pulses, by_chance) == ()
+    assert [one.rank for one in find_slow_ranks(pulses, by_chance, suspects=True)] == [
+        1
+    ]  # glanced at more often
+    often = {rank: [*glances] * 8 for rank, glances in by_chance.items()}
+    assert [one.rank for one in find_slow_ranks(pulses, often)] == [1]
 
 
 def test_a_rank_that_was_seen_asleep_in_the_line_in_which_it_computes_computes_longer() -> None:

@@ -23,6 +23,7 @@ def write(
     (root / "proc/stat").write_text(f"cpu  {busy} 0 0 {idle} 50 0 0 0 0 0\ncpu0 1\nintr 1\n")
     (root / "proc/meminfo").write_text(MEMORY)
     (root / "proc/loadavg").write_text("1.50 1 1 1/2 3\n")
+    (root / "proc/uptime").write_text("86400.25 99.00\n")
     (root / "proc/net/dev").write_text(NETWORK.format(lo=received * 9, received=received, sent=sent))
     disks = f"   8 0 sda 1 0 {read} 1 1 0 4 1 0 0 0\n   8 1 sda1 1 0 {read} 1 1 0 4 1 0 0 0\n   7 0 loop0 1 0 {read} 1 1 0 0 0 0\n"
     (root / "proc/diskstats").write_text(disks)
@@ -40,6 +41,7 @@ def test_rates_are_means_between_two_looks(root: Path):
         48 << 10,
     )
     assert first.load_average == 1.5
+    assert first.uptime_seconds == 86400.25
     write(root, busy=160, idle=140, received=4000, sent=2000, read=8)
     second = reader.read(12.0)
     assert second.processors_busy_percent == 60.0

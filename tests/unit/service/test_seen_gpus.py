@@ -76,6 +76,7 @@ def test_the_next_service_knows_them_also_without_a_driver(tmp_path):
     later.recall(memory, empty)
     assert sorted(rows(later, empty)) == sorted(UUIDS)
     assert later.last_indices()[UUIDS[1]] == 1
+    assert later.last_seen() == dict.fromkeys(UUIDS, TAKEN_AT), "since when each is missed"
     assert {row.responding.reason for row in later.rows_of_missing(empty)} == {MissingReason.SOURCE_ABSENT}
     later.note(MOVED)
     assert later.elsewhere(MOVED) == {UUIDS[2], UUIDS[3]}, "the index is still the missing one's"

@@ -8,6 +8,7 @@ import { Table } from "../parts/table";
 import type { Recent } from "../recent";
 import { reasonsOf } from "../reasons";
 import type { EventReason } from "../vocabulary";
+import { Frame, type Span as Moments } from "./frame";
 
 interface Lane {
   uuid: string;
@@ -37,20 +38,39 @@ export function spansOf(times: number[], masks: (number | null)[]): Span[] {
   return spans;
 }
 
-export function Timeline({ recent, lanes, from, to }: { recent: Recent; lanes: Lane[]; from: number; to: number }) {
+const LANE_PIXELS = 16;
+const MANY_LANES = 16; // of more GPUs than these only those are shown to which something happened
+
+interface TimelineProps extends Moments {
+  recent: Recent;
+  lanes: Lane[];
+}
+
+interface Row {
+  key: string;
+  name: string;
+  spans: Span[];
+  events: TimelineEntry[];
+}
+
+export function Timeline({ recent, lanes, ...moments }: TimelineProps) {
   const [asTable, setAsTable] = useState(false);
+  const { from, to } = moments;
   const events = recent.events.filter((event) => seconds(event.at) >= from && seconds(event.at) <= to);
-  const rows = lanes.map((lane) => ({
-    lane,
+  const all = lanes.map((lane): Row => ({
+    key: lane.uuid,
+    name: gpuName(lane),
     spans: spansOf(recent.times, recent.devices.get(lane.uuid)?.clocks_event_mask ?? []).filter((span) => span.to >= from),
     events: events.filter((event) => event.uuid === lane.uuid),
   }));
   const machine = events.filter((event) => !lanes.some((lane) => lane.uuid === event.uuid));
+  const gpus = all.length > MANY_LANES ? all.filter((row) => row.spans.length || row.events.length) : all;
+  const rows = machine.length ? [...gpus, { key: "machine", name: "Machine", spans: [], events: machine }] : gpus;
   return (
     <figure class="chart timeline">
       <figcaption>
         <span class="title">Throttling and events</span>
-        <span class="key parts-key">
+        <span class="note parts-key">
           <span><span class="swatch strong" aria-hidden="true" />slowdown</span>
           <span><span class="swatch light" aria-hidden="true" />power cap</span>
           <span><b aria-hidden="true">✕</b> event</span>
@@ -59,56 +79,46 @@ export function Timeline({ recent, lanes, from, to }: { recent: Recent; lanes: L
           Table
         </button>
       </figcaption>
-      {asTable ? (
-        <TimelineTable rows={rows} events={events} />
-      ) : (
-        <div class="lanes" role="img" aria-label="Throttling and events over time; the table button lists them">
-          {rows.map((row) => <LaneRow key={row.lane.uuid} name={gpuName(row.lane)} from={from} to={to} spans={row.spans} events={row.events} />)}
-          {machine.length > 0 && <LaneRow name="Machine" from={from} to={to} spans={[]} events={machine} />}
-          <p class="scale"><span>{clock(from)}</span><span>{clock(to)}</span></p>
+      {asTable ? <TimelineTable rows={all} events={events} /> : rows.length === 0 ? <p class="empty">Nothing happened in this time.</p> : (
+        <div class="strips">
+          <ol class="names wide" aria-hidden="true">{rows.map((row) => <li key={row.key} style={{ height: `${LANE_PIXELS}px` }}>{row.name}</li>)}</ol>
+          <div class="field">
+            <Frame {...moments} label="Throttling and events over time" height={LANE_PIXELS * rows.length} rows={rows.map(({ key }) => key)}>
+              {() => rows.map((row, place) => <LaneRow key={row.key} row={row} top={place * LANE_PIXELS} from={from} to={to} />)}
+            </Frame>
+          </div>
         </div>
       )}
     </figure>
   );
 }
 
-interface LaneRowProps {
-  name: string;
-  from: number;
-  to: number;
-  spans: Span[];
-  events: TimelineEntry[];
-}
-
-function LaneRow({ name, from, to, spans, events }: LaneRowProps) {
+function LaneRow({ row, top, from, to }: { row: Row; top: number; from: number; to: number }) {
   const place = (time: number): string => `${(Math.min(1, Math.max(0, (time - from) / (to - from))) * 100).toFixed(2)}%`;
   const extent = (span: Span): string => `${Math.max(0.4, ((span.to - Math.max(span.from, from)) / (to - from)) * 100).toFixed(2)}%`;
   return (
-    <div class="lane">
-      <span class="name">{name}</span>
-      <span class="track">
-        {spans.map((span) => (
-          <span
-            key={span.from}
-            class={`span ${span.reasons.some((reason) => reason.means === "fault") ? "strong" : "light"}`}
-            style={{ left: place(span.from), width: extent(span) }}
-            title={`${clock(span.from)} – ${clock(span.to)}: ${span.reasons.map(({ word }) => words(word)).join(", ")}`}
-          />
-        ))}
-        {events.map((event) => (
-          <span key={event.number} class={`mark ${event.severity}`} style={{ left: place(seconds(event.at)) }} title={`${dateClock(event.at)} ${event.message}`}>
-            ✕
-          </span>
-        ))}
-      </span>
-    </div>
+    <span class="lane" style={{ top: `${top}px` }}>
+      {row.spans.map((span) => (
+        <span
+          key={span.from}
+          class={`span ${span.reasons.some((reason) => reason.means === "fault") ? "strong" : "light"}`}
+          style={{ left: place(span.from), width: extent(span) }}
+          title={`${clock(span.from)} – ${clock(span.to)}: ${span.reasons.map(({ word }) => words(word)).join(", ")}`}
+        />
+      ))}
+      {row.events.map((event) => (
+        <span key={event.number} class={`mark ${event.severity}`} style={{ left: place(seconds(event.at)) }} title={`${dateClock(event.at)} ${event.message}`}>
+          ✕
+        </span>
+      ))}
+    </span>
   );
 }
 
-function TimelineTable({ rows, events }: { rows: { lane: Lane; spans: Span[] }[]; events: TimelineEntry[] }) {
+function TimelineTable({ rows, events }: { rows: Row[]; events: TimelineEntry[] }) {
   const lines = [
-    ...rows.flatMap(({ lane, spans }) =>
-      spans.map((span) => ({ at: span.from, gpu: gpuName(lane), text: `${span.reasons.map(({ word }) => words(word)).join(", ")} until ${clock(span.to)}` })),
+    ...rows.flatMap(({ name, spans }) =>
+      spans.map((span) => ({ at: span.from, gpu: name, text: `${span.reasons.map(({ word }) => words(word)).join(", ")} until ${clock(span.to)}` })),
     ),
     ...events.map((event) => ({ at: seconds(event.at), gpu: event.nvml_index === null ? "machine" : `GPU ${event.nvml_index}`, text: event.message })),
   ].sort((a, b) => b.at - a.at);

@@ -1,8 +1,11 @@
-// Findings, worst first: what is wrong with what, how that is known, and what to do.
+// Findings, worst first: what is wrong with what, how that is known, and what to do; what several GPUs share, once.
 
+import type { ComponentChildren } from "preact";
 import { DASH, words } from "../format";
-import type { Evidence, Finding, Subject } from "../model";
+import { useLoaded } from "../load";
+import type { Evidence, Finding, Findings, JoinedFinding, Live, Subject } from "../model";
 import { link } from "../route";
+import { useStore } from "../store";
 import { gpuName } from "./gpu";
 import { Prose } from "./prose";
 import { Status } from "./status";
@@ -26,29 +29,45 @@ export function subjectText(subject: Subject): string {
   }
 }
 
-export function FindingList({ findings, compact = false }: { findings: Finding[]; compact?: boolean }) {
+const alone = (finding: Finding): JoinedFinding => ({ finding, subject: subjectText(finding.subject), message: finding.message, facts: [], remedy: finding.remedy, count: 1 });
+
+// All findings of the machine. The tick has the first few, and says when they have changed; until the others are there, those before stay.
+export function useFindings(live: Live): JoinedFinding[] {
+  const known = useStore((state) => state.findings);
+  const isNewest = known?.version === live.findings_version;
+  const { value } = useLoaded<Findings>(isNewest || !live.finding_count ? null : "findings", live.findings_version);
+  if (!live.finding_count) return [];
+  return (isNewest ? known : value ?? known)?.joined ?? live.findings.map(alone);
+}
+
+// Whether each word is somewhere in the finding.
+export function isAbout(joined: JoinedFinding, query: string): boolean {
+  const text = `${joined.finding.code} ${joined.finding.outcome} ${joined.subject} ${joined.message} ${joined.remedy}`.toLowerCase();
+  return query.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+export const FindingList = ({ findings, compact = false }: { findings: Finding[]; compact?: boolean }) => <JoinedList joined={findings.map(alone)} compact={compact} />;
+
+export function JoinedList({ joined, compact = false }: { joined: JoinedFinding[]; compact?: boolean }) {
   return (
     <ol class="findings">
-      {findings.map((finding, position) => (
-        <li key={`${finding.code} ${position}`}>
-          <FindingItem finding={finding} compact={compact} />
-        </li>
-      ))}
+      {joined.map((one) => <li key={`${one.finding.code} ${one.subject}`}><Item joined={one} compact={compact} /></li>)}
     </ol>
   );
 }
 
-function FindingItem({ finding, compact }: { finding: Finding; compact: boolean }) {
+function Item({ joined, compact }: { joined: JoinedFinding; compact: boolean }) {
+  const { finding, subject, message, remedy, count } = joined;
   return (
-    <article class="finding">
+    <article class={`finding ${finding.outcome}`}>
       <p class="what">
-        <Status state={finding.outcome} /> <span><Prose text={finding.message} /></span>
+        <Status state={finding.outcome} />
+        <span>{!message.includes(subject) && <b class="subject">{subject} </b>}<Prose text={message} /></span>
       </p>
-      <p class="remedy"><span class="do">What to do</span> <Prose text={finding.remedy} /></p>
-      {!compact && finding.evidence.length > 0 && <EvidenceList evidence={finding.evidence} />}
+      <p class="remedy"><span class="do">What to do</span> <Prose text={remedy} /></p>
+      {!compact && (count > 1 ? <Facts>{joined.facts.map((fact) => <li key={fact}>{fact}</li>)}</Facts> : <EvidenceList evidence={finding.evidence} />)}
       <p class="about">
         <a href={link("explain", finding.code)}>{finding.code}</a>
-        <span>{subjectText(finding.subject)}</span>
         <span>for {finding.owner} to act</span>
         {!compact && <span>severity {finding.severity}</span>}
       </p>
@@ -56,9 +75,11 @@ function FindingItem({ finding, compact }: { finding: Finding; compact: boolean 
   );
 }
 
+const Facts = ({ children }: { children: ComponentChildren[] }) => (children.length ? <ul class="evidence" aria-label="Evidence">{children}</ul> : null);
+
 function EvidenceList({ evidence }: { evidence: Evidence[] }) {
   return (
-    <ul class="evidence" aria-label="Evidence">
+    <Facts>
       {evidence.map((fact) => (
         <li key={fact.name}>
           <span>{words(fact.name)}</span> <b>{valueText(fact.value)}{fact.unit ? ` ${fact.unit}` : ""}</b>
@@ -66,7 +87,7 @@ function EvidenceList({ evidence }: { evidence: Evidence[] }) {
           {fact.source && <span class="source"> {fact.source}</span>}
         </li>
       ))}
-    </ul>
+    </Facts>
   );
 }
 

@@ -1,4 +1,4 @@
-// How a GPU is called, coloured and led to, everywhere on the page.
+// How a GPU is called and led to, everywhere on the page.
 
 import { link } from "../route";
 
@@ -7,8 +7,6 @@ interface Named {
   nvml_index: number | null;
   bus_id?: string | null;
 }
-
-const COLOURS = 8;
 
 export function gpuName(device: Named): string {
   if (device.nvml_index !== null) return `GPU ${device.nvml_index}`;
@@ -19,7 +17,3 @@ export function gpuName(device: Named): string {
 export const gpuKey = (device: Named): string => device.uuid ?? device.bus_id ?? String(device.nvml_index ?? "");
 
 export const gpuLink = (device: Named): string => link("gpu", gpuKey(device));
-
-// The colour of the n-th line; a second round of eight is dashed.
-export const lineColour = (position: number): string => `line-${position % COLOURS}`;
-export const lineDash = (position: number): number[] => (position >= COLOURS ? [6, 3] : []);

@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import { useLoaded } from "../load";
 import type { Finding, Live, Outcome } from "../model";
-import { FindingList } from "../parts/findings";
+import { Filter } from "../parts/filter";
+import { isAbout, JoinedList, useFindings } from "../parts/findings";
 import { Command, Loading, ProblemNotice } from "../parts/notice";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
@@ -25,13 +26,18 @@ const WORST_FIRST: Outcome[] = ["fail", "error", "warn", "pass", "skip"];
 
 export function CheckView({ live }: { live: Live }) {
   const { value, problem } = useLoaded<Report>("checks", live.findings_version);
-  const all = useLoaded<{ findings: Finding[] }>("findings", live.findings_version);
-  const findings = all.value?.findings ?? live.findings;
+  const [query, setQuery] = useState("");
+  const findings = useFindings(live).filter((finding) => isAbout(finding, query));
   return (
     <>
       <h1>Checks</h1>
       <Verdict live={live} />
-      {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
+      {live.finding_count > 0 && (
+        <section>
+          <div class="tools"><h2>Findings</h2><Filter label="Find findings" placeholder="GPU, code, words  ( / )" query={query} onQuery={setQuery} /></div>
+          {findings.length ? <JoinedList joined={findings} /> : <p class="empty">No finding fits “{query}”.</p>}
+        </section>
+      )}
       {problem && <ProblemNotice problem={problem} />}
       {!value && !problem && <Loading what="the checks" />}
       {value && <CheckTable results={value.results} />}

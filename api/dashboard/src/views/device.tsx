@@ -1,19 +1,17 @@
 // One GPU whole: its health and findings, its last ten minutes, every reading, its processes, links and MIG instances.
 
-import { METRICS } from "../charts/metrics";
-import { gib, reasonText, seconds, shortName } from "../format";
+import { reasonText, seconds, shortName } from "../format";
 import { useLoaded, useTicks } from "../load";
-import type { Finding, Live, LiveDevice, MigInstance } from "../model";
+import type { Finding, Live, LiveDevice } from "../model";
 import { FACTS, type Fact } from "../parts/device_facts";
 import { FindingList } from "../parts/findings";
 import { gpuKey, gpuLink, gpuName } from "../parts/gpu";
 import { GpuTable } from "../parts/gpu_table";
 import { Loading, ProblemNotice } from "../parts/notice";
 import { ProcessTable } from "../parts/process_table";
-import { Absent, Reading } from "../parts/reading";
-import { MetricCharts } from "../parts/recent_charts";
-import { Table } from "../parts/table";
-import { RECENT_SECONDS, useRecent } from "../recent";
+import { MetricCharts, toHistory } from "../parts/metric_charts";
+import { Absent } from "../parts/reading";
+import { RECENT_METRICS, RECENT_SECONDS, useRecent } from "../recent";
 import { link } from "../route";
 
 type Whole = Record<string, unknown> & { device?: Record<string, unknown>; findings?: Finding[] };
@@ -26,6 +24,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
   const loaded = useLoaded<Whole>(`devices/${encodeURIComponent(subject)}`, useTicks(5));
   const recent = useRecent();
   const to = seconds(live.at);
+  const from = to - RECENT_SECONDS;
   if (!device) {
     return <p class="empty">There is no GPU {subject} on {live.host} now. <a href={link("overview")}>The GPUs that are here</a></p>;
   }
@@ -39,7 +38,7 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
       {findings.length > 0 && <section><h2>Findings</h2><FindingList findings={findings} /></section>}
       <section>
         <h2>The last 10 min <a class="aside" href={link("history", "", { device: gpuKey(device) })}>longer</a></h2>
-        <MetricCharts recent={recent} devices={[device]} metrics={METRICS.slice(0, 5)} from={to - RECENT_SECONDS} to={to} />
+        <MetricCharts recent={recent} devices={[device]} metrics={RECENT_METRICS} from={from} to={to} {...toHistory(from, to, { device: gpuKey(device) })} />
       </section>
       <section>
         <h2>Processes</h2>
@@ -49,7 +48,6 @@ export function DeviceView({ subject, live }: { subject: string; live: Live }) {
           none={device.processes ? "No process is on the GPU." : `Not known: ${reasonText(device.missing?.processes)}.`}
         />
       </section>
-      {(device.mig_instances?.length ?? 0) > 0 && <section><h2>MIG instances</h2><MigTable instances={device.mig_instances ?? []} /></section>}
       <section>
         <h2>Readings</h2>
         {loaded.problem && <ProblemNotice problem={loaded.problem} />}
@@ -107,22 +105,5 @@ function FactLine({ fact, whole }: { fact: Fact; whole: Record<string, unknown> 
       <dt>{fact.label}</dt>
       <dd>{value === null || value === undefined ? <Absent of={whole} field={fact.field} /> : fact.show ? fact.show(value) : plain}</dd>
     </div>
-  );
-}
-
-function MigTable({ instances }: { instances: MigInstance[] }) {
-  return (
-    <Table caption="MIG instances" columns={["Instance", "Profile", { name: "Memory GiB", number: true }, "UUID"]} hideCaption>
-      {instances.map((instance) => (
-        <tr key={instance.uuid}>
-          <th scope="row">{instance.gpu_instance_id}/{instance.compute_instance_id}</th>
-          <td><Reading of={instance} field="name">{instance.name}</Reading></td>
-          <td class="number">
-            <Reading of={instance} field="memory_used_bytes">{gib(instance.memory_used_bytes ?? 0)}/{gib(instance.memory_total_bytes ?? 0)}</Reading>
-          </td>
-          <td><Reading of={instance} field="uuid"><code>{instance.uuid}</code></Reading></td>
-        </tr>
-      ))}
-    </Table>
   );
 }

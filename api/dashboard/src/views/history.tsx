@@ -2,40 +2,46 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { address } from "../api";
-import { Chart } from "../charts/chart";
-import { type Metric, METRICS, metricOf } from "../charts/metrics";
+import type { Span } from "../charts/frame";
+import { Lines } from "../charts/lines";
+import { type Metric, METRICS, metricOf, seriesOf, valuesOf } from "../charts/metrics";
+import { fit } from "../charts/scale";
 import { dateClock, duration, timeZone } from "../format";
 import { useLoaded, useTicks } from "../load";
 import type { Live, LiveDevice, Series } from "../model";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
 import { gpuKey, gpuName } from "../parts/gpu";
-import { linesOf, MetricCharts } from "../parts/recent_charts";
+import { MetricCharts } from "../parts/metric_charts";
 import { fromSeries, type Recent } from "../recent";
 import { link } from "../route";
 import { serviceNow } from "../store";
 
 const RANGES: [seconds: number, text: string][] = [[600, "10 min"], [3600, "1 h"], [6 * 3600, "6 h"], [24 * 3600, "24 h"]];
 const REFRESH_SECONDS = 10;
-const SERIES = [...METRICS.map((metric) => metric.series), "clocks_event_mask"].join(",");
+const SERIES = [...METRICS.flatMap(seriesOf), "clocks_event_mask"].join(",");
+const AROUND_SECONDS = 300; // of a moment that is named without a range
 
 interface Range {
   from: number;
   to: number;
+  at: number | null; // a moment that is marked
 }
 
-// A range that was named by its ends stays; "the last hour" moves on.
+// A range that was named by its ends, or by a moment alone, stays; "the last hour" moves on.
 function useRange(settings: URLSearchParams): Range & { last: number | null } {
-  const ends = [Number(settings.get("from")), Number(settings.get("to"))] as const;
+  const at = Number(settings.get("at")) || null;
+  const named = [Number(settings.get("from")), Number(settings.get("to"))] as const;
+  const ends = at !== null && !settings.has("from") && !settings.has("last") ? ([at - AROUND_SECONDS, at + AROUND_SECONDS] as const) : named;
   const fixed = ends[0] > 0 && ends[1] > ends[0];
   const last = Number(settings.get("last")) || 3600;
   const ticks = useTicks(REFRESH_SECONDS);
   const [to, setTo] = useState(() => Math.floor(serviceNow()));
   useEffect(() => setTo(Math.floor(serviceNow())), [ticks, last]);
-  return fixed ? { from: ends[0], to: ends[1], last: null } : { from: to - last, to, last };
+  return fixed ? { from: ends[0], to: ends[1], at, last: null } : { from: to - last, to, at, last };
 }
 
 export function HistoryView({ settings, live }: { settings: URLSearchParams; live: Live }) {
-  const { from, to, last } = useRange(settings);
+  const { from, to, at, last } = useRange(settings);
   const uuid = settings.get("device");
   const query = `from=${from}&to=${to}${uuid ? `&device=${encodeURIComponent(uuid)}` : ""}`;
   const { value, problem } = useLoaded<Series>(`history?${query}&series=${SERIES}`);
@@ -55,13 +61,19 @@ export function HistoryView({ settings, live }: { settings: URLSearchParams; liv
         {shown && `, a point every ${duration(shown.step_seconds)}`}
         <a href={address(`history?${query}&format=csv`)} download="gpudiag-history.csv">CSV</a>
       </p>
+      {at !== null && (
+        <p class="pinned">
+          Marked: <b>{dateClock(at)}</b>. The address of this page is a link to it.{" "}
+          <a href={link("history", "", keep(settings, ["device", "metric", "last", "from", "to"]))}>Unmark</a>
+        </p>
+      )}
       {problem && <ProblemNotice problem={problem} />}
       {!shown && !problem && <Loading what="the history" />}
       {recent && recent.times.length < 2 && (
         <Notice title="Nothing is stored for this time.">{live.devices.length ? "While the service runs, the last hour is kept at 1 s and the last day at 10 s." : `There is no GPU to read on ${live.host}.`}</Notice>
       )}
       {recent && recent.times.length > 1 && (
-        <Charts recent={recent} devices={devices} metric={metric} range={{ from, to }} settings={settings} />
+        <Charts recent={recent} devices={devices} metric={metric} range={{ from, to, at }} settings={settings} />
       )}
     </>
   );
@@ -111,43 +123,46 @@ function Charts({ recent, devices, metric, range, settings }: ChartsProps) {
   const zoom = (from: number, to: number): void => {
     location.hash = link("history", "", { ...keep(settings, ["device", "metric"]), from: String(Math.floor(from)), to: String(Math.ceil(to)) });
   };
+  const mark = (at: number): void => {
+    location.hash = link("history", "", { ...keep(settings, ["device", "metric"]), from: String(Math.floor(range.from)), to: String(Math.ceil(range.to)), at: String(at) });
+  };
+  const span = { ...range, onSelect: zoom, onMoment: mark };
   return (
     <>
-      <p class="hint">Drag over a chart to look closer.</p>
+      <p class="hint">Drag over a chart to look closer. Click to mark a moment: the address then leads to it.</p>
       {metric ? (
-        <SmallMultiples recent={recent} devices={devices} metric={metricOf(metric)} range={range} onSelect={zoom} />
+        <SmallMultiples recent={recent} devices={devices} metric={metricOf(metric)} {...span} />
       ) : (
-        <MetricCharts recent={recent} devices={devices} metrics={METRICS} from={range.from} to={range.to} onSelect={zoom} />
+        <MetricCharts recent={recent} devices={devices} metrics={METRICS} {...span} />
       )}
     </>
   );
 }
 
-interface SmallMultiplesProps {
+interface SmallMultiplesProps extends Span {
   recent: Recent;
   devices: LiveDevice[];
   metric: Metric;
-  range: Range;
-  onSelect: (from: number, to: number) => void;
 }
 
 // The same metric, axis and size for every GPU: the odd one out is seen at once.
-function SmallMultiples({ recent, devices, metric, range, onSelect }: SmallMultiplesProps) {
+function SmallMultiples({ recent, devices, metric, ...span }: SmallMultiplesProps) {
+  const values = devices.map((device) => valuesOf(recent, gpuKey(device), metric));
+  const scale = fit(values, metric.unit);
   return (
     <div class="charts small">
-      {linesOf(recent, devices, metric).map((line) => (
-        <Chart
-          key={line.key}
-          title={`${line.label} ${metric.title.toLowerCase()}`}
+      {devices.map((device, place) => (
+        <Lines
+          key={gpuKey(device)}
+          title={`${gpuName(device)} ${metric.title.toLowerCase()}`}
           unit={metric.unit}
           decimals={metric.decimals}
-          top={metric.top(devices)}
-          from={range.from}
-          to={range.to}
-          times={recent.times}
-          lines={[line]}
-          height={110}
-          onSelect={onSelect}
+          recent={recent}
+          lines={[{ name: gpuName(device), values: values[place]! }]}
+          scale={scale}
+          limit={metric.unit === "%" ? null : metric.limit?.(device) ?? null}
+          height={80}
+          {...span}
         />
       ))}
     </div>

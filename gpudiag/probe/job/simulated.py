@@ -1,0 +1,25 @@
+"""The jobs that stand still on a simulated machine, as its scenario has them: looks at real jobs, recorded."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpudiag.model.codec import decode
+from gpudiag.model.job import Job
+from gpudiag.probe.start import SIMULATED
+
+JOBS_FILE = "GPUDIAG_SIMULATED_JOBS"
+
+
+def read_simulated_jobs(environment: Mapping[str, str] | None = None) -> tuple[Job, ...] | None:
+    """The jobs of the simulated machine; None where its scenario has none, so that jobs are this machine's own."""
+    environment = os.environ if environment is None else environment
+    path = environment.get(JOBS_FILE) if environment.get(SIMULATED) else None
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    return tuple(decode(Job, one) for one in json.loads(text))

@@ -1,0 +1,1 @@
+"""`gpudiag demo` without a server: recorded once, and shown by the page from files alone."""
