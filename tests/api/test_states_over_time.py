@@ -371,7 +371,9 @@ def test_a_service_that_is_restarted_tells_nothing_of_gpus_that_are_well_and_kno
             assert set(up(service).values()) == {0.0}
             seen = {one["last_good_at"] for one in service.live()["devices"]}
             assert None not in seen  # by the service before: a row says since when its GPU is away
-            assert all(datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp() <= last + 1 for at in seen)
+            assert all(
+                datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp() <= last + 1 for at in seen
+            )
             assert {one["state"] for one in labels_of(service, "gpudiag_gpu_status")} == {"error"}
             # And what the kernel log has of the GPU that is gone, once that is read; nothing of the others.
             found = {one["code"] for one in labels_of(service, "gpudiag_finding")}
