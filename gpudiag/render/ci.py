@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from xml.etree import ElementTree
 
 from gpudiag.compat import UTC
-from gpudiag.model.finding import CheckResult, Finding, Outcome
+from gpudiag.model.finding import CheckResult, Finding, JoinedFinding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.report_words import (
     coverage,
     describe_fact,

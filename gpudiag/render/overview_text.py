@@ -7,7 +7,7 @@ from gpudiag.checks.gpu.state import count_states
 from gpudiag.checks.needs import NO_GPU, NO_TRACE
 from gpudiag.installed import has_module
 from gpudiag.model.device import Device, Snapshot
-from gpudiag.model.finding import Finding, Outcome
+from gpudiag.model.finding import Finding, JoinedFinding, Outcome
 from gpudiag.model.reading import Missing
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import (
@@ -19,7 +19,7 @@ from gpudiag.render.devices_text import (
     name_gpus,
     simulated_lines,
 )
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.style import PLAIN, Style, next_lines, sentence, wrapped
 from gpudiag.units import format_size
 

@@ -10,14 +10,14 @@ from itertools import groupby
 from gpudiag.checks.ranks.compute import first_and_last
 from gpudiag.model.active import ActiveMeasurement, SustainedResult
 from gpudiag.model.evidence import DeviceSubject, LinkSubject, RankSubject, Subject
-from gpudiag.model.finding import CheckResult, MeasuredSpeed, Outcome
+from gpudiag.model.finding import CheckResult, JoinedFinding, MeasuredSpeed, Outcome
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.reading import Missing, Reading
 from gpudiag.model.receipt import NO_DIGEST, Receipt
 from gpudiag.model.report import Report
 from gpudiag.model.untrusted_text import mask_text
 from gpudiag.reference.reading_names import explain_missing
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.receipt_style import CSS
 from gpudiag.render.report_words import (
     coverage,

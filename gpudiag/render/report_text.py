@@ -8,12 +8,12 @@ from gpudiag.checks.gpu.state import findings_about
 from gpudiag.checks.needs import NVML_REASONS
 from gpudiag.installed import has_module
 from gpudiag.model.active import NOT_TESTED
-from gpudiag.model.finding import CheckResult, Finding, Outcome, Owner
+from gpudiag.model.finding import CheckResult, Finding, JoinedFinding, Outcome, Owner
 from gpudiag.model.history import UNREAD
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.report import Report
 from gpudiag.render.devices_text import describe_board
-from gpudiag.render.joined_findings import JoinedFinding, join_findings
+from gpudiag.render.joined_findings import join_findings
 from gpudiag.render.report_words import (
     MAX_TEXT_CHARACTERS,
     Coverage,

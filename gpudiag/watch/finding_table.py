@@ -13,7 +13,7 @@ from gpudiag.watch.glyphs import Glyphs
 from gpudiag.watch.view import DIM, HEADING, PLAIN, ROLE_OF_OUTCOME, Line, Row, Span, Table
 
 if TYPE_CHECKING:
-    from gpudiag.render.joined_findings import JoinedFinding
+    from gpudiag.model.finding import JoinedFinding
 
 _INDENT = "     "
 
