@@ -3,25 +3,26 @@
 # NVIDIA container toolkit under Kubernetes) and the host's process ids (--pid=host) to name processes.
 #
 #   docker build -t gpudiag:slim .                                   of a checkout
-#   docker build -t gpudiag:slim --build-arg SOURCE=./gpudiag-0.1.0-py3-none-any.whl FOLDER
+#   docker build -t gpudiag:slim --build-arg SOURCE=./gpudiag-VERSION-py3-none-any.whl FOLDER
 #                                                                    of what `gpudiag deploy docker` writes into FOLDER,
 #                                                                    with the wheel beside it
-ARG PYTHON=3.11-slim-bookworm
+# PYTHON_IMAGE is any image with Python 3.10 or later, venv and useradd: a mirror's, or your site's own.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
-FROM docker.io/library/python:${PYTHON} AS build
+FROM ${PYTHON_IMAGE} AS build
 ARG SOURCE=.
 WORKDIR /src
 COPY . .
-RUN python -m venv /opt/gpudiag \
+RUN python3 -m venv /opt/gpudiag \
  && /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes]" \
  # An installation goes on without the page where npm cannot build it; an image must not.
  && test -f /opt/gpudiag/lib/python3.*/site-packages/gpudiag_api/static/index.html
 
-FROM build AS build-full
-ARG SOURCE=.
-RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
+# A running image installs nothing.
+FROM build AS build-slim
+RUN /opt/gpudiag/bin/pip uninstall --yes --quiet pip setuptools
 
-FROM docker.io/library/python:${PYTHON} AS base
+FROM ${PYTHON_IMAGE} AS base
 RUN useradd --system --uid 10001 --home-dir /var/lib/gpudiag --create-home gpudiag
 ENV PATH=/opt/gpudiag/bin:$PATH \
     GPUDIAG_STATE_DIR=/var/lib/gpudiag \
@@ -37,8 +38,15 @@ HEALTHCHECK --interval=30s --timeout=5s --start-period=10s CMD \
 ENTRYPOINT ["gpudiag"]
 CMD ["serve"]
 
+FROM base AS slim
+COPY --from=build-slim /opt/gpudiag /opt/gpudiag
+
+# After slim, because builders that know no better build every stage above the one that is asked for.
+FROM build AS build-full
+ARG SOURCE=.
+RUN /opt/gpudiag/bin/pip install --no-cache-dir -c constraints.txt "${SOURCE}[serve,kubernetes,torch]"
+
 FROM base AS full
 COPY --from=build-full /opt/gpudiag /opt/gpudiag
 
-FROM base AS slim
-COPY --from=build /opt/gpudiag /opt/gpudiag
+FROM slim

@@ -11,6 +11,9 @@
 # make torches the rank tests under each of TORCHES, of which every one is a download of gigabytes
 # make single-file  gpudiag as one file, build/gpudiag.pex, tried on simulated machines
 # make dist   the sdist, with the page in it, and the wheel of that: dist/
+# make release  everything that a version is handed out as, in build/release (docs/publishing.md); KEY signs it, WITHOUT names
+#             parts to leave out; make dry-run: the same without image and signature, which not every machine can make
+# make chart  the Helm chart, rendered by Helm's SDK and held against the manifests and Kubernetes' schemas
 # make check  formatting, lint, types and the import contracts
 #
 # All but `make gpu` first make .venv with all they need. PYTHON chooses the interpreter (3.10 or later).
@@ -21,7 +24,7 @@ BIN := $(VENV)/bin
 PYTEST ?= $(BIN)/pytest
 INPUTS := pyproject.toml constraints.txt tools/install_environment.py
 
-.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs docs-version gpu frameworks test-frameworks pythons torches lowest single-file dist check format benchmarks clean
+.PHONY: run test test-all test-waiting test-computing quick test-check test-reading test-collective pages docs docs-version gpu frameworks test-frameworks pythons torches lowest single-file dist release dry-run chart check format benchmarks clean
 
 run: $(VENV)/.installed-torch
 	$(BIN)/gpudiag list --sources all
@@ -54,7 +57,21 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
 		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
 
-test-check: $(VENV)/.installed-dev
+test-RELEASE_TOOLS := build/release-tools
+
+# KEY=FILE WITHOUT=PART,... IMAGE_REPOSITORY=NAME PYTHON_IMAGE=IMAGE TAG=vVERSION
+release: check
+	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(TAG),--tag $(TAG)) \
+		$(if $(IMAGE_REPOSITORY),--image-repository $(IMAGE_REPOSITORY)) $(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE))
+
+dry-run: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release --without image,signature
+
+chart: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release.environment $(RELEASE_TOOLS)
+	$(PYTEST) tests/api/test_chart.py
+
+check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
 		tests/scenarios/test_measures_gone.py
 
@@ -87,7 +104,7 @@ LOWEST ?= build/lowest
 pythons: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.pythons $(PYTHONS)
 
-TORCHES ?= 2.4.0 2.6.0 2.8.0 2.14.1
+TORCHES ?= 2.4.0 2.6.0 2.8.0 2.14.1 2.15.0
 
 torches: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.torches build/torches $(TORCHES)

@@ -34,7 +34,7 @@ KINDS = (
 _SHAPES = {
     "with_lock": "hang.lock", "http_server": "hang.network", "raw_socket": "hang.network", "sqlite_lock": "hang.database",
     "queue_get": "hang.queue hang.lock", "subprocess_run": "hang.program", "reads_input": "hang.queue hang.terminal", "flock": "hang.lock",
-    "deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "barrier_on_rank": "hang.other_collective",
+    "deep_in_library": "hang.lock", "future_result": "hang.lock hang.queue", "process_pool": "hang.lock", "event_loop": "hang.wait", "barrier_on_rank": "hang.other_collective",
     "monitored": "hang.sleep", "object_list": "hang.sleep", "wrong_source": "hang.other_peer hang.other_collective", "asynchronous": "hang.sleep",
     "asynchronous_skip": "hang.other_collective", "subgroup": "hang.sleep", "store_wait": "hang.sleep", "receives": "hang.lock",
     "gathers": "hang.other_peer hang.other_collective", "saves": "hang.file hang.checkpoint", "breakpoint_left": "hang.debugger", "condition_wait": "hang.lock",

@@ -39,9 +39,48 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
+def children_seconds(pid: int) -> float:
+    """Processor time of the children of a process that have ended."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[13]) + int(fields[14])) / _TICKS_PER_SECOND
+
+
 def resident_bytes(pid: int) -> int:
     """Memory of a process that is in RAM."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Memory of a process in RAM, of shared pages its share (PSS): other programs on the machine that share them make it less."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def together_bytes(pids: list[int]) -> int:
+    """Memory in RAM of these processes as if they were alone on the machine: what they share with each other counts once.
+
+    Their own pages, and of each file the most that one of them has in RAM.
+    """
+    own = 0
+    files: dict[str, int] = {}
+    for pid in pids:
+        of_files: dict[str, int] = {}
+        name = ""
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            words = line.split()
+            if not words[0].endswith(":"):  # the head of a mapping; its path is the sixth word
+                name = words[5] if len(words) > 5 and words[5].startswith("/") else ""
+            elif words[0] == "Rss:":
+                of_files[name] = of_files.get(name, 0) + int(words[1]) * 1024
+            elif words[0] == "Anonymous:":  # of a file's mapping: pages that were written to
+                own += int(words[1]) * 1024
+                of_files[name] -= int(words[1]) * 1024
+        for name, size in of_files.items():
+            files[name] = max(files.get(name, 0), size)
+    return own + sum(files.values())

@@ -28,11 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.service_figures import (
     MIB,
+    children_seconds,
     finish_load,
     milliseconds,
     processor_seconds,
+    proportional_bytes,
     resident_bytes,
     start_load,
+    together_bytes,
 )
 from benchmarks.service_limits import measure_limits
 from gpudiag.simulate.session import Session
@@ -91,20 +94,27 @@ def measure_idle(service: Served, seconds: float) -> tuple[float, int]:
         for pid, spent in zip((service.process.pid, sampler), before, strict=True)
     ]
     memory = [resident_bytes(pid) for pid in (service.process.pid, sampler)]
+    proportional = sum(proportional_bytes(pid) for pid in (service.process.pid, sampler))
+    together = together_bytes([service.process.pid, sampler])
     print(f"one look a second, {lasted:.0f} s: service {shares[0]:.2%} of a core, {memory[0] / MIB:.1f} MiB")
     print(f"  sampler {shares[1]:.2%} of a core, {memory[1] / MIB:.1f} MiB")
-    print(f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice)", flush=True)
+    print(f"  together {sum(memory) / MIB:.1f} MiB resident (shared pages counted twice), {together / MIB:.1f} MiB with "
+          f"those once, {proportional / MIB:.1f} MiB of PSS beside the other programs of this machine", flush=True)  # fmt: skip
     return shares[0], memory[0]
 
 
 def measure_alone(service: Served, seconds: float) -> None:
-    """The sampler's processor share while nobody looks; prints it."""
+    """The processor shares of service, sampler and short-lived children while nobody looks; prints them."""
     time.sleep(_FORGOTTEN_SECONDS)
-    sampler = sampler_pid(service)
-    before, began = processor_seconds(sampler), time.monotonic()
+    pids = (service.process.pid, sampler_pid(service))
+    before, of_children = [processor_seconds(pid) for pid in pids], children_seconds(pids[0])
+    began = time.monotonic()
     time.sleep(seconds)
-    share = (processor_seconds(sampler) - before) / (time.monotonic() - began)
-    print(f"nobody looks, {seconds:.0f} s: sampler {share:.2%} of a core", flush=True)
+    lasted = time.monotonic() - began
+    shares = [(processor_seconds(pid) - spent) / lasted for pid, spent in zip(pids, before, strict=True)]
+    looks = (children_seconds(pids[0]) - of_children) / lasted
+    print(f"nobody looks, {seconds:.0f} s: service {shares[0]:.2%} of a core, sampler {shares[1]:.2%}, together "
+          f"{sum(shares):.2%}; children that look at the host and end {looks:.2%}", flush=True)  # fmt: skip
 
 
 def measure_scrape(service: Served) -> None:

@@ -37,6 +37,7 @@ class Shape:
     unlabelled: float = 0.0  # share of the nodes
     swapped: int = 0  # nodes that have the label of another one
     noise: tuple[float, ...] = ()  # shares of the usual speed, as recorded; else 2 % around it
+    tail: float = 0.0  # share of the exchanges that are 5 to 20 % slower by chance
 
 
 @dataclass
@@ -106,17 +107,17 @@ class SimulatedFabric:
         """What all pairs of a round exchange at the same time."""
         loads: Counter[object] = Counter()
         ways = {pair: [self._way(one, other) for one, other in (pair, pair[::-1])] for pair in current.pairs}
-        ports: Counter[tuple[int, bool]] = Counter()
+        ports: Counter[tuple[int, bool, int]] = Counter()
         turn_of = dict(zip(current.pairs, current.turns, strict=True))
         for pair, both in ways.items():
             for flows in both:
                 for flow in flows:
                     loads.update((cable, turn_of[pair]) for cable in flow)
-            ports.update((node, not both[0]) for node in pair)
+            ports.update((node, not both[0], turn_of[pair]) for node in pair)
         for pair, both in ways.items():
             speed = NVLINK_SPEED if not both[0] else SPEED
-            speed /= max(ports[(node, not both[0])] for node in pair)
-            share = 1.0
+            share = 1 / max(ports[(node, not both[0], turn_of[pair])] for node in pair)
+            share *= self._node_share(pair)
             for flows in both:
                 for flow in flows:
                     for cable in flow:
@@ -128,9 +129,11 @@ class SimulatedFabric:
                             self.shape.routing == "hash"
                         ):  # a cable that loses segments slows each of its flows
                             share = min(share, left)
-            share = min(share, self._pair_share(pair))
+            share = min(share, self._link_share(pair))
             quiet = current.phase is not ExchangePhase.LOAD
             noise = self.chance.choice(self.shape.noise) if self.shape.noise else self.chance.gauss(1.0, 0.02)
+            if self.chance.random() < self.shape.tail:
+                noise *= self.chance.uniform(0.8, 0.95)
             yield Exchange(
                 current.number,
                 current.phase,
@@ -177,17 +180,25 @@ class SimulatedFabric:
                     share = min(share, 1 - (1 - fault.share) / self.uplinks)
         return share
 
-    def _pair_share(self, pair: Pair) -> float:
+    def _node_share(self, pair: Pair) -> float:
+        """What is left of a port, which all that its node exchanges share."""
+        within = len({self.leaf_of[node] for node in pair}) == 1
+        share = 1.0
+        for fault in self.faults:
+            is_node = fault.kind == "node" or (
+                fault.kind in ("network", "nvlink") and (fault.kind == "nvlink") == within
+            )
+            if is_node and fault.nodes[0] in pair:
+                share = min(share, fault.share)
+        return share
+
+    def _link_share(self, pair: Pair) -> float:
         leaves = {self.leaf_of[node] for node in pair}
         share = 1.0
         for fault in self.faults:
-            is_node = fault.kind == "node" and fault.nodes[0] in pair
-            is_network = fault.kind == "network" and fault.nodes[0] in pair and len(leaves) > 1
-            is_nvlink = fault.kind == "nvlink" and fault.nodes[0] in pair and len(leaves) == 1
-            is_path = fault.kind == "path" and leaves == set(fault.leaves)
+            is_between = fault.kind in ("path", "switch") and leaves == set(fault.leaves)
             is_link = fault.kind == "link" and set(pair) == set(fault.nodes)
-            is_switch = fault.kind == "switch" and leaves == set(fault.leaves)
-            if is_node or is_network or is_nvlink or is_path or is_link or is_switch:
+            if is_between or is_link:
                 share = min(share, fault.share)
         return share
 

@@ -2,6 +2,7 @@
 
 GpudiagError            something a person must act on; carries code, message and hint
 ├── UsageError          exit 2   a bad flag, plan, setting, or a missing extra
+│   └── UnknownSchemaError       a document of a schema that this version does not know
 ├── SourceError         exit 3   a source could not be asked
 │   ├── SourceAbsentError        its library or program is not installed
 │   ├── SourceFailedError        it is there, and it failed
@@ -61,6 +62,14 @@ class UsageError(GpudiagError):
     code = "usage"
     exit_status = ExitStatus.USAGE
     http_status = 422
+
+
+class UnknownSchemaError(UsageError):
+    """A document of a schema that this version does not know."""
+
+    def __init__(self, schema: str, *, hint: str) -> None:
+        """Name the schema."""
+        super().__init__(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 
 
 class SourceError(GpudiagError):

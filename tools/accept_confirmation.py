@@ -31,6 +31,7 @@ from gpudiag.units import GIB
 from tools.confirm_on_gpu.anonymous import digest_of, without_private
 from tools.confirm_on_gpu.markdown import confirmed_row, gpu_words
 from tools.confirm_on_gpu.plan import LOOK
+from tools.confirm_on_gpu.public_text import LEFT_OUT
 from tools.confirm_on_gpu.reading import is_wrong
 from tools.confirm_on_gpu.report import AnonymousConfirmation
 from tools.write_readme import TABLE_PAGE, confirmed_rows, write_readme
@@ -113,6 +114,11 @@ def _simulated(form: AnonymousConfirmation) -> Iterator[str]:
 
 
 def _versions(form: AnonymousConfirmation) -> Iterator[str]:
+    named = {"driver": form.driver_version, "gpudiag": form.gpudiag_version, "Python": form.python_version}
+    unnamed = [name for name, version in named.items() if version in (None, LEFT_OUT)]
+    if unnamed:
+        yield f"it has no version of {', '.join(unnamed)}: none was read, or it has a form that public_text.py does not know"
+        return
     newest = _numbers(gpudiag.__version__)
     if _numbers(form.gpudiag_version)[:3] > newest[:3]:
         yield f"gpudiag {form.gpudiag_version} is newer than this one, {gpudiag.__version__}: accept it with that"

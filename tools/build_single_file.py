@@ -1,8 +1,8 @@
 """Builds gpudiag as one file, for prologs and for machines where nothing may be installed.
 
-    python -m tools.build_single_file FILE
+    python -m tools.build_single_file FILE [WHEEL]
 
-The file runs under any Python from 3.10 on: it holds pure Python alone, so no extra. pex unpacks it into a virtual
+WHEEL is gpudiag's own, where it is built already. The file runs under any Python from 3.10 on: it holds pure Python alone, so no extra. pex unpacks it into a virtual
 environment below ~/.cache/pex (PEX_ROOT moves it) on its first run, from which the later ones start as fast as any installation; so the
 children that gpudiag starts find it, and the environment of a user's job stays as it is.
 
@@ -11,6 +11,7 @@ The file is then tried on simulated machines: exit status 1 here, and a sentence
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ ALSO = ("typing_extensions",)
 LIMIT_SECONDS = 300
 
 
-def main(target: Path) -> int:
+def main(target: Path, wheel: Path | None = None) -> int:
     """The exit status: 0 where the file is built and works."""
     started = monotonic()
     with tempfile.TemporaryDirectory(prefix="gpudiag-single-") as folder:
@@ -37,7 +38,7 @@ def main(target: Path) -> int:
         venv.create(Path(folder, "tool"), with_pip=True, symlinks=True)
         python = str(Path(folder, "tool", "bin", "python"))
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEX)
-        names = ("gpudiag", *collect_wheels(python, wheels))
+        names = ("gpudiag", *collect_wheels(python, wheels, wheel))
         target.parent.mkdir(parents=True, exist_ok=True)
         build(python, wheels, names, target)
         print(
@@ -50,10 +51,14 @@ def main(target: Path) -> int:
     return 1 if faults else 0
 
 
-def collect_wheels(python: str, folder: Path) -> tuple[str, ...]:
+def collect_wheels(python: str, folder: Path, wheel: Path | None) -> tuple[str, ...]:
     """Put gpudiag's wheel and those of what it needs, pure Python all, into the folder; the names of the latter."""
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT))
+    if wheel is None:
+        run(*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT))
+    else:
+        folder.mkdir()
+        shutil.copy(wheel, folder)
     (own,) = folder.glob("gpudiag-*.whl")
     names = (*needed_by(own), *ALSO)
     pins = oldest_pins()
@@ -161,4 +166,4 @@ def run(*command: str, fatal: bool = True) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute()))
+    sys.exit(main(*(Path(word).absolute() for word in sys.argv[1:3])))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = "serve,postgres,hang"
 # What the chosen tests need; versions as elsewhere.
 TOOLS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "httpx", "jsonschema", "pyyaml")
-# Each package is met: click, nvidia-ml-py and SQLAlchemy, and under the service FastAPI, Starlette, pydantic, uvicorn.
+# Each package is met: click, nvidia-ml-py and SQLAlchemy, and under the service Starlette and uvicorn.
 TESTS = (
     "tests/unit/test_installed.py",
     "tests/unit/probe/test_nvml_errors.py",

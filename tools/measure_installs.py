@@ -1,10 +1,11 @@
 """Installs gpudiag in every way that docs/install.md names, under each Python, and prints a table of what each costs.
 
-    python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE] [--ways WAY ...]
+    python -m tools.measure_installs [--pythons PYTHON ...] [--single-file FILE | --release FOLDER] [--ways WAY ...]
 
 Each way starts from nothing: a new virtual environment (its making is counted) and pip's own download cache as it is.
 Then `gpudiag preflight --level instant` must end as it should on a simulated machine with a lost GPU. Without --pythons:
-every python3.N on the PATH, and those of pyenv, from 3.10 on.
+every python3.N on the PATH, and those of pyenv, from 3.10 on. --release takes what `make release` built, its deb and rpm
+too; both are unpacked into a folder, and run under the system's own Python.
 """
 
 import argparse
@@ -31,11 +32,13 @@ _QUIET = ("--quiet", "--disable-pip-version-check")
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What is installed: the wheel and the sdist of this checkout, and the single file where there is one."""
+    """What is installed: the wheel and the sdist of this checkout, and the single file and packages where there are any."""
 
     wheel: Path
     sdist: Path
     single_file: Path | None
+    deb: Path | None = None
+    rpm: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,39 @@ def unpack_single_file(python: str, built: Built, folder: Path) -> list[str]:
     return command
 
 
+def unpack_deb(_python: str, built: Built, folder: Path) -> list[str]:
+    """The deb's files, as `dpkg -i` writes them; its program's first run."""
+    if built.deb is None:
+        raise LookupError("there is no deb")
+    _run("dpkg-deb", "--extract", str(built.deb), str(folder))
+    return _start_unpacked(folder)
+
+
+def unpack_rpm(_python: str, built: Built, folder: Path) -> list[str]:
+    """The rpm's files, as `rpm -i` writes them; its program's first run."""
+    if built.rpm is None:
+        raise LookupError("there is no rpm")
+    if shutil.which("rpm2cpio") is None or shutil.which("cpio") is None:
+        raise LookupError("rpm2cpio or cpio is not installed")
+    with subprocess.Popen(["rpm2cpio", str(built.rpm)], stdout=subprocess.PIPE) as unpacked:  # noqa: S607
+        subprocess.run(["cpio", "--quiet", "-idm"], stdin=unpacked.stdout, cwd=folder, check=True)  # noqa: S607
+    return _start_unpacked(folder)
+
+
+def _start_unpacked(folder: Path) -> list[str]:
+    os.environ["PEX_ROOT"] = str(folder / "pex")
+    command = [str(folder / "usr/bin/gpudiag")]
+    _run(*command, "--version")
+    return command
+
+
 WAYS: dict[str, Way] = {
     "wheel": install_wheel,
     "sdist, no node": install_sdist,
     "pipx": install_by_pipx,
     "single file": unpack_single_file,
+    "deb": unpack_deb,
+    "rpm": unpack_rpm,
     **{
         f"wheel[{extra}]": lambda python, built, folder, extra=extra: install_wheel(  # type: ignore[misc]
             python, built, folder, f"[{extra}]"
@@ -127,11 +158,16 @@ def main() -> int:
     parser.add_argument("--pythons", nargs="+", default=None, metavar="PYTHON")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY")
     parser.add_argument("--single-file", type=Path, metavar="FILE")
+    parser.add_argument("--release", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     pythons = options.pythons or [str(path) for path in find_pythons()]
     failed = False
     with tempfile.TemporaryDirectory(prefix="gpudiag-installs-") as folder:
-        built = build(Path(folder), options.single_file)
+        built = (
+            build(Path(folder), options.single_file)
+            if options.release is None
+            else find_built(options.release)
+        )
         print(
             "| Python | way | seconds | of a processor | MB | works |\n| --- | --- | --- | --- | --- | --- |"
         )
@@ -190,6 +226,15 @@ def build(folder: Path, single_file: Path | None) -> Built:
     _run(*hatchling, "wheel", folder=source)
     (wheel,) = (folder / "dist").glob("*.whl")
     return Built(wheel, sdist, None if single_file is None else single_file.absolute())
+
+
+def find_built(folder: Path) -> Built:
+    """What `make release` left in the folder."""
+    found = {path.suffix: path.absolute() for path in folder.glob("gpudiag*") if "image" not in path.name}
+    missing = [kind for kind in (".whl", ".gz") if kind not in found]
+    if missing:
+        sys.exit(f"measure_installs: {folder} has no file that ends in {missing[0]}: make release")
+    return Built(found[".whl"], found[".gz"], found.get(".pex"), found.get(".deb"), found.get(".rpm"))
 
 
 def _run(*command: str, environment: dict[str, str] | None = None, folder: Path = ROOT) -> None:

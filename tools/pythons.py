@@ -53,12 +53,14 @@ TESTS = (
 
 
 def find_pythons() -> Iterator[Path]:
-    """The interpreters of this machine that are new enough, one of each version, the oldest first."""
+    """The interpreters of this machine that are new enough, one of each version, the oldest first: pyenv's, uv's, or PATH's."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv/python"))
     for minor in range(OLDEST[1], 20):
         name = f"python3.{minor}"
-        inside = sorted(pyenv.glob(f"3.{minor}.*/bin/{name}"))
-        yield from inside[-1:] or [Path(place) for place in (shutil.which(name),) if place]
+        inside = [*uv.glob(f"cpython-3.{minor}.*/bin/{name}"), *pyenv.glob(f"3.{minor}.*/bin/{name}")]
+        newest = sorted(inside, key=lambda python: int(re.findall(r"3\.\d+\.(\d+)", str(python))[-1]))
+        yield from newest[-1:] or [Path(place) for place in (shutil.which(name),) if place]
 
 
 def version_of(python: str | Path) -> str:

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from gpudiag.model.codec import type_hints, written_fields
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.evidence import Scalar, Subject
 from gpudiag.model.hub import HubDocument, HubEvents
 from gpudiag.model.reading import Missing
-from gpudiag.model.run import PlanValue, Run
-from gpudiag.model.service import Findings, Live, Series, Session
+from gpudiag.model.run import PlanValue, Run, RunEvents
+from gpudiag.model.service import Findings, Live, Processes, Series, Session
 from gpudiag.model.topology import Topology
 
 SCRIPT = Path(__file__).parents[1] / "api" / "dashboard" / "src" / "model.ts"
 
 # The documents that the page reads; what they are made of follows.
-_DOCUMENTS: tuple[Any, ...] = (Live, Findings, Session, Series, Run, Topology, HubDocument, HubEvents)
+_DOCUMENTS: tuple[Any, ...] = (
+    *(Live, Findings, Session, Series, Processes, Topology, Run, RunEvents, Comparison),
+    *(HubDocument, HubEvents),
+)
 _UNIONS: dict[Any, str] = {Scalar: "Scalar", Subject: "Subject", PlanValue: "PlanValue"}
 _PLAIN: dict[Any, str] = {
     str: "string",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tools import (
     write_boards,
+    write_chart,
     write_detection,
     write_findings_page,
     write_lint_page,
@@ -29,6 +30,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     "write_lint_page": write_lint_page.main,
     "write_prometheus_rule": write_prometheus_rule.main,
     "write_boards": write_boards.main,
+    "write_chart": write_chart.main,
     "write_readme": write_readme.main,
     "write_detection": write_detection.main,  # runs commands, and ends with the status of what they found
 }

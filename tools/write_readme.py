@@ -17,8 +17,9 @@ SICK = "gpudiag simulate h100x8+hot:3+busy:0 -- gpudiag"  # a machine on which s
 
 
 def sick_lines(root: Path) -> str:
-    """What the bare command prints on a machine with a fault, as a block."""
-    return f"```\n$ gpudiag\n{run(SICK)}\n```\n"
+    """What the bare command prints on a machine with a fault, as a block; the next commands depend on what is installed."""
+    text = run(SICK).partition("\nNext: ")[0]
+    return f"```\n$ gpudiag\n{text}\n...\n```\n"
 
 
 def without_times(part: str) -> str:

@@ -1,81 +1,106 @@
 """The application: routes around one service, behind the gate."""
 
-import contextlib
-import re
-from collections.abc import AsyncIterator
-from http import HTTPStatus
+import json
+import logging
 from pathlib import Path
-from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
 
-from gpudiag import __version__
 from gpudiag.errors import GpudiagError
 from gpudiag_api.access import Access
-from gpudiag_api.gate import Gate
-from gpudiag_api.hub_routes import HubService, hub_routes
+from gpudiag_api.gate import Gate, Receive, Scope, Send
 from gpudiag_api.machine_routes import machine_routes
 from gpudiag_api.openapi import describe
 from gpudiag_api.page import Page
-from gpudiag_api.replies import Problem, answer_problem
+from gpudiag_api.replies import Encoded, Problem, answer_problem, encode_body, reply
+from gpudiag_api.routes import Route, Router
 from gpudiag_api.run_routes import run_routes
 from gpudiag_api.service import Service
 from gpudiag_api.service_routes import metrics_routes, service_routes
 from gpudiag_api.settings import Settings
 
-_CHOICES = re.compile(r"\^\(([a-z|]+)\)\$")  # the patterns of parameters that take one of several names
 _DIRECT = ("/api/v1/devices",)  # polled by every page and script
-_HINTS = {404: "GET /openapi.json lists every route", 405: "GET /openapi.json lists every route"}
+_DESCRIPTION = "/openapi.json"
+_HINT = f"GET {_DESCRIPTION} lists every route"
+_log = logging.getLogger("gpudiag.service")
 
 
 def create_app(settings: Settings, *, static: Path | None = None) -> Gate:
     """The ASGI application of one service; it starts and stops with its lifespan."""
     service, routers = _make_service(settings)
+    routes = [route for router in routers for route in router.routes]
+    direct = {route.path: route.endpoint for route in routes if route.path in _DIRECT}
+    return Gate(Application(service, routes, Page(service, static)), service, direct)
 
-    @contextlib.asynccontextmanager
-    async def live(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+
+class Application:
+    """The routes of one service, then the files of its page; every error is answered as a problem."""
+
+    def __init__(self, service: Access, routes: list[Route], page: Page) -> None:
+        """Answer by these routes; a path that is none of theirs is a file of the page."""
+        self.service = service
+        self.routes = routes
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or start and stop the service with the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        request = Request(scope, receive)
         try:
-            yield
-        finally:
-            await service.stop()
+            response = await self._answer(request)
+        except (Problem, GpudiagError) as error:
+            response = answer_problem(request, error)
+        except Exception as error:  # noqa: BLE001 - a bug costs one answer
+            _log.error("a bug of gpudiag in an answer", exc_info=error)
+            response = answer_problem(request, error)
+        await response(scope, receive, send)
 
-    # No interactive API pages: they would load scripts from elsewhere.
-    inner = FastAPI(
-        title="gpudiag",
-        version=__version__,
-        lifespan=live,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    inner.state.service = service
-    for router in routers:
-        inner.include_router(router)
-    inner.state.routes = [route for router in routers for route in router.routes]
-    inner.openapi = lambda: describe(inner)  # type: ignore[method-assign]
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start the service and stop it, when the server asks for it (ASGI's lifespan)."""
+        await receive()
+        await self.service.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.service.stop()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    @inner.get("/openapi.json", include_in_schema=False)
-    async def read_description() -> dict[str, object]:
-        return describe(inner)
+    async def _answer(self, request: Request) -> Response:
+        path, method = request.scope["path"], request.method
+        allowed: set[str] = set()
+        for route in self.routes:
+            found = route.pattern.fullmatch(path)
+            if found is not None and route.method == method:
+                return await route.answer(request, found.groupdict())
+            if found is not None:
+                allowed.add(route.method)
+        if not allowed and method == "GET":
+            return await self._answer_file(request)
+        raise _not_allowed(allowed or {"GET"})  # what is no route may be a file of the page
 
-    page = Page(service, static)
-    inner.add_route("/", page.answer, include_in_schema=False)
-    inner.add_route("/{path:path}", page.answer, include_in_schema=False)
-    _answer_errors(inner)
-    direct = {route.path: route.endpoint for route in inner.state.routes if route.path in _DIRECT}
-    return Gate(inner, service, direct)
+    async def _answer_file(self, request: Request) -> Response:
+        if request.scope["path"] == _DESCRIPTION:
+            described = self.service.cache.get("openapi", 0, self._description)
+            return reply(request, described)
+        return await self._page.answer(request)
+
+    def _description(self) -> Encoded:
+        return encode_body(json.dumps(describe(self.service, self.routes)).encode())
 
 
-def _make_service(settings: Settings) -> tuple[Access, tuple[APIRouter, ...]]:
+def _not_allowed(methods: set[str]) -> Problem:
+    """The problem of a path with another method; HEAD is allowed wherever GET is."""
+    named = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+    return Problem(405, "method_not_allowed", "Method Not Allowed", _HINT, {"Allow": ", ".join(named)})
+
+
+def _make_service(settings: Settings) -> tuple[Access, tuple[Router, ...]]:
     """The machine's service or the hub, and its routes."""
     if settings.hub is not None:
+        from gpudiag_api.hub_routes import HubService, hub_routes  # only a hub needs what asks other machines
+
         hub = HubService(settings, settings.hub)
         return hub, (hub_routes(hub), service_routes(hub))
     service = Service(settings)
@@ -85,56 +110,3 @@ def _make_service(settings: Settings) -> tuple[Access, tuple[APIRouter, ...]]:
         service_routes(service),
         metrics_routes(service),
     )
-
-
-def _answer_errors(inner: FastAPI) -> None:
-    """Have every error answered as a problem."""
-    for kind in (Problem, GpudiagError, Exception):
-        inner.add_exception_handler(kind, _answer)
-    inner.add_exception_handler(HTTPException, _answer_http)
-    inner.add_exception_handler(RequestValidationError, _answer_validation)
-
-
-async def _answer(request: Request, error: Exception) -> Response:
-    return answer_problem(request, error)
-
-
-async def _answer_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-    codes = {404: "not_found", 405: "method_not_allowed", 400: "request.malformed"}
-    code = codes.get(error.status_code, "request.refused")
-    headers = dict(error.headers or {})
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(_allowed_methods(request))
-    problem = Problem(error.status_code, code, str(error.detail), _HINTS.get(error.status_code, ""), headers)
-    return answer_problem(request, problem)
-
-
-def _allowed_methods(request: Request) -> list[str]:
-    """The methods that the path accepts, over all its routes; HEAD wherever there is GET."""
-    found = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
-    methods = {method for route in found for method in route.methods or ()} or {"GET"}  # a file of the page
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
-
-
-async def _answer_validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
-    first = error.errors()[0]
-    malformed = first["type"] == "json_invalid"
-    status, code = (400, "request.malformed") if malformed else (422, "request.invalid")
-    return answer_problem(request, Problem(status, code, *_describe_invalid(first)))
-
-
-def _describe_invalid(error: dict[str, Any]) -> tuple[str, str]:
-    """What is wrong with the request, in words, and a hint if there are choices."""
-    place = ".".join(str(part) for part in error["loc"])
-    context = error.get("ctx", {})
-    if error["type"] == "json_invalid":
-        return f"the body is no JSON, at character {error['loc'][-1]}: {context.get('error', '?')}", ""
-    choices = _CHOICES.fullmatch(context.get("pattern", ""))
-    if choices is not None:
-        return (
-            f"{place}: {str(error['input'])[:40]!r} is no choice",
-            f"one of {choices[1].replace('|', ', ')}",
-        )
-    return f"{place}: {error['msg']}", ""

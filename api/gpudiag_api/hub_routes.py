@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudiag import __version__
@@ -19,6 +19,7 @@ from gpudiag_api.live_events import MACHINES
 from gpudiag_api.negotiation import wants_openmetrics
 from gpudiag_api.openapi import answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
+from gpudiag_api.routes import Router
 from gpudiag_api.settings import Settings
 
 
@@ -88,12 +89,12 @@ class HubService(Access):
         self.events.publish("machine_event", dump_document(encode(event)))
 
 
-def hub_routes(hub: HubService) -> APIRouter:
+def hub_routes(hub: HubService) -> Router:
     """The routes of a hub, answered from its machines' last answers."""
-    router = APIRouter(tags=["hub"])
+    router = Router("hub")
 
-    @router.get(
-        "/api/v1/machines", responses=answers(HubDocument, 503), summary="Every machine now, worst first"
+    @router.add(
+        "GET", "/api/v1/machines", answers=answers(HubDocument, 503), summary="Every machine now, worst first"
     )
     async def read_machines(request: Request) -> Response:
         hub.note_request(request)
@@ -101,14 +102,14 @@ def hub_routes(hub: HubService) -> APIRouter:
         assert hub.live is not None  # noqa: S101 - there is a document
         return reply(request, hub.live)
 
-    @router.get("/api/v1/events", responses=answers(HubEvents), summary="What happened on all machines")
+    @router.add("GET", "/api/v1/events", answers=answers(HubEvents), summary="What happened on all machines")
     async def read_events(request: Request) -> Response:
         return reply(request, encode_document(HubEvents(tuple(hub.watch.events))))
 
     described = answers(None, 503, media_type="text/plain")
     described[200]["content"]["application/openmetrics-text"] = {}
 
-    @router.get("/metrics", responses=described, summary="Which machines answer, and their verdicts")
+    @router.add("GET", "/metrics", answers=described, summary="Which machines answer, and their verdicts")
     async def read_metrics(request: Request) -> Response:
         document = hub.need_document()
         openmetrics = wants_openmetrics(request.headers.get("accept"))

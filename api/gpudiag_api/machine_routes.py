@@ -2,9 +2,9 @@
 
 import asyncio
 from time import monotonic
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudiag.checks.gpu.state import findings_about
@@ -31,10 +31,12 @@ from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import list_processes
 from gpudiag.store.history import machine_key
+from gpudiag.time_limit import within
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
+from gpudiag_api.routes import Parameter, Router, choice, part, text
 from gpudiag_api.service import Service
 
 _DEADLINE_SECONDS = 2.0
@@ -43,47 +45,47 @@ _FRESH_SECONDS = 15.0
 _MAX_PARAMETER = 1000
 _MAX_TIME = 253_402_300_799.0  # the end of the year 9999
 
-_kept: dict[tuple[str | None, str], tuple[float, History]] = {}
+_kept: dict[str, tuple[float, object, History]] = {}
 
 
-async def read_stored_history(store: str | None, machine: str) -> History:
+async def read_stored_history(service: Service, machine: str) -> History:
     """The stored history of that machine; if the store does not answer, the last one read or an empty one."""
-    at, known = _kept.get((store, machine), (0.0, History(machine, mask_text(store or "none"))))
+    store = service.store
+    empty = History(machine, mask_text(service.settings.store or "none"))
+    at, stamp, known = _kept.get(machine, (0.0, None, empty))
     if store is None or (at and monotonic() - at < _FRESH_SECONDS):
         return known
     try:
-        found = await asyncio.wait_for(asyncio.to_thread(_read, store, machine), _DEADLINE_SECONDS)
+        now = await within(_DEADLINE_SECONDS, asyncio.to_thread(store.stamp))
+        if now is not None and now[0] is None:  # nothing was ever stored
+            known = empty
+        elif not at or now is None or now != stamp:
+            reading = asyncio.to_thread(store.read_history, machine)
+            known = await within(_DEADLINE_SECONDS, reading)
     except (GpudiagError, asyncio.TimeoutError):
         return known
-    _kept[store, machine] = (monotonic(), found)
-    return found
+    _kept[machine] = (monotonic(), now, known)
+    return known
 
 
-def _read(store: str, machine: str) -> History:
-    from gpudiag.store.database import Store, parse_store_url  # loads SQLAlchemy: only on demand
-
-    opened = Store(parse_store_url(store), read_only=True)
-    try:
-        return opened.read_history(machine)
-    finally:
-        opened.close()
-
-
-Text = Annotated[str | None, Query(max_length=_MAX_PARAMETER)]
-
-
-def machine_routes(service: Service) -> APIRouter:
+def machine_routes(service: Service) -> Router:
     """The routes of the machine, answered from the service's newest snapshot."""
-    router = APIRouter(prefix="/api/v1", tags=["machine"])
+    router = Router("machine", "/api/v1")
 
-    @router.get("/devices", responses=answers(Live, 503), summary="Every GPU now")
+    @router.add("GET", "/devices", answers=answers(Live, 503), summary="Every GPU now")
     async def read_devices(request: Request) -> Response:
         service.note_request(request)
         service.need_live()
         assert service.live is not None  # noqa: S101 - there is a tick
         return reply(request, service.live)
 
-    @router.get("/devices/{device}", responses=answers(DeviceDocument, 404, 503), summary="One GPU whole")
+    @router.add(
+        "GET",
+        "/devices/{device}",
+        part("device", "[^/]+"),
+        answers=answers(DeviceDocument, 404, 503),
+        summary="One GPU whole",
+    )
     async def read_device(request: Request, device: str) -> Response:
         live, snapshot = service.need_live(), _snapshot(service)
         found = _find(snapshot, device)
@@ -95,31 +97,31 @@ def machine_routes(service: Service) -> APIRouter:
         about = findings_about(found, known)
         return reply(request, encode_document(DeviceDocument(live.at, snapshot.host, found, row, about)))
 
-    @router.get("/snapshot", responses=answers(Snapshot, 503), summary="The machine whole")
+    @router.add("GET", "/snapshot", answers=answers(Snapshot, 503), summary="The machine whole")
     async def read_snapshot(request: Request) -> Response:
         return reply(request, _cached(service, "snapshot", lambda: encode_document(_snapshot(service))))
 
-    @router.get("/processes", responses=answers(Processes, 503), summary="Who uses which GPU")
+    @router.add("GET", "/processes", answers=answers(Processes, 503), summary="Who uses which GPU")
     async def read_processes(request: Request) -> Response:
-        document = list_processes(_snapshot(service), service.idle.idle_since)
+        document = list_processes(_snapshot(service), service.idle.idle_since, service.shares)
         return reply(request, encode_document(document))
 
-    @router.get(
-        "/topology", responses=answers(Topology, 503), summary="How GPUs and network cards are joined"
+    @router.add(
+        "GET", "/topology", answers=answers(Topology, 503), summary="How GPUs and network cards are joined"
     )
     async def read_topology(request: Request) -> Response:
         snapshot = _snapshot(service)
-        history = await read_stored_history(service.settings.store, machine_key(snapshot))
+        history = await read_stored_history(service, machine_key(snapshot))
         topology, report = build_topology(snapshot, history.baselines), service.watch.report
         return reply(request, encode_document(add_verdict(topology, report.results) if report else topology))
 
-    @router.get("/sources", responses=answers(Sources, 503), summary="The sources side by side")
+    @router.add("GET", "/sources", answers=answers(Sources, 503), summary="The sources side by side")
     async def read_sources(request: Request) -> Response:
         seen = _snapshot(service)
         document = Sources(seen.taken_at, seen.sources, seen.views, seen.disagreements, seen.torch)
         return reply(request, encode_document(document))
 
-    @router.get("/checks", responses=answers(Report, 503), summary="Every check's result")
+    @router.add("GET", "/checks", answers=answers(Report, 503), summary="Every check's result")
     async def read_checks(request: Request) -> Response:
         report = service.watch.report
         if report is None:
@@ -128,29 +130,40 @@ def machine_routes(service: Service) -> APIRouter:
         text = _cached(service, "checks", lambda: encode_body(render_json(report).encode()))
         return reply(request, text)
 
-    @router.get("/findings", responses=answers(Findings, 503), summary="What is wrong, worst first")
+    @router.add("GET", "/findings", answers=answers(Findings, 503), summary="What is wrong, worst first")
     async def read_findings(request: Request) -> Response:
         findings = service.watch.findings
         if findings is None:
             raise Problem(503, "service.starting", "no check has run yet", "ask again in a second")
         return reply(request, encode_document(findings))
 
-    @router.get("/events", responses=answers(Timeline), summary="What happened")
+    @router.add("GET", "/events", answers=answers(Timeline), summary="What happened")
     async def read_events(request: Request) -> Response:
         return reply(request, encode_document(service.readings.timeline()))
 
     described = answers(Series, 422)
     described[200]["content"]["text/csv"] = {}
 
-    @router.get("/history", responses=described, summary="Readings over a range of time")
+    @router.add(
+        "GET",
+        "/history",
+        text("from", 64, "start"),
+        text("to", 64, "end"),
+        Parameter("step", {"type": "number", "minimum": 1, "maximum": 86400}),
+        text("series", _MAX_PARAMETER),
+        text("device", _MAX_PARAMETER),
+        choice("format", ("json", "csv"), "json"),
+        answers=described,
+        summary="Readings over a range of time",
+    )
     async def read_history(
         request: Request,
-        start: Annotated[str | None, Query(alias="from", max_length=64)] = None,
-        end: Annotated[str | None, Query(alias="to", max_length=64)] = None,
-        step: Annotated[float | None, Query(ge=1, le=86400)] = None,
-        series: Text = None,
-        device: Text = None,
-        format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+        start: str | None,
+        end: str | None,
+        step: float | None,
+        series: str | None,
+        device: str | None,
+        format: str,
     ) -> Response:
         service.watch.note_look()
         names = _series_names(series)
@@ -162,12 +175,12 @@ def machine_routes(service: Service) -> APIRouter:
         has_left = stays if AS_HEAD in request.scope else request.is_disconnected
         return reply(request, await service.history.answer(question, has_left))
 
-    @router.get("/baselines", responses=answers(History, 503), summary="Stored runs and baselines")
+    @router.add("GET", "/baselines", answers=answers(History, 503), summary="Stored runs and baselines")
     async def read_baselines(request: Request) -> Response:
         name = machine_key(_snapshot(service))
-        return reply(request, encode_document(await read_stored_history(service.settings.store, name)))
+        return reply(request, encode_document(await read_stored_history(service, name)))
 
-    @router.get("/otel", responses=answers(None, 503), summary="The numbers under OpenTelemetry's names")
+    @router.add("GET", "/otel", answers=answers(None, 503), summary="The numbers under OpenTelemetry's names")
     async def read_otel(request: Request) -> Response:
         import json
 

@@ -1,13 +1,12 @@
 """The service's OpenAPI description: the documents that each route answers with, and the form of errors."""
 
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
-
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
 from gpudiag import __version__
 from gpudiag.model.documents import DOCUMENTS, json_schema
+from gpudiag_api.access import Access
+from gpudiag_api.routes import Route
 
 _PROBLEMS = {
     400: "malformed",
@@ -51,7 +50,7 @@ _HUB_DESCRIPTION = "Several machines, each as its own gpudiag service reports it
 def answers(
     noun: Any, *problems: int, media_type: str = "application/json", status: int = 200
 ) -> dict[Any, Any]:
-    """FastAPI's `responses` for a route that answers with that noun's document, or with problems."""
+    """The OpenAPI responses of a route that answers with that noun's document, or with problems."""
     schema = {"$ref": f"#/components/schemas/{component_name(noun.SCHEMA)}"} if noun else {}
     described: dict[Any, Any] = {
         status: {
@@ -65,7 +64,7 @@ def answers(
 
 
 def problem_answers(*problems: int) -> dict[Any, Any]:
-    """FastAPI's `responses` for problems: those that every route may answer with, and these."""
+    """The OpenAPI responses for problems: those that every route may answer with, and these."""
     return {
         number: {
             "description": _PROBLEMS[number],
@@ -80,25 +79,50 @@ def component_name(schema: str) -> str:
     return schema.removeprefix("gpudiag.").replace("/", "-")
 
 
-def describe(application: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document; made once."""
-    if application.openapi_schema is None:
-        words = _HUB_DESCRIPTION if application.state.service.is_hub else _DESCRIPTION
-        document = get_openapi(
-            title="gpudiag", version=__version__, description=words, routes=application.routes
-        )
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas |= _document_schemas() | {"Problem": _PROBLEM}
-        document["components"]["securitySchemes"] = {
-            "token": {"type": "http", "scheme": "bearer"},
-            "session": {"type": "apiKey", "in": "cookie", "name": application.state.service.settings.cookie},
-        }
-        document["security"] = [{}, {"token": []}, {"session": []}]
-        application.openapi_schema = document
-    return application.openapi_schema
+def describe(service: Access, routes: Iterable[Route]) -> dict[str, Any]:
+    """The OpenAPI document of those routes."""
+    paths: dict[str, dict[str, Any]] = {}
+    bodies: dict[str, Any] = {}
+    for route in routes:
+        operation = _operation(route)
+        if route.body is not None:
+            name, schema = route.body
+            bodies[name] = schema
+            content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+            operation["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gpudiag",
+            "version": __version__,
+            "description": _HUB_DESCRIPTION if service.is_hub else _DESCRIPTION,
+        },
+        "paths": paths,
+        "components": {
+            "schemas": _document_schemas() | bodies | {"Problem": _PROBLEM},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": service.settings.cookie},
+            },
+        },
+        "security": [{}, {"token": []}, {"session": []}],
+    }
 
 
-@cache
+def _operation(route: Route) -> dict[str, Any]:
+    """One route, without its body."""
+    described: dict[str, Any] = {
+        "tags": [route.tag],
+        "summary": route.summary,
+        "operationId": route.endpoint.__name__,
+        "responses": {str(status): one for status, one in route.answers.items()},
+    }
+    if route.parameters:
+        described["parameters"] = [one.described() for one in route.parameters]
+    return described
+
+
 def _document_schemas() -> dict[str, Any]:
     """Every document's JSON Schema as components, with references among them."""
     found: dict[str, Any] = {}

@@ -1,6 +1,5 @@
 """The web page: its files from the package, with the first live numbers embedded."""
 
-import mimetypes
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,6 +20,17 @@ _LIVE = '<script type="application/json" id="gpudiag-live">null</script>'
 _FINDINGS = '<script type="application/json" id="gpudiag-findings">null</script>'
 _SESSION = '<script type="application/json" id="gpudiag-session">null</script>'
 _INDEX, _HUB_INDEX = "index.html", "hub.html"
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".md": "text/markdown; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/vnd.microsoft.icon",
+    ".woff2": "font/woff2",
+}  # of what is built; the system's list of all types is another half MiB
 _FIRST_SECONDS = 1.5  # a page with numbers a moment later is better than one without
 _ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>gpudiag</title>
 <p>This installation has no page: it was built without one. The numbers are at
@@ -81,9 +91,7 @@ def _read_files(place: Path) -> dict[str, Encoded]:
     found = {}
     for path in sorted(place.rglob("*")) if place.is_dir() else ():
         if path.is_file() and not path.is_symlink():
-            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-            text = kind.startswith("text/") or kind == "application/javascript"
-            media_type = f"{kind}; charset=utf-8" if text else kind
+            media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
             found[path.relative_to(place).as_posix()] = encode_body(path.read_bytes(), media_type)
     return found
 

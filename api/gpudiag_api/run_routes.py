@@ -1,21 +1,24 @@
 """Runs: start, follow, cancel, read their reports."""
 
+import asyncio
 import json
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
-from gpudiag.errors import GpudiagError
+from gpudiag.errors import GpudiagError, UsageError
 from gpudiag.model.codec import dumps, encode
+from gpudiag.model.comparison import Comparison
 from gpudiag.model.documents import loads
 from gpudiag.model.run import Run, RunEvents, RunRequest, RunState
 from gpudiag.model.untrusted_text import escape_steering
 from gpudiag.render.report_formats import REPORT_FORMATS, formats_of, render_any_report
+from gpudiag.runs.compare import NamedDocument, compare_documents
 from gpudiag.service.kinds import plan_schema
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Problem, encode_body, encode_document, reply
+from gpudiag_api.routes import Parameter, Router, choice, part, read_json, text
 from gpudiag_api.service import Service
 
 _MEDIA_TYPES = {
@@ -23,47 +26,66 @@ _MEDIA_TYPES = {
     "junit": "application/xml",
     "markdown": "text/markdown; charset=utf-8",
 }
-_STATES = "|".join(state.value for state in RunState)
-
-Identity = Annotated[str, Path(pattern=r"^[0-9a-z-]{1,40}$")]
-PlanField = str | int | float | bool | list[Annotated[str, Field(max_length=64)]] | None
-
-
-class NewRun(BaseModel):
-    """What to run: its kind, the plan's fields that are not as by default, the GPUs, and what to do if busy."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={
-            "examples": [{"kind": "nccl-test", "plan": {"op": ["all_reduce"], "max_bytes": 1048576}}]
+_IDENTITY = part("identity", "[0-9a-z-]{1,40}")
+_BEFORE = Parameter(
+    "before", {**_IDENTITY.schema, "description": "the other run, the earlier one"}, is_required=True
+)
+_NAME = {"type": "string", "maxLength": 64}
+_NEW_RUN: dict[str, Any] = {
+    "description": "What to run: its kind, the plan's fields that are not as by default, the GPUs, and what to do if busy.",
+    "type": "object",
+    "properties": {
+        "kind": {"type": "string", "maxLength": 32},
+        "plan": {
+            "type": "object",
+            "propertyNames": {"type": "string", "maxLength": 40},
+            "additionalProperties": {
+                "type": ["string", "integer", "number", "boolean", "array", "null"],
+                "items": _NAME,
+            },
+            "maxProperties": 40,
         },
+        "gpus": {"type": "array", "items": _NAME, "maxItems": 64},
+        "queue": {"type": "boolean", "default": False},
+        "force": {"type": "boolean", "default": False},
+        "interpreter": {"type": ["string", "null"], "maxLength": 64},
+    },
+    "required": ["kind"],
+    "additionalProperties": False,
+    "examples": [{"kind": "nccl-test", "plan": {"op": ["all_reduce"], "max_bytes": 1048576}}],
+}
+
+
+def run_request(given: dict[str, Any]) -> RunRequest:
+    """What a body asks for that the schema allows."""
+    plan = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.get("plan", {}).items()
+    }
+    return RunRequest(
+        given["kind"],
+        plan,
+        tuple(given.get("gpus", ())),
+        given.get("queue", False),
+        given.get("force", False),
+        given.get("interpreter"),
     )
 
-    kind: str = Field(max_length=32)
-    plan: dict[Annotated[str, Field(max_length=40)], PlanField] = Field(default_factory=dict, max_length=40)
-    gpus: list[Annotated[str, Field(max_length=64)]] = Field(default_factory=list, max_length=64)
-    queue: bool = False
-    force: bool = False
-    interpreter: str | None = Field(default=None, max_length=64)
 
-    def request(self) -> RunRequest:
-        """The RunRequest that this body asks for."""
-        plan = {name: tuple(value) if isinstance(value, list) else value for name, value in self.plan.items()}
-        return RunRequest(self.kind, plan, tuple(self.gpus), self.queue, self.force, self.interpreter)
-
-
-def run_routes(service: Service) -> APIRouter:
+def run_routes(service: Service) -> Router:
     """The routes of the service's runs."""
-    router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+    router = Router("runs", "/api/v1/runs")
     runs = service.runs
 
-    @router.get("", responses=answers(None), summary="Runs, newest first, and what can be started")
-    async def list_runs(
-        request: Request,
-        kind: Annotated[str | None, Query(max_length=32)] = None,
-        state: Annotated[str | None, Query(pattern=f"^({_STATES})$")] = None,
-    ) -> Response:
+    @router.add(
+        "GET",
+        "",
+        text("kind", 32),
+        choice("state", tuple(RunState)),
+        answers=answers(None),
+        summary="Runs, newest first, and what can be started",
+    )
+    async def list_runs(request: Request, kind: str | None, state: str | None) -> Response:
         document = {
             "schema": "gpudiag.runs/1",
             "runs": [encode(run) for run in runs.list_runs(kind, state)],
@@ -73,6 +95,10 @@ def run_routes(service: Service) -> APIRouter:
                     "title": kind.title,
                     "uses_gpus": not kind.only_looks,
                     "plan_schema": plan_schema(kind),
+                    "presets": [
+                        {"name": one.name, "means": one.means, "plan": dict(one.fields)}
+                        for one in kind.plan_type.PRESETS
+                    ],
                 }
                 for kind in runs.kinds.values()
             ],
@@ -81,62 +107,102 @@ def run_routes(service: Service) -> APIRouter:
         }
         return reply(request, encode_body(json.dumps(document, ensure_ascii=False).encode()))
 
-    @router.post(
+    @router.add(
+        "POST",
         "",
-        status_code=201,
-        responses=answers(Run, 408, 409, 413, 415, 429, 503, status=201)
+        answers=answers(Run, 408, 409, 413, 415, 429, 503, status=201)
         | {202: {"description": "it waits", **answers(Run)[200]}},
         summary="Start a run",
+        body=("NewRun", _NEW_RUN),
     )
-    async def start_run(request: Request, new: NewRun) -> Response:
+    async def start_run(request: Request) -> Response:
+        wanted = run_request(await read_json(request, _NEW_RUN))
         service.need_live()  # which GPUs there are must be known
-        run = runs.submit(new.request())
+        run = runs.submit(wanted)
         status = 202 if run.state is RunState.QUEUED else 201
         place = f"{service.settings.root_path}/api/v1/runs/{run.id}"
         return Response(dumps(run), status, {"Location": place}, "application/json")
 
-    @router.get("/{identity}", responses=answers(Run, 404), summary="One run")
-    async def read_run(request: Request, identity: Identity) -> Response:
+    @router.add("GET", "/{identity}", _IDENTITY, answers=answers(Run, 404), summary="One run")
+    async def read_run(request: Request, identity: str) -> Response:
         return reply(request, encode_document(runs.find(identity)))
 
-    @router.post(
+    @router.add(
+        "POST",
         "/{identity}/cancel",
-        status_code=202,
-        responses=answers(Run, 404, 408, 409, 413, 415, status=202),
+        _IDENTITY,
+        answers=answers(Run, 404, 408, 409, 413, 415, status=202),
         summary="Ask a run to end",
     )
-    async def cancel_run(identity: Identity) -> Response:
+    async def cancel_run(_request: Request, identity: str) -> Response:
         return Response(dumps(runs.cancel(identity)), 202, None, "application/json")
 
-    @router.get("/{identity}/events", responses=answers(RunEvents, 404), summary="What a run has reported")
-    async def read_run_events(
-        request: Request, identity: Identity, since: Annotated[int, Query(ge=0, le=1 << 31)] = 0
-    ) -> Response:
+    @router.add(
+        "GET",
+        "/{identity}/events",
+        _IDENTITY,
+        Parameter("since", {"type": "integer", "minimum": 0, "maximum": 1 << 31, "default": 0}),
+        answers=answers(RunEvents, 404),
+        summary="What a run has reported",
+    )
+    async def read_run_events(request: Request, identity: str, since: int) -> Response:
         return reply(request, encode_document(runs.events(identity, since)))
 
-    @router.get(
+    @router.add(
+        "GET",
         "/{identity}/log",
-        responses=answers(None, 404, 503, media_type="text/plain"),
+        _IDENTITY,
+        answers=answers(None, 404, 503, media_type="text/plain"),
         summary="The end of what a run printed",
     )
-    async def read_run_log(request: Request, identity: Identity) -> Response:
+    async def read_run_log(request: Request, identity: str) -> Response:
         return reply(request, encode_body(await runs.log(identity), "text/plain; charset=utf-8"))
 
-    @router.get("/{identity}/report", responses=_report_answers(), summary="A run's document")
-    async def read_run_report(
-        request: Request,
-        identity: Identity,
-        format: Annotated[str, Query(pattern=f"^({'|'.join(REPORT_FORMATS)})$")] = "json",
-    ) -> Response:
-        body = await runs.report(identity)
-        if body is None:
-            raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+    @router.add(
+        "GET",
+        "/{identity}/comparison",
+        _IDENTITY,
+        _BEFORE,
+        answers=answers(Comparison, 404, 406, 503),
+        summary="What differs between the reports of two runs, as `gpudiag compare` judges",
+    )
+    async def compare_run(request: Request, identity: str, before: str) -> Response:
+        sides = [NamedDocument(f"run {one}", await _report_of(service, one)) for one in (before, identity)]
+        try:
+            compared = await asyncio.to_thread(compare_documents, *sides)
+        except UsageError as error:
+            hint = "preflight and bandwidth are; of the others the page shows both side by side"
+            raise Problem(406, "run.not_compared", error.message, hint) from error
+        return reply(request, encode_document(compared))
+
+    @router.add(
+        "GET",
+        "/{identity}/report",
+        _IDENTITY,
+        choice("format", tuple(REPORT_FORMATS), "json"),
+        answers=_report_answers(),
+        summary="A run's document",
+    )
+    async def read_run_report(request: Request, identity: str, format: str) -> Response:
+        body = await _report_of(service, identity)
         if format != "json":
             body = escape_steering(_rendered(body, format)).encode()
         media_type = _MEDIA_TYPES.get(format, "text/plain; charset=utf-8")
         return reply(request, encode_body(body, media_type))
 
     return router
+
+
+async def _report_of(service: Service, identity: str) -> bytes:
+    """The run's document.
+
+    Raises:
+        Problem: it has none.
+    """
+    body = await service.runs.report(identity)
+    if body is None:
+        raise Problem(404, "run.no_report", f"run {identity} has no report", "see its log")
+    return body
 
 
 def _report_answers() -> dict[Any, Any]:

@@ -10,11 +10,11 @@ from gpudiag.model.run import Run, RunUpdate
 from gpudiag.model.service import Findings, Live, SamplerState, ServiceHealth
 from gpudiag.service.manager import RunManager
 from gpudiag.service.readings import Readings
-from gpudiag.service.usage import IdleClock
+from gpudiag.service.usage import IdleClock, RecentShares
 from gpudiag.service.watch import MachineWatch, Update
+from gpudiag.store.aside import StoreAside
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.seen_gpus import SeenFile
-from gpudiag.store.service_runs import RunRecords
 from gpudiag.store.state_folder import own_machine_key
 from gpudiag_api.access import Access
 from gpudiag_api.history import HistoryBodies
@@ -33,10 +33,12 @@ class Service(Access):
         """Make all of it; nothing runs before `start`."""
         super().__init__(settings)
         self.idle = IdleClock()
+        self.shares = RecentShares()
         folder = settings.state_folder
         self.readings = Readings(None if folder is None else folder / "readings")
         self.history = HistoryBodies(self.readings)
-        self.good_state = GoodState(settings.store)
+        self.store = None if settings.store is None else StoreAside(settings.store)
+        self.good_state = GoodState(self.store)
         self.seen_file = SeenFile(folder, own_machine_key())
         self.watch = MachineWatch(
             self._publish,
@@ -51,7 +53,7 @@ class Service(Access):
             self.watch,
             self._publish_run,
             None if folder is None else folder / "runs",
-            None if settings.store is None else RunRecords(settings.store),
+            self.store,
             settings.kinds,
             settings.interpreters,
         )
@@ -77,6 +79,8 @@ class Service(Access):
         self.history.close()
         self.readings.close()
         self.seen_file.close()
+        if self.store is not None:
+            self.store.close()
 
     def note_look(self) -> None:
         """Somebody looks: the GPUs are read more often for a while."""
@@ -164,6 +168,7 @@ class Service(Access):
             if self.watch.snapshot is not None:
                 for device in self.watch.snapshot.devices:
                     self.idle.note(device, update.at)
+                self.shares.note(self.watch.snapshot, update.at)
         elif isinstance(update, Findings):
             self.findings = dumps(update)
             self.events.publish("findings", self.findings)

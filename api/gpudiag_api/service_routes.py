@@ -1,13 +1,12 @@
 """The service itself: live stream, polling, health, metrics, explanations, schemas, sessions."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any, get_args
 
-from fastapi import APIRouter, Path, Query, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gpudiag.errors import UsageError
-from gpudiag.explain.recipe import explain_name
 from gpudiag.model.codec import dumps
 from gpudiag.model.documents import DOCUMENTS, json_schema
 from gpudiag.model.reading import Missing, value_or
@@ -21,13 +20,16 @@ from gpudiag_api.live_events import stream_events
 from gpudiag_api.negotiation import wants_openmetrics
 from gpudiag_api.openapi import answers, problem_answers
 from gpudiag_api.replies import Encoded, Problem, encode_body, encode_document, reply
+from gpudiag_api.routes import Parameter, Router, choice, flag, part, text
 from gpudiag_api.service import Service
 from gpudiag_api.tokens import SESSION_SECONDS
 
+_FRESHEN_SECONDS = 0.3  # a scrape waits for that long for numbers of this second
 
-def service_routes(service: Access) -> APIRouter:
+
+def service_routes(service: Access) -> Router:
     """The routes that a machine's service and a hub have alike."""
-    router = APIRouter(tags=["service"])
+    router = Router("service")
     _add_health(router, service)
     _add_events(router, service)
     _add_reference(router)
@@ -35,30 +37,31 @@ def service_routes(service: Access) -> APIRouter:
     return router
 
 
-def metrics_routes(service: Service) -> APIRouter:
+def metrics_routes(service: Service) -> Router:
     """The metrics of a machine."""
-    router = APIRouter(tags=["service"])
+    router = Router("service")
     _add_metrics(router, service)
     return router
 
 
-def _add_health(router: APIRouter, service: Access) -> None:
-    @router.get("/healthz", responses=answers(ServiceHealth), summary="Whether the service answers")
+def _add_health(router: Router, service: Access) -> None:
+    @router.add("GET", "/healthz", answers=answers(ServiceHealth), summary="Whether the service answers")
     async def read_health(request: Request) -> Response:
         return reply(request, encode_document(service.health()), cache="no-store")
 
-    @router.get("/readyz", responses=answers(ServiceHealth, 503), summary="Whether there is fresh data")
-    async def read_readiness() -> Response:
+    @router.add("GET", "/readyz", answers=answers(ServiceHealth, 503), summary="Whether there is fresh data")
+    async def read_readiness(_request: Request) -> Response:
         health = service.health()
         return Response(
             dumps(health), 200 if health.ready else 503, {"Cache-Control": "no-store"}, "application/json"
         )
 
 
-def _add_events(router: APIRouter, service: Access) -> None:
-    @router.get(
+def _add_events(router: Router, service: Access) -> None:
+    @router.add(
+        "GET",
         "/api/v1/stream",
-        responses=answers(None, 503, media_type="text/event-stream"),
+        answers=answers(None, 503, media_type="text/event-stream"),
         summary="Live updates as server-sent events",
     )
     async def read_stream(request: Request) -> Response:
@@ -69,25 +72,37 @@ def _add_events(router: APIRouter, service: Access) -> None:
         service.note_look()
         return stream_events(service.events, request.headers.get("last-event-id"))
 
-    @router.get("/api/v1/poll", responses=answers(None), summary="The same events without a stream")
-    async def poll(request: Request, since: Annotated[str | None, Query(max_length=64)] = None) -> Response:
+    @router.add(
+        "GET",
+        "/api/v1/poll",
+        text("since", 64),
+        answers=answers(None),
+        summary="The same events without a stream",
+    )
+    async def poll(request: Request, since: str | None) -> Response:
         service.note_request(request)
         return reply(request, encode_body(json.dumps(service.events.poll(since)).encode()), cache="no-store")
 
 
-def _add_metrics(router: APIRouter, service: Service) -> None:
+def _add_metrics(router: Router, service: Service) -> None:
     described = answers(None, 503, media_type="text/plain")
     described[200]["content"]["application/openmetrics-text"] = {}
 
-    @router.get("/metrics", responses=described, summary="Metrics for Prometheus")
+    @router.add(
+        "GET",
+        "/metrics",
+        choice("dialect", ("native", "dcgm"), "native"),
+        flag("processes"),
+        flag("full"),
+        flag("shares"),
+        choice("host_label", get_args(HostLabel), "Hostname"),
+        answers=described,
+        summary="Metrics for Prometheus",
+    )
     async def read_metrics(
-        request: Request,
-        dialect: Annotated[str, Query(pattern="^(native|dcgm)$")] = "native",
-        processes: bool = False,
-        full: bool = False,
-        shares: bool = False,
-        host_label: Literal["Hostname", "hostname", "both"] = "Hostname",
+        request: Request, dialect: str, processes: bool, full: bool, shares: bool, host_label: HostLabel
     ) -> Response:
+        await service.watch.freshen(_FRESHEN_SECONDS)
         live = service.need_live()
         openmetrics = wants_openmetrics(request.headers.get("accept"))
         if dialect == "dcgm":
@@ -151,29 +166,37 @@ def _dcgm(service: Service, *, shares: bool, host_label: HostLabel, openmetrics:
     return encode_body(text.encode(), OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)
 
 
-def _add_reference(router: APIRouter) -> None:
-    @router.get(
-        "/api/v1/explain/{topic}", responses=answers(ExplanationDocument, 404), summary="One topic explained"
+def _add_reference(router: Router) -> None:
+    @router.add(
+        "GET",
+        "/api/v1/explain/{topic}",
+        part("topic", r"[A-Za-z0-9_.-]{1,80}"),
+        answers=answers(ExplanationDocument, 404),
+        summary="One topic explained",
     )
-    async def explain(
-        request: Request, topic: Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,80}$")]
-    ) -> Response:
+    async def explain(request: Request, topic: str) -> Response:
+        # Here: the catalogue of all that a log may show takes memory that a service without a reader does not need.
+        from gpudiag.explain.recipe import explain_name
+
         explanation = explain_name(topic)
         if explanation is None:
             raise Problem(404, "topic.not_found", f"there is no topic {topic!r}", "such as gpu.lost, xid-79")
         return reply(request, encode_document(ExplanationDocument(explanation)))
 
-    @router.get("/api/v1/schemas", responses=answers(None), summary="The names of the JSON Schemas")
+    @router.add("GET", "/api/v1/schemas", answers=answers(None), summary="The names of the JSON Schemas")
     async def list_schemas(request: Request) -> Response:
         document = {"schema": "gpudiag.schemas/1", "schemas": sorted(DOCUMENTS)}
         return reply(request, encode_body(json.dumps(document).encode()))
 
-    @router.get("/api/v1/schemas/{name}/{version}", responses=answers(None, 404), summary="One JSON Schema")
-    async def read_schema(
-        request: Request,
-        name: Annotated[str, Path(pattern=r"^[a-z_.]{1,40}$")],
-        version: Annotated[int, Path(ge=1, le=1000)],
-    ) -> Response:
+    @router.add(
+        "GET",
+        "/api/v1/schemas/{name}/{version}",
+        part("name", "[a-z_.]{1,40}"),
+        Parameter("version", {"type": "integer", "minimum": 1, "maximum": 1000}, in_path=True),
+        answers=answers(None, 404),
+        summary="One JSON Schema",
+    )
+    async def read_schema(request: Request, name: str, version: int) -> Response:
         full = f"gpudiag.{name.removeprefix('gpudiag.')}/{version}"
         try:
             schema = json_schema(full)
@@ -182,17 +205,17 @@ def _add_reference(router: APIRouter) -> None:
         return reply(request, encode_body(json.dumps(schema).encode(), "application/schema+json"))
 
 
-def _add_session(router: APIRouter, service: Access) -> None:
+def _add_session(router: Router, service: Access) -> None:
     settings, sessions = service.settings, service.sessions
 
-    @router.get("/api/v1/session", responses=answers(Session), summary="What this caller may do")
+    @router.add("GET", "/api/v1/session", answers=answers(Session), summary="What this caller may do")
     async def read_session(request: Request) -> Response:
         return reply(request, encode_document(session_of(service, request)), cache="no-store")
 
-    @router.post(
+    @router.add(
+        "POST",
         "/api/v1/session",
-        status_code=204,
-        responses={204: {"description": "the cookie is set"}} | problem_answers(408, 413, 415),
+        answers={204: {"description": "the cookie is set"}} | problem_answers(408, 413, 415),
         summary="Show a token, get a cookie",
     )
     async def open_session(request: Request) -> Response:
@@ -213,10 +236,10 @@ def _add_session(router: APIRouter, service: Access) -> None:
         )
         return answer
 
-    @router.delete(
+    @router.add(
+        "DELETE",
         "/api/v1/session",
-        status_code=204,
-        responses={204: {"description": "logged out"}} | problem_answers(408, 413, 415),
+        answers={204: {"description": "logged out"}} | problem_answers(408, 413, 415),
         summary="Log out",
     )
     async def close_session(request: Request) -> Response:

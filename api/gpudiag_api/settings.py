@@ -11,12 +11,15 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpudiag.errors import UsageError
-from gpudiag.fleet.discovery import Sources
 from gpudiag.probe.start import SIMULATED
 from gpudiag.reference.service_port import SERVICE_PORT
 from gpudiag_api.tokens import Tokens
+
+if TYPE_CHECKING:
+    from gpudiag.fleet.discovery import Sources
 
 # --- settings
 
@@ -50,7 +53,7 @@ class Settings:
         "hang",
     )  # of runs, as far as the command line has them
     interpreters: Mapping[str, str] = field(default_factory=dict)  # that runs may name, and their paths
-    hub: Sources | None = None  # the machines of a hub, which has no GPUs of its own
+    hub: "Sources | None" = None  # the machines of a hub, which has no GPUs of its own
     hub_tls: ssl.SSLContext | None = None  # by which their certificates are verified
 
     @property

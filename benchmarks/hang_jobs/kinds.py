@@ -52,8 +52,8 @@ def load(step: int) -> torch.Tensor:
     if KIND == "sigstop":
         os.kill(os.getpid(), signal.SIGSTOP)  # sigstop
     elif KIND == "fifo":
-        os.mkfifo(FOLDER / "fifo")
-        with open(FOLDER / "fifo") as file:  # fifo
+        os.mkfifo(FOLDER / "batch")
+        with open(FOLDER / "batch") as file:  # fifo
             file.read()
     elif KIND == "sleep":
         time.sleep(3600)  # sleep
@@ -62,8 +62,8 @@ def load(step: int) -> torch.Tensor:
     elif KIND == "lock":
         wait_for_the_lock()
     elif KIND == "d_state":
-        os.mkfifo(FOLDER / "fifo")
-        action = (os.POSIX_SPAWN_OPEN, 0, str(FOLDER / "fifo"), os.O_RDONLY, 0)
+        os.mkfifo(FOLDER / "batch")
+        action = (os.POSIX_SPAWN_OPEN, 0, str(FOLDER / "batch"), os.O_RDONLY, 0)
         os.posix_spawn("/bin/true", ["true"], {}, file_actions=[action])  # d_state
     elif KIND == "frozen_disk":
         (FOLDER / "disk" / "state").write_text("x" * 100000)  # frozen_disk

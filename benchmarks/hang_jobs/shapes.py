@@ -4,9 +4,12 @@
 The guilty rank is 1. The line in which it stays ends in the comment `# KIND`.
 """
 
+import asyncio
+import ctypes
 import fcntl
 import http.client
 import io
+import multiprocessing
 import os
 import pickle
 import queue
@@ -17,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +178,31 @@ def future_result() -> None:
 def sleeps_in_pool() -> None:
     """The task."""
     time.sleep(3600)
+
+
+def process_pool() -> None:
+    """A pool of processes, one of which is stuck in C."""
+    if is_guilty():
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+            list(pool.map(tokenize, range(8)))  # process_pool
+
+
+def tokenize(place: int) -> int:
+    """One task; the fourth never ends."""
+    if place == 3:
+        ctypes.CDLL(None).pause()  # process_pool
+    return place
+
+
+def event_loop() -> None:
+    """A coroutine that waits for an event that never comes."""
+    if is_guilty():
+        asyncio.run(wait_for_shard())  # event_loop
+
+
+async def wait_for_shard() -> None:
+    """The coroutine."""
+    await asyncio.Event().wait()
 
 
 def barrier_on_rank() -> None:
@@ -346,6 +374,8 @@ WAYS: dict[str, Callable[[], None]] = {
         ),
         *(
             future_result,
+            process_pool,
+            event_loop,
             barrier_on_rank,
             monitored,
             object_list,

@@ -48,17 +48,17 @@ def demo(story: str, on_terminal: bool, port: int | None) -> int:
     """
     if on_terminal and port is not None:
         raise UsageError("--port is for the page, and --watch shows none", hint="give one of them")
-    extra, module = ("watch", "textual") if on_terminal else ("serve", "fastapi")
+    extra, module = ("watch", "textual") if on_terminal else ("serve", "starlette")
     if find_spec(module) is None:
         raise UsageError(
             f"{module} is not installed; `gpudiag simulate {story} -- gpudiag list --watch 1` does without",
             hint=install_command(extra),
         )
-    from gpudiag.simulate.loader import load_scenario, load_story
+    from gpudiag.simulate.loader import load_story
     from gpudiag.simulate.run_program import run_on_machine
 
-    chapters = load_story(story)
-    if chapters is None:
+    machine = load_story(story)
+    if machine is None:
         raise UsageError(
             f"nothing happens on {story}: it has no [[story]]",
             hint=f"gpudiag simulate {story} -- gpudiag serve",
@@ -66,10 +66,10 @@ def demo(story: str, on_terminal: bool, port: int | None) -> int:
     if on_terminal:
         command = ["gpudiag", "watch"]
     else:
-        _print(*_outline(chapters))
+        _print(*_outline(machine))
         command = ["gpudiag", "serve", "--port", str(port or 0), "--watch-jobs"]
     announce = None if on_terminal else _announce
-    return run_on_machine(load_scenario(story), command, chapters, announce=announce, forgets=True)
+    return run_on_machine(machine, command, announce=announce, forgets=True)
 
 
 def _outline(story: Story) -> tuple[str, ...]:

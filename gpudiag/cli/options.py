@@ -117,7 +117,7 @@ def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ..
 
 def _store(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
     """The URL given, proved to name a database that can keep a history; None where none was given."""
-    if url is not None and not context.resilient_parsing:
+    if url is not None and "://" in url and not context.resilient_parsing:  # any path will do
         from gpudiag.store.database import parse_store_url  # slow to load
 
         parse_store_url(url)

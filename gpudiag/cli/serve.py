@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpudiag.fleet.discovery import Sources
 
-_NEEDED = ("fastapi", "uvicorn", "httptools")
+_NEEDED = ("starlette", "uvicorn", "httptools")
 _MAX_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES = """\b

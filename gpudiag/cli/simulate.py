@@ -51,26 +51,25 @@ def simulate(scenario: str | None, command: tuple[str, ...]) -> int:
     """Run COMMAND on the simulated machine SCENARIO; without COMMAND, describe the machine.
 
     SCENARIO is a base machine (h100x8), with faults joined by plus signs (h100x8+lost:3), or a
-    scenario file (.toml), or a recorded machine (.json).
+    story (demo), or a scenario file (.toml), or a recorded machine (.json).
     """
     from gpudiag.simulate.loader import (  # imported late: --help does not need it
         base_machines,
+        load_machine,
         load_scenario,
-        load_story,
     )
 
     if not scenario:
         raise UsageError(
             "the machine to simulate is missing", hint=f"one of {', '.join(sorted(base_machines()))}"
         )
-    machine = load_scenario(scenario)
     program = command[1:] if command[:1] == ("--",) else command
     if program:
         from gpudiag.simulate.run_program import run_on_machine
 
-        return run_on_machine(machine, program, load_story(scenario))
+        return run_on_machine(load_machine(scenario), program)
     from gpudiag.simulate.faults.table import FAULTS
     from gpudiag.simulate.machine_text import render_machine
 
-    click.echo(render_machine(machine, [kind.usage for kind in FAULTS]))
+    click.echo(render_machine(load_scenario(scenario), [kind.usage for kind in FAULTS]))
     return ExitStatus.PASS

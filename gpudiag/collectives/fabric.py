@@ -1,12 +1,7 @@
-"""The fabric that labels describe, and pairs of nodes that use every part of it in a few rounds.
+"""The fabric that labels describe, and what the data of two nodes passes in it."""
 
-A pair inside a leaf uses no uplink, a pair of two leaves uses uplinks of both, a pair of one NVLink domain uses no network.
-So in some rounds half of a leaf's nodes exchange data inside it; all others reach as many different leaves as there are. Pairs that leave a leaf take turns: two that share an uplink by chance are slow, and nothing is bad.
-"""
-
-import random
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -16,10 +11,7 @@ from gpudiag.model.reading import Missing, Reading
 
 _T = TypeVar("_T")
 Pair = tuple[int, int]
-Group = Callable[[int], str | None]
 
-MOST_CROSSING = 16  # nodes of a leaf in a round: so many turns
-_MIXED_EVERY = 4  # rounds: so each node stays in its leaf once in eight of them
 NVLINK, INSIDE, UNKNOWN = "nvlink", "inside", "unknown"
 
 
@@ -46,6 +38,7 @@ class Fabric:
         self.nodes = nodes
         self._switches = [_value(node.switches) or () for node in nodes]
         self._domains = [_value(node.nvlink_domain) for node in nodes]
+        self._ways: dict[Pair, Way] = {}
 
     @cached_property
     def is_divided(self) -> bool:
@@ -78,6 +71,11 @@ class Fabric:
 
     def way(self, pair: Pair) -> Way:
         """What the data of these two passes."""
+        if (way := self._ways.get(pair)) is None:
+            way = self._ways[pair] = self._find_way(pair)
+        return way
+
+    def _find_way(self, pair: Pair) -> Way:
         one, other = pair
         domain, domain_of_other = self.domain(one), self.domain(other)
         if domain is not None and domain == domain_of_other:
@@ -86,127 +84,19 @@ class Fabric:
         if not up or not down:
             if domain is None or domain_of_other is None or up or down:
                 return Way(UNKNOWN)
-            return Way("1", (domain, domain_of_other), (_sorted(domain, domain_of_other),))
+            return Way("1", (domain, domain_of_other), (sorted_names(domain, domain_of_other),))
         if up[-1] == down[-1]:
             return Way(INSIDE, inside=up[-1])
         shared = 0
         while shared < min(len(up), len(down)) and up[shared] == down[shared]:
             shared += 1
         climbed = max(len(up), len(down)) - shared
-        ends = dict.fromkeys((_sorted(up[shared], down[shared]), _sorted(up[-1], down[-1])))
+        ends = dict.fromkeys((sorted_names(up[shared], down[shared]), sorted_names(up[-1], down[-1])))
         return Way(str(climbed), (*up[shared:], *down[shared:]), tuple(ends))
 
 
-class MixedRounds:
-    """Rounds of disjoint pairs, in which nodes of each leaf reach other leaves: half of them, or as many as take turns."""
-
-    def __init__(self, fabric: Fabric, seed: int) -> None:
-        """Begin with no pair that has met."""
-        self._fabric = fabric
-        self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
-        self._met: Counter[Pair] = Counter()
-        self._homes_met: Counter[tuple[str, str]] = Counter()
-        self._crossed: Counter[int] = Counter()
-        self._number = 0
-
-    def next_round(self, forced: Iterable[Pair] = (), *, confirms: bool = False) -> tuple[Pair, ...]:
-        """The pairs of the next round; the forced ones first, as far as they are disjoint."""
-        half = confirms or self._number % _MIXED_EVERY == 0
-        self._number += 1
-        pairs: list[Pair] = []
-        free = set(range(len(self._fabric.nodes)))
-        for pair in forced:
-            if free >= set(pair):
-                self._add(pairs, free, pair)
-        left = Counter(home for pair in pairs for home in map(self._fabric.home, pair) if self._crosses(pair))
-        self._cross(pairs, free, left, half=half)
-        for group in (self._fabric.domain, self._fabric.leaf)[:: 1 if self._number % 2 else -1]:
-            self._stay(pairs, free, group)
-        # What is left over is alone in its group, or has no label.
-        unlabelled = [node for node in self._shuffled(free) if self._fabric.home(node) is None]
-        for one, other in list(zip(unlabelled[::2], unlabelled[1::2], strict=False))[:MOST_CROSSING]:
-            self._add(pairs, free, (min(one, other), max(one, other)))
-        return tuple(pairs)
-
-    def _cross(self, pairs: list[Pair], free: set[int], crossing: Counter[str | None], *, half: bool) -> None:
-        """Pairs of nodes of different leaves, which have met least."""
-        ready: dict[str, list[int]] = defaultdict(list)
-        for node in self._shuffled(free):
-            home = self._fabric.home(node)
-            if home is not None:
-                ready[home].append(node)
-        for home, nodes in ready.items():
-            nodes.sort(key=lambda node: self._crossed[node])  # the order is random among equals
-            most = -(-len(nodes) // 2) if half else len(nodes)
-            del nodes[max(0, min(MOST_CROSSING, most) - crossing[home]) :]
-        while len(open_homes := [home for home, nodes in ready.items() if nodes]) > 1:
-            one = min(
-                open_homes, key=lambda home: len(ready[home])
-            )  # small ones choose: others would miss them
-            other = min(
-                (home for home in open_homes if home != one),
-                key=lambda home: (self._homes_met[_sorted(one, home)], -len(ready[home])),
-            )
-            first = ready[one].pop(0)
-            second = min(ready[other], key=lambda node: self._met[_pair(first, node)])
-            ready[other].remove(second)
-            self._add(pairs, free, _pair(first, second))
-
-    def _stay(self, pairs: list[Pair], free: set[int], group: Group) -> None:
-        """Pairs of nodes of one group, which have met least."""
-        groups: dict[str, list[int]] = defaultdict(list)
-        for node in self._shuffled(free):
-            name = group(node)
-            if name is not None:
-                groups[name].append(node)
-        for nodes in groups.values():
-            while len(nodes) > 1:
-                one = nodes.pop(0)
-                other = min(nodes, key=lambda node: self._met[_pair(one, node)])
-                nodes.remove(other)
-                self._add(pairs, free, _pair(one, other))
-
-    def _add(self, pairs: list[Pair], free: set[int], pair: Pair) -> None:
-        pairs.append(pair)
-        free -= set(pair)
-        self._met[pair] += 1
-        if self._crosses(pair):
-            self._crossed.update(pair)
-            one, other = (self._fabric.home(node) or "" for node in pair)
-            self._homes_met[_sorted(one, other)] += 1
-
-    def _crosses(self, pair: Pair) -> bool:
-        homes = {self._fabric.home(node) for node in pair}
-        return len(homes) > 1 or None in homes
-
-    def _shuffled(self, nodes: Iterable[int]) -> list[int]:
-        order = sorted(nodes)
-        self._chance.shuffle(order)
-        return order
-
-    def waits(self, pairs: Sequence[Pair]) -> tuple[tuple[int, ...], ...]:
-        """For each pair that leaves a leaf, the places of those before it that leave one of the same leaves.
-
-        What has no label may share uplinks with any: it waits for all that leave a leaf.
-        """
-        last: dict[str | None, int] = {}
-        found: list[tuple[int, ...]] = []
-        for place, pair in enumerate(pairs):
-            homes = {self._fabric.home(node) for node in pair} if self._crosses(pair) else set()
-            if None in homes:
-                homes = {*last, None}
-            elif homes and None in last:
-                homes.add(None)
-            found.append(tuple(sorted({last[home] for home in homes if home in last})))
-            last.update(dict.fromkeys(homes, place))
-        return tuple(found)
-
-
-def _pair(one: int, other: int) -> Pair:
-    return (one, other) if one < other else (other, one)
-
-
-def _sorted(one: str, other: str) -> tuple[str, str]:
+def sorted_names(one: str, other: str) -> tuple[str, str]:
+    """These two, as a key that does not depend on their order."""
     return (one, other) if one < other else (other, one)
 
 

@@ -8,6 +8,8 @@ it explains is set aside, and so on: so a bad node does not blame its leaf, nor 
 """
 
 import math
+import statistics
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ _WHOLE_SHARE, _RAIL_SHARE = 0.75, 0.5
 # However few were bad so far, one in five hundred is by chance: five robust deviations leave fewer, and real networks more.
 _LEAST_CHANCE = 0.002
 _MOST_CERTAIN = 0.98
+# Of what passes a part, bad exchanges that are less than this share as deep as the usual one of them are chance.
+_AS_DEEP = 0.8
 _FEWEST_WHOLE, _WHOLE_WEIGHT = 4, 1.5
 # Natural logarithm of how much likelier a part must be, beyond its price: 1 in 400 of healthy fabrics has one then.
 ENOUGH = 6.0
@@ -59,13 +63,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An exchange as it is judged: its pair, the place of its rail, whether it was bad, and whether it confirms."""
+    """An exchange as it is judged: its pair, the place of its rail, whether it was bad, and whether it confirms.
+
+    `depth`: the share of the usual speed that it lacked; 1 where it failed or lost data.
+    """
 
     number: int
     pair: Pair
     rail: int
     bad: bool
     confirms: bool
+    depth: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +151,49 @@ class _Parts:
             yield Part(Sort.DOMAIN, switches=(way.inside,))
 
 
+class _Chance:
+    """How many exchanges there were of each kind, and how many of these were bad, by how deep they were."""
+
+    def __init__(self, left: Iterable[Passed], kinds: Mapping[Pair, str]) -> None:
+        self.kinds = kinds
+        self._count: Counter[str] = Counter()
+        self._depths: dict[str, list[float]] = defaultdict(list)
+        for one in left:
+            self._count[kinds[one.pair]] += 1
+            if one.bad:
+                self._depths[kinds[one.pair]].append(one.depth)
+        for depths in self._depths.values():
+            depths.sort()
+
+    def beside(self, kind: str, here: int, bad_here: int, depth: float) -> tuple[int, int]:
+        """How many of the kind there are beside these, and how many of them were so bad."""
+        depths = self._depths.get(kind, [])
+        return self._count[kind] - here, len(depths) - bisect_left(depths, depth) - bad_here
+
+
 def _take(parts: _Parts, left: Mapping[int, Passed], kinds: Mapping[Pair, str]) -> list[Blame]:
     """The best parts that explain what is left, no exchange twice."""
-    of_kind = Counter(kinds[one.pair] for one in left.values())
-    bad_of_kind = Counter(kinds[one.pair] for one in left.values() if one.bad)
+    chance = _Chance(left.values(), kinds)
     confirming = any(one.confirms for one in left.values())
     scored: list[Blame] = []
     for part, numbers in parts.through.items():
         here = [left[number] for number in numbers if number in left]
         bad = [one for one in here if one.bad]
-        if len(bad) < 2 or len(bad) < _least_share(part) * len(here):
+        if len(bad) < 2:
             continue
-        gain = _ratio(here, kinds, of_kind, bad_of_kind) - parts.prices[part.sort]
-        if gain < ENOUGH or (part.sort is Sort.OUT and not _is_shared(bad)):
+        depth = _AS_DEEP * statistics.median_low([one.depth for one in bad])
+        deep = [one for one in bad if one.depth >= depth]
+        if len(deep) < max(2, _least_share(part) * len(here)):
             continue
-        if part.sort in _OF_NODE and len({one.pair for one in bad}) < 2:
+        gain = _ratio(here, here, chance, depth) - parts.prices[part.sort]
+        if _least_share(part) == 0:
+            gain -= _unsure(here, chance, depth)
+        if gain < ENOUGH or (part.sort is Sort.OUT and not _is_shared(deep)):
+            continue
+        if part.sort in _OF_NODE and len({one.pair for one in deep}) < 2:
             continue  # one partner: it is the pair, or the partner
         again = [one for one in here if one.confirms]
-        if confirming and _ratio(again, kinds, of_kind, bad_of_kind) < _ENOUGH_AGAIN:
+        if confirming and _ratio(again, here, chance, depth) < _ENOUGH_AGAIN:
             continue
         scored.append(Blame(part, tuple(one.number for one in bad), len(here), gain))
     scored.sort(key=lambda blame: (-_weight(blame), blame.part))
@@ -193,26 +226,63 @@ def _is_shared(bad: Sequence[Passed]) -> bool:
     return not common
 
 
-def _ratio(
-    here: Sequence[Passed], kinds: Mapping[Pair, str], of_kind: Counter[str], bad_of_kind: Counter[str]
-) -> float:
-    """The logarithm of how much likelier these are bad by one part than by the chance beside it."""
-    if not here:
+def _ratio(seen: Sequence[Passed], here: Sequence[Passed], chance: _Chance, depth: float) -> float:
+    """The logarithm of how much likelier these are so bad by one part than by the chance beside it.
+
+    `here` are all that passed the part: what is beside it is none of these.
+    """
+    if not seen:
         return 0.0
-    counts = Counter(kinds[one.pair] for one in here)
-    bad = Counter(kinds[one.pair] for one in here if one.bad)
-    share = min(_MOST_CERTAIN, bad.total() / len(here))
+    kind_of = chance.kinds
+    counts, bad = _count(seen, kind_of, depth)
+    of_part, bad_of_part = _count(here, kind_of, depth)
+    share = min(_MOST_CERTAIN, bad.total() / len(seen))
     gain = 0.0
     for kind, count in counts.items():
-        beside = of_kind[kind] - count
+        others, bad_others = chance.beside(kind, of_part[kind], bad_of_part[kind], depth)
         # Where all of the kind pass the part, there is nothing to hold it against.
-        chance = (bad_of_kind[kind] - bad[kind]) / beside if beside else share
-        chance = min(_MOST_CERTAIN, max(_LEAST_CHANCE, chance))
-        if share > chance:
-            gain += bad[kind] * math.log(share / chance) + (count - bad[kind]) * math.log(
-                (1 - share) / (1 - chance)
-            )
+        usual = _rate(bad_others, others) if others else min(_MOST_CERTAIN, share)
+        if share > usual:
+            gain += bad[kind] * math.log(share / usual)
+            gain += (count - bad[kind]) * math.log((1 - share) / (1 - usual))
     return gain
+
+
+def _unsure(here: Sequence[Passed], chance: _Chance, depth: float) -> float:
+    """How much of that ratio is the chance of the few exchanges beside it, which may have been lucky.
+
+    The ratio of two rates to one of all (a G-test) is less than that of one rate to another by this. It matters where a part is
+    bad in few of its exchanges, and few leaves leave few beside it.
+    """
+    of_part, bad_of_part = _count(here, chance.kinds, depth)
+    lost = 0.0
+    for kind, count in of_part.items():
+        bad = bad_of_part[kind]
+        others, bad_others = chance.beside(kind, count, bad, depth)
+        if not others:
+            continue
+        pooled, beside = _rate(bad + bad_others, count + others), _rate(bad_others, others)
+        for rate, sign in ((pooled, 1), (beside, -1)):
+            all_bad, all_good = bad + bad_others, count + others - bad - bad_others
+            lost += sign * (all_bad * math.log(rate) + all_good * math.log(1 - rate))
+    return max(0.0, lost)
+
+
+def _rate(bad: int, count: int) -> float:
+    """Krichevsky and Trofimov's: of few exchanges without a bad one it is not known how rare bad ones are."""
+    return min(_MOST_CERTAIN, max(_LEAST_CHANCE, (bad + 0.5) / (count + 1)))
+
+
+def _count(
+    seen: Iterable[Passed], kind_of: Mapping[Pair, str], depth: float
+) -> tuple[Counter[str], Counter[str]]:
+    """How many there are of each kind, and how many of these were so bad."""
+    counts: Counter[str] = Counter()
+    bad: Counter[str] = Counter()
+    for one in seen:
+        counts[kind_of[one.pair]] += 1
+        bad[kind_of[one.pair]] += one.bad and one.depth >= depth
+    return counts, bad
 
 
 def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
@@ -222,7 +292,7 @@ def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
     take.
     """
     joined = list(found)
-    for sort, wanted in ((Sort.PATH, (Sort.LINK,)), (Sort.OUT, (Sort.LINK, Sort.REACH))):
+    for sort, wanted in ((Sort.PATH, (Sort.LINK,)), (Sort.OUT, (Sort.LINK, Sort.REACH, Sort.NETWORK))):
         groups: dict[Part, list[Blame]] = defaultdict(list)
         for blame in joined:
             if blame.part.sort in wanted:
@@ -233,6 +303,8 @@ def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
             here = [blame for blame in blames if blame in joined]
             if part not in known and (len(here) < 2 or set.intersection(*(set(b.part.nodes) for b in here))):
                 continue
+            if all(blame.part.sort is Sort.NETWORK for blame in here):
+                continue  # each has a card of its own
             joined = [blame for blame in joined if blame not in here]
             if part not in known:
                 bad = tuple(number for blame in here for number in blame.bad)
@@ -243,7 +315,7 @@ def _joined(fabric: Fabric, found: Sequence[Blame]) -> list[Blame]:
 
 def _across(fabric: Fabric, part: Part, sort: Sort) -> list[Part]:
     """The paths, or the uplinks, that all exchanges of a link or of a node's reach pass."""
-    if part.sort is Sort.REACH:
+    if part.sort in (Sort.REACH, Sort.NETWORK):
         leaf = fabric.leaf(part.nodes[0])
         return [] if leaf is None else [Part(Sort.OUT, switches=(leaf,))]
     way = fabric.way((part.nodes[0], part.nodes[1]))

@@ -1,10 +1,10 @@
 """Which part of a labelled fabric is bad: a node, a rail, a link, the uplinks of a switch, the path between two, NVLink.
 
-1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and each node once inside its
-   own (`MixedRounds`); of up to 16 nodes all pairs.
+1. Screen: eight rounds in which nodes of each leaf exchange data with other leaves, in turns, and with others of their own
+   (`MixedRounds`); of up to 16 nodes all pairs.
 2. Load: all nodes exchange with two others at once, in rings.
-3. Confirm: four more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
-   pair of the same two leaves.
+3. Confirm: three more such rounds, if anything was bad. A pair that no other part explains meets again, and so does another
+   pair of the same two leaves; a node that is blamed as a whole meets one of its own leaf.
 
 Exchanges are held against those of their kind: inside a leaf, across so many levels of switches, over NVLink. An
 oversubscribed network is slower across leaves, and that is no fault of any node.
@@ -12,11 +12,12 @@ oversubscribed network is slower across leaves, and that is no fault of any node
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpudiag.collectives.fabric import NVLINK, UNKNOWN, Fabric, MixedRounds, Pair
+from gpudiag.collectives.fabric import NVLINK, UNKNOWN, Fabric, Pair
 from gpudiag.collectives.fabric_blame import Blame, Passed, Sort, explain, unexplained
+from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import (
     ALL_LINKS_UP_TO,
     LOAD_FACTOR,
@@ -30,9 +31,14 @@ from gpudiag.collectives.localise import (
     screen_rounds,
     suspect_of,
 )
-from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Suspect
+from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Suspect, Symptom
+from gpudiag.model.reading import Missing
 
-SCREEN_ROUNDS, CONFIRM_ROUNDS = 8, 4
+CONFIRM_ROUNDS = 3
+ROUND_SECONDS = (
+    2.0  # for the pairs that take turns; a round that took half as long again had too many of them
+)
+_MORE_TURNS = 4  # as many as in the round before, where that had time left
 _FEWEST_FOR_USUAL = 4  # of fewer exchanges of a kind, none is usual
 _WHOLE_SHARE = 0.75  # of what leaves a switch: all of its uplinks are bad, or one
 
@@ -55,7 +61,10 @@ class FabricLocaliser(Localiser):
         """Localise in that fabric, which labels divide; the rest is as for any other nodes."""
         nodes = len(fabric.nodes)
         self._fabric = fabric
-        self._mixed = MixedRounds(fabric, seed)
+        self._mixed = MixedRounds(fabric, seed, fill=fill)
+        self._turns_fit = MOST_TURNS  # until a round took too long
+        self._most_turns = MOST_CROSSING  # until one has shown that more fit
+        self._turns = 0  # of the round that is measured
         # Neighbours in the rings of nearest nodes share a leaf.
         self._order = sorted(
             range(nodes), key=lambda node: (fabric.home(node) or "", fabric.domain(node) or "", node)
@@ -75,7 +84,19 @@ class FabricLocaliser(Localiser):
         found = super().next_round()
         if found is None or found.phase is ExchangePhase.LOAD:
             return found
-        return replace(found, waits=self._mixed.waits(found.pairs))
+        found = replace(found, waits=self._mixed.waits(found.pairs))
+        self._turns = 1 + max(found.turns, default=0)
+        return found
+
+    def add(self, exchanges: Iterable[Exchange], seconds: float = 0.0) -> None:
+        """Add what was exchanged in the last round, once for each rail; how long it took limits the turns of the next."""
+        super().add(exchanges)
+        if self._turns and seconds > 1.5 * ROUND_SECONDS:
+            fitting = int(self._turns * 1.5 * ROUND_SECONDS / seconds)
+            self._turns_fit = max(MOST_CROSSING, min(self._turns_fit, fitting))
+        elif self._turns:
+            self._most_turns = max(MOST_CROSSING, _MORE_TURNS * self._turns)
+        self._turns = 0
 
     def conclude(self) -> tuple[Suspect, ...]:
         """What stands out and was confirmed, the surest first."""
@@ -106,8 +127,8 @@ class FabricLocaliser(Localiser):
             for pairs in few:
                 yield ExchangePhase.SCREEN, pairs
         else:
-            for _ in range(SCREEN_ROUNDS):
-                yield ExchangePhase.SCREEN, self._mixed.next_round()
+            for number in range(SCREEN_ROUNDS):
+                yield ExchangePhase.SCREEN, self._mix(SCREEN_ROUNDS - number)
         rings = self._rings() if under_load else []
         for pairs in rings:
             yield ExchangePhase.LOAD, pairs
@@ -134,6 +155,16 @@ class FabricLocaliser(Localiser):
             for stride in strides
         ]
 
+    def _mix(self, rounds: int, forced: Iterable[Pair] = (), *, confirms: bool = False) -> tuple[Pair, ...]:
+        """The pairs of the next of so many rounds; a node that may not finish is in one, for that takes long."""
+        failed = {
+            node for one in self._quiet if isinstance(one.bytes_per_second, Missing) for node in one.nodes
+        }
+        if not self._quiet:
+            failed = set(range(self._nodes))
+        turns = min(self._turns_fit, self._most_turns, self._mixed.turns_wanted(rounds))
+        return self._mixed.next_round(forced, confirms=confirms, turns=turns, once=failed)
+
     def _confirm(self) -> Iterator[tuple[ExchangePhase, tuple[Pair, ...]]]:
         passed = self._passed()
         if not any(one.bad for one in passed) and not self._slow_in_rings():
@@ -141,14 +172,26 @@ class FabricLocaliser(Localiser):
         blames = explain(self._fabric, passed)
         chance = random.Random(self._nodes)  # noqa: S311 - reproducible, not secret
         # What is explained comes last: of few nodes what it was blamed on may be wrong.
-        odd = [one.pair for one in (*unexplained(passed, blames), *(one for one in passed if one.bad))]
-        worst = few_of_each(dict.fromkeys([*odd, *self._slow_in_rings()]))
+        odd = unexplained(passed, blames), [one for one in passed if one.bad]
+        deepest = [one.pair for part in odd for one in sorted(part, key=lambda one: -one.depth)]
+        worst = few_of_each(dict.fromkeys([*deepest, *self._slow_in_rings()]))
         for number in range(CONFIRM_ROUNDS):
-            forced = list(worst)
-            if number % 2:
-                forced = [like for pair in worst for like in self._likes(pair, chance)]
-            forced += self._of_paths(blames, chance)
-            yield ExchangePhase.CONFIRM, self._mixed.next_round(forced, confirms=True)
+            again = list(worst)
+            likes = [like for pair in worst for like in self._likes(pair, chance)]
+            forced = [*likes, *again] if number % 2 else [*again, *likes]
+            forced = [*self._of_nodes(blames, chance), *self._of_paths(blames, chance), *forced]
+            yield ExchangePhase.CONFIRM, self._mix(CONFIRM_ROUNDS - number, forced, confirms=True)
+
+    def _of_nodes(self, blames: Sequence[Blame], chance: random.Random) -> list[Pair]:
+        """A pair inside its leaf for each node that is blamed as a whole: else it may be what leads to it from outside."""
+        pairs: list[Pair] = []
+        for blame in blames:
+            if blame.part.sort in (Sort.NODE, Sort.NETWORK):
+                (node,) = blame.part.nodes
+                if others := [near for near in self._near(node) if near != node]:
+                    other = chance.choice(others)
+                    pairs.append((min(node, other), max(node, other)))
+        return pairs
 
     def _likes(self, pair: Pair, chance: random.Random) -> list[Pair]:
         """Another pair of the same two leaves; inside one, each of the two with another node."""
@@ -193,16 +236,15 @@ class FabricLocaliser(Localiser):
 
     def _passed(self) -> list[Passed]:
         usual_of = self._usual_of_kinds()
-        return [
-            Passed(
-                number,
-                one.nodes,
-                one.rail,
-                bad=(usual := usual_of(one)) is None or usual.symptom(one) is not None,
-                confirms=one.phase is ExchangePhase.CONFIRM,
-            )
-            for number, one in enumerate(self._quiet)
-        ]
+        passed: list[Passed] = []
+        for number, one in enumerate(self._quiet):
+            usual, confirms = usual_of(one), one.phase is ExchangePhase.CONFIRM
+            symptom = Symptom.FAILED if usual is None else usual.symptom(one)
+            depth = 1.0
+            if symptom is Symptom.SLOW and usual and not isinstance(one.bytes_per_second, Missing):
+                depth -= one.bytes_per_second / usual.bytes_per_second
+            passed.append(Passed(number, one.nodes, one.rail, symptom is not None, confirms, depth))
+        return passed
 
     def _usual_of_kinds(self) -> Callable[[Exchange], Usual | None]:
         """The usual of each kind of way; where there is no label, that of the slowest kind."""
@@ -257,9 +299,13 @@ class FabricLocaliser(Localiser):
             switches = (self._fabric.home(part.nodes[0]) or "",)
         if part.sort is Sort.NVLINK:
             switches = (self._fabric.domain(part.nodes[0]) or "",)
+        found_part = _PARTS.get(part.sort)
+        home = self._fabric.home(part.nodes[0]) if part.sort is Sort.NODE else None
+        if home is not None and len(self._near(part.nodes[0])) == 1:
+            found_part, switches = FabricPart.ALONE, (home,)
         return replace(
             found,
-            part=_PARTS.get(part.sort),
+            part=found_part,
             switches=switches,
             measured=blame.passed,
             rail_name=part.rail,

@@ -224,8 +224,9 @@ class Localiser:
         self._number += 1
         return Round(self._number, *found)
 
-    def add(self, exchanges: Iterable[Exchange]) -> None:
-        """Add what was exchanged in the last round, once for each rail."""
+    def add(self, exchanges: Iterable[Exchange], seconds: float = 0.0) -> None:
+        """Add what was exchanged in the last round, once for each rail, and how long that round took."""
+        del seconds  # without turns it is that of the slowest pair
         for exchange in exchanges:
             (self._loaded if exchange.phase is ExchangePhase.LOAD else self._quiet).append(exchange)
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]  # public in torch's documentation  # type: ignore[attr-defined]  # public in torch's documentation
 
 from gpudiag.collectives.fabric import Fabric
-from gpudiag.collectives.fabric_localiser import FabricLocaliser
+from gpudiag.collectives.fabric_localiser import ROUND_SECONDS, FabricLocaliser
 from gpudiag.collectives.localise import SLOW_SHARE, Localiser, LocaliseRequest, Pair, Round
 from gpudiag.collectives.process_group import meet
 from gpudiag.linux.namespaces import read_machine
@@ -290,9 +290,8 @@ class _Exchanger:
 # Of so many exchanges all are in the result; of more, those of the suspects.
 _MAX_EXCHANGES = 1000
 _LOOPBACK = "127.0.0.1"
+_LINES_KEPT = 4
 _SLURM_LABELS = ("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN")
-# For the pairs that take turns in one round of a labelled fabric.
-_ROUND_SECONDS = 2.0
 _SOURCE_LINE = re.compile(r"^\[[^\]]*\]\s*")  # gloo's own file and line
 _NOT_USUAL = Missing(MissingReason.ERROR, "no two nodes exchanged anything")
 
@@ -364,7 +363,7 @@ class _Member:
         self._device = device
         self._node = next(number for number, node in enumerate(self._nodes) if self._rank in node.ranks)
         self._rail = self._nodes[self._node].ranks.index(self._rank)
-        self._lines: list[PairLine] = []  # the other end may still read from those of the last round
+        self._lines: list[PairLine] = []  # the last ones: their other ends may still read
 
     def follow(self) -> None:
         """Take part in all rounds that rank 0 names."""
@@ -384,27 +383,36 @@ class _Member:
         ]
         if not own:
             return
-        place = own[0][0]
-        before = current.waits[place] if current.waits else ()
-        for earlier in (place - 1,) if in_turn and place else () if in_turn else before:
-            self._board.get(_topic(current, current.pairs[earlier]), 0)
-        results = self._measure(current, [pair for _, pair in own], seconds)
-        for (_, pair), result in zip(own, results, strict=True):
-            if self._node == pair[0]:
-                self._board.put(_topic(current, pair), self._rail, encode(result))
+        if current.phase is ExchangePhase.LOAD:  # all at once
+            self._measure(current, own, seconds)
+            return
+        for place, pair in own:  # one after the other: each in its turn
+            before = current.waits[place] if current.waits else ()
+            for earlier in (place - 1,) if in_turn and place else () if in_turn else before:
+                other = current.pairs[earlier]
+                self._board.get(_topic(current, other), min(self._rail, rails_of(other, self._nodes) - 1))
+            self._measure(current, [(place, pair)], seconds)
 
     def report_round(self, number: int) -> None:
         """Report to the agent that this round has ended."""
         self._progress.emit({"kind": "round", "round": number})
 
-    def _measure(self, current: Round, pairs: Sequence[Pair], seconds: float) -> list[LineResult]:
+    def _measure(self, current: Round, own: Sequence[tuple[int, Pair]], seconds: float) -> None:
+        """Exchange data in these pairs, and write what the lower of their nodes saw."""
+        pairs = [pair for _, pair in own]
+        for (_, pair), result in zip(own, self._exchange(current, pairs, seconds), strict=True):
+            if self._node == pair[0]:
+                self._board.put(_topic(current, pair), self._rail, encode(result))
+
+    def _exchange(self, current: Round, pairs: Sequence[Pair], seconds: float) -> list[LineResult]:
         partners = [self._partner(pair) for pair in pairs]
         before = partial(self._progress.before_exchange, partners)
         try:
-            self._lines = [self._open(current, pair) for pair in pairs]
+            lines = [self._open(current, pair) for pair in pairs]
+            self._lines = [*self._lines, *lines][-_LINES_KEPT:]
             if current.phase is ExchangePhase.LOAD:
-                return measure_lines(self._lines, before)
-            return [measure_line(self._lines[0], before, seconds)]
+                return measure_lines(lines, before)
+            return [measure_line(lines[0], before, seconds)]
         except RuntimeError as error:
             words = _SOURCE_LINE.sub("", str(error).partition("\n")[0])
             return [failed_line(words)] * len(pairs)
@@ -454,11 +462,12 @@ class _Leader:
         rounds = 0
         while (current := self._localiser.next_round()) is not None:
             rounds = current.number
-            seconds = min(self._line_seconds, _ROUND_SECONDS / (1 + max(current.turns, default=0)))
+            seconds = min(self._line_seconds, ROUND_SECONDS / (1 + max(current.turns, default=0)))
+            round_began = time.monotonic()
             message = {"round": encode(current), "in_turn": self._in_turn, "seconds": seconds}
             self._board.put("round", rounds, message)
             self._member.take_part(current, self._in_turn, seconds)
-            self._localiser.add(self._collect(current))
+            self._localiser.add(tuple(self._collect(current)), time.monotonic() - round_began)
             self._member.report_round(rounds)
         self._board.put("round", rounds + 1, None)
         for rank in range(1, self._world_size):  # else the store could be gone before they have read that

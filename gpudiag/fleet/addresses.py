@@ -9,6 +9,10 @@ from urllib.parse import urlsplit
 from gpudiag.errors import UsageError
 from gpudiag.reference.service_port import SERVICE_PORT
 
+# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody
+# looks at the hub.
+VIEWERS_HEADER = "Gpudiag-Viewers"
+
 MOST_MACHINES = 200
 MAX_TOKEN_CHARACTERS = 512
 _MAX_FILE_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from gpudiag import __version__
 from gpudiag.compat import UTC
-from gpudiag.fleet.addresses import Address
+from gpudiag.fleet.addresses import VIEWERS_HEADER, Address
 from gpudiag.fleet.client import (
     Answer,
     FleetError,
@@ -19,7 +19,6 @@ from gpudiag.fleet.client import (
     NoAnswerError,
     RefusedError,
     UnreadableError,
-    within,
 )
 from gpudiag.fleet.report import (
     clock_offset_seconds,
@@ -30,6 +29,7 @@ from gpudiag.fleet.report import (
 )
 from gpudiag.model.hub import AnswerState, HubMachine, MachineReport
 from gpudiag.model.reading import Missing
+from gpudiag.time_limit import within
 
 ANSWER_SECONDS = 4.0  # a service answers in milliseconds; one that takes longer is as good as silent
 WATCHED_SECONDS = 2.0  # between two questions while somebody looks at the hub
@@ -38,9 +38,6 @@ LONGEST_PAUSE_SECONDS = 30.0  # between two questions to a machine that gives no
 OLD_SECONDS = 25.0  # no service reads its GPUs more rarely
 CLOCK_SECONDS = 5.0  # a clock that is kept by NTP is off by milliseconds
 _SERIAL_SECONDS = 600.0  # a GPU has one serial number for its life
-# A service reads its GPUs once a second for whoever looks: the hub's questions count only where somebody
-# looks at the hub.
-VIEWERS_HEADER = "Gpudiag-Viewers"
 _NOT_FOUND = 404
 _STATES = {
     NoAnswerError: AnswerState.SILENT,

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
-from gpudiag.errors import UsageError
+from gpudiag.errors import UnknownSchemaError, UsageError
 from gpudiag.model.benchmark import Judgement
 from gpudiag.model.codec import decode, type_hints, written_fields
 from gpudiag.model.comparison import Comparison
@@ -75,12 +75,12 @@ def noun_type(schema: str) -> type:
     """The dataclass of a schema name.
 
     Raises:
-        UsageError: the name is unknown; the nearest known one is given.
+        UnknownSchemaError: the name is unknown; the nearest known one is given.
     """
     if schema in DOCUMENTS:
         return DOCUMENTS[schema]
     hint = did_you_mean(schema, DOCUMENTS) or f"known: {', '.join(DOCUMENTS)}"
-    raise UsageError(f"this gpudiag does not know the schema {schema!r}", hint=hint)
+    raise UnknownSchemaError(schema, hint=hint)
 
 
 def loads(text: str) -> Any:

@@ -23,6 +23,8 @@ from gpudiag.model.reading import NOT_ASKED, Reading
 
 # in the detail of a lock file that nobody holds, and that keeps others out by being there
 REMOVABLE = "its owner is gone"
+# A socket without a path: one of a pair, of which a process may hold both ends.
+NAMELESS_SOCKET = "a Unix socket"
 
 
 class KnownBy(StrEnum):

@@ -73,6 +73,7 @@ class FabricPart(StrEnum):
     DOMAIN = "domain"  # NVLink between the nodes of a domain
     NVLINK = "nvlink"  # NVLink of one node to the others of its domain
     NETWORK = "network"  # the network of one node whose NVLink is good
+    ALONE = "alone"  # a node that no other of its leaf could clear, or the uplink that leads to it
 
 
 @noun
@@ -270,6 +271,29 @@ class InjectedFault:
 
 
 @noun
+class RankLateness:
+    """How late one rank came to the timed collectives: the mean of each span; None where it came to none."""
+
+    rank: int
+    late_seconds: tuple[float | None, ...]
+
+
+@noun
+class LatenessSeries:
+    """Which rank was slow when, over the timed iterations of a run, in spans of equal length.
+
+    A rank is late by how much later than the median rank it came to a collective, all by one clock. One whose
+    median is above `limit_seconds` is a straggler.
+    """
+
+    from_seconds: float  # of the first arrival, since the run started
+    span_seconds: float
+    iterations: int
+    limit_seconds: float
+    ranks: tuple[RankLateness, ...]
+
+
+@noun
 class RanksOfRun:
     """The ranks of one run, and what became of them; `host` is that of the process that reports."""
 
@@ -307,3 +331,4 @@ class CollectiveMeasurement(RanksOfRun):
     nccl_built_version: Reading[str] = NOT_ASKED  # what torch was built with; nccl_version is the loaded one
     buffers: Reading[str] = NOT_ASKED  # registered or symmetric, where that was asked for
     graph: Reading[bool] = NOT_ASKED  # operations were replayed from CUDA graphs
+    lateness: Reading[LatenessSeries] = NOT_ASKED

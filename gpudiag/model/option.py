@@ -4,9 +4,9 @@ The command's options and help, the flags that ask for a plan, its refusals and 
 it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from gpudiag.errors import UsageError
 from gpudiag.model.nearest import did_you_mean
@@ -76,10 +76,20 @@ def plan_fields(plan_type: type) -> tuple[PlanField, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A plan that people want often, by a name: the fields that are not as by default."""
+
+    name: str
+    means: str  # in one line
+    fields: Mapping[str, Any]
+
+
 class Plan:
     """What a run is asked to do: a frozen dataclass, each of whose fields is an `option`."""
 
     __slots__ = ()
+    PRESETS: ClassVar[tuple[Preset, ...]] = ()
 
     def require_options(self) -> None:
         """Check that every field is what its option allows.

@@ -1,14 +1,14 @@
 """What an nccl-test, a bandwidth run and a preflight are asked to do: frozen, bounded plans."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from gpudiag.errors import UsageError
 from gpudiag.model.active import DEVICE_TO_HOST, HOST_TO_DEVICE, MATMUL, MEMORY_COPY, PEER_COPY
 from gpudiag.model.finding import Finding, Outcome, Owner
 from gpudiag.model.operation import OPERATIONS
-from gpudiag.model.option import ALL, MAX_DEADLINE_SECONDS, MIN_DEADLINE_SECONDS, Plan, option
-from gpudiag.units import format_size, parse_size_bytes
+from gpudiag.model.option import ALL, MAX_DEADLINE_SECONDS, MIN_DEADLINE_SECONDS, Plan, Preset, option
+from gpudiag.units import MIB, format_size, parse_size_bytes
 
 # --- nccl-test
 
@@ -20,6 +20,8 @@ REDUCTIONS = ("sum", "avg", "min", "max")
 VERIFY_MODES = ("every", "last", "off")
 PLAIN, REGISTERED, SYMMETRIC = "plain", "registered", "symmetric"
 BUFFERS = (PLAIN, REGISTERED, SYMMETRIC)
+
+QUICK, STANDARD, BEFORE_TRAINING = "quick", "standard", "before a training"  # names of presets
 
 DEFAULT_CPU_RANKS = 4  # the default of every command
 LOOK_SECONDS = 20.0  # for NVML and the host to answer, beside an import of torch
@@ -78,6 +80,20 @@ class NcclTestPlan(Plan):
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.
     """
+
+    PRESETS: ClassVar[tuple[Preset, ...]] = (
+        Preset(
+            QUICK,
+            "all_reduce up to 1 MiB: do all ranks reach each other?",
+            {"max_bytes": MIB, "step_factor": 8},
+        ),
+        Preset(STANDARD, "all_reduce at every size: the whole curve", {}),
+        Preset(
+            BEFORE_TRAINING,
+            "what DDP and FSDP call, in bfloat16, from 1 MiB on",
+            {"op": ("all_reduce", "all_gather", "reduce_scatter"), "dtype": ("bfloat16",), "min_bytes": MIB},
+        ),
+    )
 
     backend: str = option(
         "auto",
@@ -218,6 +234,15 @@ class BandwidthPlan(Plan):
         UsageError: a test is unknown, or named twice.
     """
 
+    PRESETS: ClassVar[tuple[Preset, ...]] = (
+        Preset(
+            QUICK,
+            "copies within a GPU and to the host",
+            {"test": (MEMORY_COPY, HOST_TO_DEVICE, DEVICE_TO_HOST)},
+        ),
+        Preset(STANDARD, "all that this machine can run, matrix products and copies between GPUs too", {}),
+    )
+
     test: tuple[str, ...] = option(
         (),
         "--test",
@@ -310,6 +335,18 @@ class PreflightPlan(Plan):
     Raises:
         UsageError: a field is out of its bounds, or two contradict each other.
     """
+
+    PRESETS: ClassVar[tuple[Preset, ...]] = (
+        Preset(
+            QUICK, "45 s, and 4 s for each GPU: readings, an all-reduce, a short training", {"level": "quick"}
+        ),
+        Preset(STANDARD, "minutes: bandwidth, matrix products and every strategy too", {"level": "standard"}),
+        Preset(
+            BEFORE_TRAINING,
+            "standard, and FAIL only for what keeps jobs off this machine",
+            {"level": "standard", "fail_on": "machine"},
+        ),
+    )
 
     level: str = option(
         "quick",

@@ -45,8 +45,11 @@ _WITHOUT_A_WORD = ("unknown_", "bit_")
 
 def is_without_word(value: object) -> bool:
     """Whether the value is a number of the driver that gpudiag does not know."""
-    return isinstance(value, str) and any(
-        value.startswith(prefix) and value.removeprefix(prefix).isdecimal() for prefix in _WITHOUT_A_WORD
+    return (
+        isinstance(value, str)
+        and value.startswith(_WITHOUT_A_WORD)
+        and value.rpartition("_")[2].isdecimal()
+        and value.count("_") == 1
     )
 
 

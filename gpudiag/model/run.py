@@ -18,7 +18,27 @@ class EventKind(StrEnum):
     STAGE = "stage"  # the ranks, or a preflight, entered a stage
     RESULT = "result"  # a size is done on all ranks, or a strategy
     FINDING = "finding"
+    RANKS = "ranks"  # where all ranks are, when that has changed; at most once a second
     OUTCOME = "outcome"  # the last event of a run
+
+
+@dataclass(frozen=True, slots=True)
+class RankStanding:
+    """Where one rank of a run is, and whether it waits for others.
+
+    `operation` is the collective that it is inside, such as `all_reduce float32[1024]`, or local work. A rank
+    that `waits` does so for all those that are `behind`: they have entered the fewest stages and collectives.
+    """
+
+    rank: int
+    host: str
+    life: str  # not_started, alive, stopped or ended
+    stage: str
+    operation: str | None
+    iteration: int | None  # of the timed ones, from 0
+    waits: bool
+    behind: bool
+    still_seconds: float  # since it moved last, when the event was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +46,8 @@ class RunEvent:
     """`gpudiag.event/1`: one thing that happened in a run, `at_seconds` after it started.
 
     `done` of `planned` results were there then. Exactly the field that `kind` names is set; of a
-    strategy of `gpudiag train` that is done, `strategy` instead of `result`.
+    strategy of `gpudiag train` that is done, `strategy` instead of `result`. There may be more kinds in
+    later versions.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.event/1"
@@ -40,6 +61,7 @@ class RunEvent:
     finding: Finding | None = None
     outcome: str | None = None
     strategy: StrategyResult | None = None
+    ranks: tuple[RankStanding, ...] = ()
 
 
 # --- a run of the service
@@ -94,6 +116,7 @@ class Run:
     report_formats: tuple[str, ...] = ()  # formats of its report
     queue_position: int | None = None
     log_bytes: int = 0
+    interpreter: str | None = None  # as in the request: a name of the operator's list
 
 
 @dataclass(frozen=True, slots=True)

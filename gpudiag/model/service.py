@@ -89,7 +89,8 @@ class DeviceSeries:
 class Series:
     """`gpudiag.series/1`: readings over a range of time.
 
-    `times` are Unix seconds, one for each point; `resolution_seconds` is what is stored for that range.
+    `times` are Unix seconds, one for each point; `resolution_seconds` is how far apart nine in
+    ten samples of that range are at most: 1 s, 5 s where nobody looked, 10 s of the day before the last hour.
     """
 
     SCHEMA: ClassVar[str] = "gpudiag.series/1"
@@ -260,13 +261,18 @@ class DeviceDocument:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes."""
+    """One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes.
+
+    `recent_...` are its memory and its share of the SMs at `Processes.times`; null where it was not there.
+    """
 
     uuid: Reading[str]
     nvml_index: Reading[int]
     process: GpuProcess = field(metadata=FLATTEN)
     idle_since: datetime | None  # the GPU's utilisation has been 0 since
     idle_holder: bool
+    recent_memory_bytes: tuple[int | None, ...] = ()
+    recent_sm_percent: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +294,7 @@ class Processes:
     at: datetime
     processes: tuple[ProcessUse, ...]
     users: tuple[UserUse, ...]
+    times: tuple[float, ...] = ()  # Unix seconds, of the last ten minutes
 
 
 @dataclass(frozen=True, slots=True)

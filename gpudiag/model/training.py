@@ -5,11 +5,14 @@ from typing import ClassVar
 
 from gpudiag.model.codec import noun
 from gpudiag.model.finding import Finding, Outcome
-from gpudiag.model.measure import Incident, InjectedFault, RankReport, RanksOfRun
-from gpudiag.model.option import Plan, option
+from gpudiag.model.measure import Incident, InjectedFault, LatenessSeries, RankReport, RanksOfRun
+from gpudiag.model.option import Plan, Preset, option
 from gpudiag.model.plan import (
     BACKENDS,
+    BEFORE_TRAINING,
     LOOK_SECONDS,
+    QUICK,
+    STANDARD,
     deadline_option,
     nproc_option,
     rendezvous_option,
@@ -106,6 +109,16 @@ class TrainingPlan(Plan):
     Raises:
         UsageError: a field is out of its bounds.
     """
+
+    PRESETS: ClassVar[tuple[Preset, ...]] = (
+        Preset(QUICK, "three steps of DDP: is every step the same as in one process?", {"steps": 3}),
+        Preset(STANDARD, "ten steps of DDP, and as many timed ones", {}),
+        Preset(
+            BEFORE_TRAINING,
+            "a transformer in bfloat16 under DDP and FSDP2, twenty steps",
+            {"strategy": ("ddp", "fsdp2"), "workload": "transformer", "dtype": "bfloat16", "steps": 20},
+        ),
+    )
 
     strategy: tuple[str, ...] = option(
         ("ddp",),
@@ -318,6 +331,7 @@ class StrategyMeasurement(RanksOfRun):
     speeds: tuple[RankSpeed, ...]
     timed_out: bool = False
     late_steps: tuple[RankStep, ...] = ()  # one more on every rank after the timed ones
+    lateness: Reading[LatenessSeries] = NOT_ASKED
 
 
 @noun
@@ -391,6 +405,7 @@ class StrategyResult:
     injected: tuple[InjectedFault, ...] = ()
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
+    lateness: Reading[LatenessSeries] = NOT_ASKED
 
     @property
     def ran(self) -> bool:

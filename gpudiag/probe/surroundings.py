@@ -34,7 +34,7 @@ PROGRAMS = (
 PACKAGES = (
     "nvidia-ml-py",
     "GPUtil",
-    "fastapi",
+    "starlette",
     "uvicorn",
     "httptools",
     "psycopg",

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpudiag.model.codec import noun
-from gpudiag.model.measure import RanksOfRun
+from gpudiag.model.measure import LatenessSeries, RanksOfRun
+from gpudiag.model.reading import NOT_ASKED, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class RankRun(RanksOfRun):
     timed_out: bool = False  # the budget for the whole run ran out, and no rank was to blame
     given_up: bool = False  # the caller's `is_over` returned True
     reporter: bool = True
+    lateness: Reading[LatenessSeries] = NOT_ASKED
     goes_on: bool = False  # the leader's `goes_on` decided so: all agents run something more
 
     @property

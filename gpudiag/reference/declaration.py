@@ -12,7 +12,7 @@ Form = (
     Literal["number", "positive", "running", "percent", "signed", "text", "switch", "flag"]
     | tuple[str | None, ...]
 )
-Tier = Literal["once", "fast", "slow", "fixed"]
+Tier = Literal["once", "fast", "prompt", "slow", "fixed"]
 HistoryKind = Literal["mean", "last", "bits"]
 MetricKind = Literal["gauge", "counter"]
 
@@ -208,8 +208,9 @@ class Declared:
     `words` stand around its value in `gpudiag list --wide` (none: the block's head has it already). `called`
     is what a sentence calls the reading, where the words of the field's name would not be clear to a
     reader. `tier`: how often the service asks: once, on every tick (fast: what moves from second to second),
-    every five seconds (slow), or every minute (fixed: what changes only where a user changes it); without a
-    question it does not come from NVML. `history` is how several samples become one that is remembered.
+    every five seconds, whatever that costs and whoever looks (prompt: no event shows it, and jobs must stay
+    away at once), every five seconds or more rarely where calls are dear (slow), or every minute (fixed: what
+    changes only where a user changes it); without a question it does not come from NVML. `history` is how several samples become one that is remembered.
     """
 
     __slots__ = ("called", "fact", "history", "metric", "name", "question", "tier", "words")

@@ -1,6 +1,6 @@
 """What is known of software: which driver a CUDA build needs, and the variables that NCCL reads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,13 +23,15 @@ def minimum_driver(cuda_version: str) -> str | None:
     return minimum_drivers().get(int(cuda_version.split(".")[0]))
 
 
-def torch_build_for(cuda_driver_version: str) -> str:
-    """The newest CUDA build of torch that a driver with that CUDA runs, such as `cu128`."""
-    newest = parse_version(cuda_driver_version)
-    builds: list[str] = read_table(_CUDA)["torch"]["builds"]
+def torch_build_for(cuda_driver_version: str, capabilities: Iterable[str] = ()) -> str:
+    """The newest CUDA build of torch, such as `cu128`, that a driver with that CUDA runs on GPUs of those capabilities."""
+    newest, table = parse_version(cuda_driver_version), read_table(_CUDA)["torch"]
+    before_turing = any(parse_version(capability) < (7, 5) for capability in capabilities)
+    builds: list[str] = table["builds"]
     for build in builds:
         digits = build.removeprefix("cu")
-        if parse_version(f"{digits[:-1]}.{digits[-1]}") <= newest:
+        runs = parse_version(f"{digits[:-1]}.{digits[-1]}") <= newest
+        if runs and not (before_turing and build in table["from_turing_on"]):
             return build
     return builds[-1]
 

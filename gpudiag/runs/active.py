@@ -36,6 +36,7 @@ from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.report import Measures
 from gpudiag.probe.guard import GuardedChild, start_guarded
 from gpudiag.ranks.agents.launch import run_ranks
+from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import DEFAULT_STAGE_SECONDS, MEASURE, Budgets
@@ -247,8 +248,11 @@ def measure_active(
     faults: Sequence[Fault] = (),
     listener: Callable[[RankEvent], None] | None = None,
     servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> ActiveMeasurement:
     """What the ranks measured, and what happened to them; one of `servers` forks them, where given.
+
+    `listener` gets what they emit, `on_views` where they are.
 
     Raises:
         UsageError: `python` cannot run ranks, or has no torch.
@@ -276,6 +280,7 @@ def measure_active(
             ),
             faults=faults,
             on_event=add,
+            on_views=on_views,
             python=python,
             variables=placement.variables,
             server=None if servers is None else servers.server(python),

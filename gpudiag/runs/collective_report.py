@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 from gpudiag.checks.on_ranks import collective_run, collective_speed
@@ -33,9 +34,10 @@ from gpudiag.model.measure import (
 from gpudiag.model.operation import BARRIER
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Measures, Report
-from gpudiag.model.run import EventKind, RunEvent
+from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.ranks.run import RankEvent, RankRun
 from gpudiag.ranks.stages import MEASURE
+from gpudiag.runs.events import StandingEvents
 from gpudiag.runs.placement import Placement
 from gpudiag.runs.rank_report import Watched, build_context, build_rank_report, list_seen
 
@@ -62,6 +64,7 @@ class CaseCollector:
         self._cases = cases
         self._world_size = world_size
         self._listener = listener
+        self._started = monotonic()
         self._reported: dict[int, dict[int, RankCase]] = {}
         self._results: dict[int, CollectiveResult] = {}
         self._wrong: list[tuple[float, WrongBuffer]] = []
@@ -69,6 +72,7 @@ class CaseCollector:
         self._facts: dict[int, RankFacts] = {}
         self._left_out = 0
         self.ways: Ways | None = None
+        self.standings = StandingEvents(self._emit_standings)
         self._measure_seconds = 0.0
         self._verify_seconds = 0.0
 
@@ -92,6 +96,9 @@ class CaseCollector:
         """Send the listener an event, with the progress so far."""
         if self._listener is not None:
             self._listener(RunEvent(kind, at_seconds, len(self._results), self.planned, **what))
+
+    def _emit_standings(self, ranks: tuple[RankStanding, ...]) -> None:
+        self.emit(EventKind.RANKS, monotonic() - self._started, ranks=ranks)
 
     @property
     def left_out(self) -> int:
@@ -286,6 +293,7 @@ def build_measurement(
         timed_out=run.timed_out,
         buffers=NOT_ASKED if collector.ways is None else collector.ways.buffers,
         graph=NOT_ASKED if collector.ways is None else collector.ways.graph,
+        lateness=run.lateness,
     )
 
 

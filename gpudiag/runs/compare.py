@@ -21,10 +21,18 @@ _HINT = "give receipts (.json or .html), reports of `gpudiag preflight --json`, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Parsed:
     document: ComparedDocument
     side: Side
     problem: str | None  # of a receipt that was changed
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDocument:
+    """A document as it was written, and what it is called: its path, or its run."""
+
+    name: str
+    data: bytes
 
 
 def compare_files(before: Path, now: Path) -> Comparison:
@@ -33,7 +41,17 @@ def compare_files(before: Path, now: Path) -> Comparison:
     Raises:
         UsageError: one of them cannot be read, or is no receipt, report or snapshot.
     """
-    first, second = _read(before), _read(now)
+    first, second = (NamedDocument(str(path), read_bytes(path)) for path in (before, now))
+    return compare_documents(first, second)
+
+
+def compare_documents(before: NamedDocument, now: NamedDocument) -> Comparison:
+    """What differs between two documents.
+
+    Raises:
+        UsageError: one of them is no receipt, report or snapshot.
+    """
+    first, second = _parse(before), _parse(now)
     compared = compare_sides(first.side, second.side)
     changed = tuple(
         Difference(
@@ -57,8 +75,8 @@ def compare_files(before: Path, now: Path) -> Comparison:
     )
 
 
-def _read(path: Path) -> _Read:
-    data = read_bytes(path)
+def _parse(named: NamedDocument) -> _Parsed:
+    name, data = named.name, named.data
     problem: str | None = None
     whole: Reading[bool] = Missing(MissingReason.NOT_SUPPORTED, "only a receipt has a digest")
     try:
@@ -68,16 +86,16 @@ def _read(path: Path) -> _Read:
             data, whole = sealed.document, problem is None
         noun = from_document(json.loads(data))
     except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", hint=_HINT) from error
+        raise UsageError(f"{name}: {error.message}", hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON, or cut short", hint=_HINT) from error
+        raise UsageError(f"{name} is not JSON, or cut short", hint=_HINT) from error
     side = _side_of(noun)
     if side is None:
-        raise UsageError(f"{path} is a document of schema {noun.SCHEMA!r}, which is not compared", hint=_HINT)
+        raise UsageError(f"{name} is a document of schema {noun.SCHEMA!r}, which is not compared", hint=_HINT)
     verdict: Reading[Outcome] = Missing(MissingReason.NOT_SUPPORTED, "a snapshot has no verdict")
     snapshot = side.snapshot
     document = ComparedDocument(
-        mask_text(str(path)),
+        mask_text(name),
         noun.SCHEMA,
         snapshot.host,
         snapshot.taken_at,
@@ -85,7 +103,7 @@ def _read(path: Path) -> _Read:
         verdict if side.report is None else side.report.verdict,
         whole,
     )
-    return _Read(document, side, problem)
+    return _Parsed(document, side, problem)
 
 
 def _side_of(noun: object) -> Side | None:

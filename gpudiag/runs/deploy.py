@@ -40,6 +40,10 @@ FILE_SETS = {
             "kubectl apply -k FOLDER (kustomization.yaml shows what comes first)",
         ),
         FileSet(
+            "helm", ("deploy/helm",), "The same as a Helm chart, with alerts and boards.",
+            "helm install gpudiag FOLDER --namespace gpudiag (it prints what comes first)",
+        ),
+        FileSet(
             "prometheus", ("deploy/prometheus",), "Alert rules, their unit tests, and examples.",
             "Name gpudiag.rules.yml under rule_files; promtool test rules",
         ),

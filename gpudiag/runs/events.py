@@ -1,12 +1,15 @@
-"""The events of a preflight or a training while it runs: stages, findings, strategies, the outcome."""
+"""The events of a run while it goes on: stages, where its ranks are, findings, strategies, the outcome."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from gpudiag.model.report import Report
-from gpudiag.model.run import EventKind, RunEvent
+from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.model.training import StrategyResult, TrainingReport
+from gpudiag.ranks.diagnosis.standing import list_standings
+from gpudiag.ranks.diagnosis.view import RankView
 from gpudiag.ranks.run import RankEvent
 from gpudiag.ranks.stages import IMPORT, MEASURE, VERIFY
 
@@ -16,6 +19,32 @@ JUDGE = "judge"
 # Ranks emit `start` when they are about to train, and `proof` when only the timed steps are left.
 _STAGE_AFTER = {"start": VERIFY, "proof": MEASURE}
 _ORDER = (IMPORT, VERIFY, MEASURE)
+
+_STANDINGS_SECONDS = 1.0  # the shortest time between two events of where ranks are
+_RANKS_PER_SECOND = 250  # of more ranks the events are rarer: each names all of them, in 180 bytes a rank
+_UNCHANGED_SECONDS = 5.0  # between two of ranks that stand still: for how long is in them
+
+
+class StandingEvents:
+    """Passes on where ranks are: once a second while they move, and more rarely while they stand still."""
+
+    def __init__(self, emit: Callable[[tuple[RankStanding, ...]], None]) -> None:
+        """Call `emit` with all ranks."""
+        self._emit = emit
+        self._last: tuple[RankStanding, ...] = ()
+        self._emitted_at = float("-inf")
+
+    def add(self, views: Sequence[RankView]) -> None:
+        """Add a look at all ranks."""
+        since = monotonic() - self._emitted_at
+        if since < max(_STANDINGS_SECONDS, len(views) / _RANKS_PER_SECOND):
+            return
+        standings = list_standings(views)
+        places = tuple(replace(one, still_seconds=0.0) for one in standings)
+        if places == self._last and since < _UNCHANGED_SECONDS:
+            return
+        self._last, self._emitted_at = places, monotonic()
+        self._emit(standings)
 
 
 class PreflightEvents:
@@ -27,6 +56,7 @@ class PreflightEvents:
         self._listener = listener
         self._started = monotonic()
         self._done = 0
+        self.standings = StandingEvents(lambda ranks: self._emit(EventKind.RANKS, ranks=ranks))
 
     def enter(self, stage: str) -> None:
         """Emit that a stage begins; earlier ones are done, or were not needed."""
@@ -71,6 +101,7 @@ class TrainingEvents:
         self._started = monotonic()
         self._done = 0
         self._stage = IMPORT
+        self.standings = StandingEvents(lambda ranks: self._emit(EventKind.RANKS, ranks=ranks))
 
     def start_ranks(self) -> None:
         """Emit that the ranks of a strategy, or of a script, are starting."""

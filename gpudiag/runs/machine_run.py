@@ -166,6 +166,7 @@ class MachineRun(ABC):
             python=self._surroundings.python,
             listener=self._emitter.listen_to_tests(plan.tests),
             servers=self._servers,
+            on_views=self._emitter.standings.add,
         )
 
 

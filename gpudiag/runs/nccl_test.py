@@ -20,6 +20,7 @@ from gpudiag.model.report import CollectiveReport, Measures
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import run_ranks
+from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault, parse_fault
 from gpudiag.ranks.launchers import Launcher
@@ -197,12 +198,16 @@ def _run_placed(
 
 
 def measure_collectives(
-    plan: NcclTestPlan, here: Placement, python: str | None = None, servers: ForkServers | None = None
+    plan: NcclTestPlan,
+    here: Placement,
+    python: str | None = None,
+    servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> CollectiveMeasurement:
     """What the plan's sweep measures on ranks of this machine, and what happens to them, without judgement.
 
-    One of `servers` forks the ranks, where given. A plan that localises has pairs of ranks exchange data
-    after that.
+    One of `servers` forks the ranks, where given; `on_views` gets where they are. A plan that localises has
+    pairs of ranks exchange data after that.
 
     Raises:
         UsageError: torch is not installed for that interpreter.
@@ -211,7 +216,7 @@ def measure_collectives(
     require_torch("nccl-test", python)
     setup = _set_up(plan, None, here, python, servers)
     watch = start_watch(gpus=here.backend == "nccl")
-    run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True))
+    run = _run(setup, CaseCollector(setup.sweep.cases, here.world_size, one_clock=True), on_views=on_views)
     found: Reading[Localisation] = NOT_ASKED
     if plan.localise:
         why = why_not_localised(run)
@@ -281,7 +286,13 @@ def _measure(
         refusal = build_refusal(sweep, placement, setup.launcher, unmet)
         return CollectiveReport.of(refusal), setup.reports_events
     watch = start_watch(gpus=placement.backend == "nccl")
-    run = _run(setup, collector, notice, goes_on=partial(_is_to_be_localised, setup, past))
+    run = _run(
+        setup,
+        collector,
+        notice,
+        partial(_is_to_be_localised, setup, past),
+        collector.standings.add,
+    )
     run, localisation = _localise(setup, past, run, notice)
     watched = finish_watch(watch, run.host)
     measurement = build_measurement(run, sweep, placement, watched, one_clock=setup.one_clock)
@@ -351,6 +362,7 @@ def _run(
     collector: CaseCollector,
     notice: Callable[[str], None] | None = None,
     goes_on: Callable[[RankRun], bool] | None = None,
+    on_views: ViewListener | None = None,
 ) -> RankRun:
     plan, placement = setup.plan, setup.placement
     began = reported_at = monotonic()
@@ -381,6 +393,7 @@ def _run(
         ),
         faults=setup.faults,
         on_event=collector.add if setup.one_clock else add,
+        on_views=on_views,
         goes_on=goes_on,
         notice=notice,
         variables=placement.variables,

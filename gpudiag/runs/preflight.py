@@ -188,14 +188,18 @@ class Preflight(MachineRun):
 
         self._emitter.enter("collective")
         self._surroundings.announce(describe_collective_cost(place))
-        return measure_collective(place, self._surroundings.python, self._servers)
+        return measure_collective(
+            place, self._surroundings.python, self._servers, self._emitter.standings.add
+        )
 
     def _measure_operations(self, place: Placement) -> CollectiveMeasurement:
         from gpudiag.runs.preflight_measures import describe_operations_cost, measure_operations
 
         self._emitter.enter("operations")
         self._surroundings.announce(describe_operations_cost(place))
-        return measure_operations(place, self._surroundings.python, self._servers)
+        return measure_operations(
+            place, self._surroundings.python, self._servers, self._emitter.standings.add
+        )
 
     def _measure_card_pairs(self, place: Placement, snapshot: Snapshot) -> Reading[CollectiveMeasurement]:
         from gpudiag.runs.preflight_measures import (
@@ -209,14 +213,18 @@ class Preflight(MachineRun):
             return why
         self._emitter.enter("card_pairs")
         self._surroundings.announce(describe_card_pairs_cost(place))
-        return measure_card_pairs(place, self._surroundings.python, self._servers)
+        return measure_card_pairs(
+            place, self._surroundings.python, self._servers, self._emitter.standings.add
+        )
 
     def _measure_training(self, place: Placement) -> tuple[StrategyMeasurement, ...]:
         from gpudiag.runs.preflight_measures import describe_training_cost, measure_training
 
         self._emitter.enter("training")
         self._surroundings.announce(describe_training_cost(place, self._level))
-        return measure_training(place, self._level, self._surroundings.python, self._servers)
+        return measure_training(
+            place, self._level, self._surroundings.python, self._servers, self._emitter.standings.add
+        )
 
     def _measure_active(self, place: Placement, snapshot: Snapshot) -> Reading[ActiveMeasurement]:
         from gpudiag.runs.active import plan_active

@@ -11,6 +11,7 @@ from gpudiag.model.operation import OPERATIONS
 from gpudiag.model.plan import NcclTestPlan
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.model.training import STRATEGIES, StrategyMeasurement, TrainingPlan
+from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.reference.reading_names import describe_missing
 from gpudiag.runs.fork_servers import ForkServers
 from gpudiag.runs.nccl_test import measure_collectives
@@ -52,7 +53,10 @@ def collective_limit(place: Placement) -> float:
 
 
 def measure_collective(
-    place: Placement, python: str | None, servers: ForkServers | None = None
+    place: Placement,
+    python: str | None,
+    servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> CollectiveMeasurement:
     """The verified all-reduce, on ranks that a server forks.
 
@@ -72,7 +76,7 @@ def measure_collective(
         timeout_seconds=collective_limit(place),
         rendezvous_timeout_seconds=collective_limit(place),
     )
-    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers)
+    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers, on_views)
 
 
 def describe_operations_cost(place: Placement) -> str:
@@ -88,7 +92,10 @@ def operations_limit(place: Placement) -> float:
 
 
 def measure_operations(
-    place: Placement, python: str | None, servers: ForkServers | None = None
+    place: Placement,
+    python: str | None,
+    servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> CollectiveMeasurement:
     """Every collective, verified, up to the size at which its speed no longer grows with it, on ranks that a server forks.
 
@@ -110,7 +117,7 @@ def measure_operations(
         timeout_seconds=operations_limit(place),
         rendezvous_timeout_seconds=collective_limit(place),
     )
-    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers)
+    return measure_collectives(plan, replace(place, max_bytes=max_bytes), python, servers, on_views)
 
 
 # So NCCL takes the network between two GPUs of one machine (its variables, NCCL user guide).
@@ -143,7 +150,10 @@ def describe_card_pairs_cost(place: Placement) -> str:
 
 
 def measure_card_pairs(
-    place: Placement, python: str | None, servers: ForkServers | None = None
+    place: Placement,
+    python: str | None,
+    servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> CollectiveMeasurement:
     """What each two GPUs exchanged by their network cards: NCCL is kept from NVLink, PCIe and shared memory.
 
@@ -165,7 +175,7 @@ def measure_card_pairs(
         rendezvous_timeout_seconds=collective_limit(place),
     )
     by_cards = replace(place, max_bytes=max_bytes, variables={**place.variables, **_BY_CARDS})
-    return measure_collectives(plan, by_cards, python, servers)
+    return measure_collectives(plan, by_cards, python, servers, on_views)
 
 
 def _gpu_bytes(place: Placement, most_bytes: int = _GPU_MAX_BYTES) -> int:
@@ -194,7 +204,11 @@ def training_limit(place: Placement, level: str) -> float:
 
 
 def measure_training(
-    place: Placement, level: str, python: str | None, servers: ForkServers | None = None
+    place: Placement,
+    level: str,
+    python: str | None,
+    servers: ForkServers | None = None,
+    on_views: ViewListener | None = None,
 ) -> tuple[StrategyMeasurement, ...]:
     """What the ranks of each strategy reported; at level quick, of DDP alone.
 
@@ -209,4 +223,6 @@ def measure_training(
         timeout_seconds=training_limit(place, level),
         rendezvous_timeout_seconds=training_limit(place, level),
     )
-    return measure_strategies(plan, place, python=python, servers=servers, fresh_groups=not quick)
+    return measure_strategies(
+        plan, place, python=python, servers=servers, fresh_groups=not quick, on_views=on_views
+    )

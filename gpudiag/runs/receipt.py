@@ -19,7 +19,7 @@ from gpudiag.checks import BUILTIN
 from gpudiag.checks.ranks.speed_list import speeds_of
 from gpudiag.checks.subjects import name_device
 from gpudiag.compat import UTC
-from gpudiag.errors import GpudiagError, UsageError
+from gpudiag.errors import GpudiagError, UnknownSchemaError, UsageError
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.documents import loads
 from gpudiag.model.finding import Outcome
@@ -246,9 +246,7 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
     """
     sealed = read_sealed(read_bytes(path))
     if sealed.schema != Receipt.SCHEMA:
-        raise UsageError(
-            f"this gpudiag does not know the schema {sealed.schema!r}", hint="use a newer gpudiag"
-        )
+        raise UnknownSchemaError(sealed.schema, hint="use a newer gpudiag")
     receipt = loads(sealed.document.decode(errors="replace"))
     if not isinstance(receipt, Receipt):
         raise UsageError("the document in it is no receipt")
@@ -283,7 +281,7 @@ def look_at_receipt(path: Path, signers: Path | None = None) -> ReceiptCheck:
     try:
         sealed, receipt = read_receipt(path)
     except UsageError as error:
-        if b"gpudiag.receipt/" not in data or "does not know the schema" in error.message:
+        if b"gpudiag.receipt/" not in data or isinstance(error, UnknownSchemaError):
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         return ReceiptCheck(Outcome.FAIL, str(path), error.message, whole=False)
     problem = why_changed(sealed)

@@ -36,6 +36,7 @@ from gpudiag.model.training import (
 )
 from gpudiag.ranks.agents.fork_server import ForkServer
 from gpudiag.ranks.agents.launch import TORCH, run_ranks
+from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.launchers import Launcher
@@ -115,6 +116,7 @@ def build_measurement(run: RankRun, job: TrainingJob, device_kind: str) -> Strat
         speeds=tuple(sorted(reported["speed"], key=lambda speed: speed.rank)),
         timed_out=run.timed_out,
         late_steps=tuple(reported["late_step"]),
+        lateness=run.lateness,
     )
 
 
@@ -167,6 +169,7 @@ def build_result(report: Report) -> StrategyResult:
         injected=measurement.injected,
         findings=findings,
         seconds=measurement.seconds,
+        lateness=measurement.lateness,
         **pace,
     )
 
@@ -275,6 +278,7 @@ class _Place:
     servers: ForkServers | None = None
     emitter: TrainingEvents = field(default_factory=lambda: TrainingEvents(0, None))
     notice: Callable[[str], None] | None = None
+    on_views: ViewListener | None = None
 
     def python_for(self, facts: StrategyFacts) -> str | None:
         """The interpreter of a strategy's ranks; None for this one."""
@@ -322,7 +326,10 @@ def run_training(
         )
         reporter = environment is None or environment.rank == 0
         emitter = TrainingEvents(len(plan.strategy), listener if reporter else None)
-        where = _Place(environment, placement, placement.world_size, pythons, servers, emitter, notice)
+        on_views = emitter.standings.add if reporter and listener is not None else None
+        where = _Place(
+            environment, placement, placement.world_size, pythons, servers, emitter, notice, on_views
+        )
         return _run_strategies(plan, where, reporter=reporter)
 
 
@@ -415,17 +422,19 @@ def measure_strategies(
     python: str | None = None,
     servers: ForkServers | None = None,
     fresh_groups: bool = True,
+    on_views: ViewListener | None = None,
 ) -> tuple[StrategyMeasurement, ...]:
     """What ranks reported under each strategy of the plan that can run `here`, without judgement.
 
-    One of `servers` forks the ranks of all of them. Without `fresh_groups` the ranks keep their first process
+    One of `servers` forks the ranks of all of them; `on_views` gets where they are. Without `fresh_groups` the ranks keep their first process
     group, if the strategy can. A strategy whose ranks could not be started costs the others nothing: that is
     what happened to it.
 
     Raises:
         LaunchError: ranks could not be started, under any strategy.
     """
-    place = _Place(None, here, here.world_size, {} if python is None else {"": python}, servers)
+    pythons = {} if python is None else {"": python}
+    place = _Place(None, here, here.world_size, pythons, servers, on_views=on_views)
     able = [facts for name, facts in strategy_facts().items() if name in plan.strategy]
     able = [facts for facts in able if _why_not(plan, facts, place) is None]
     measured: list[StrategyMeasurement] = []
@@ -513,6 +522,7 @@ def _run(
         ),
         faults=faults,
         on_event=place.emitter.add,
+        on_views=place.on_views,
         notice=place.notice,
         python=place.python_for(facts),
         server=place.server_for(facts, more=len(plan.strategy) > 1),

@@ -5,13 +5,14 @@ Each line on standard output is a JSON object:
     {"kind": "starting", "call": C, "seconds": S}     nvmlInit (or the count) has not returned yet
     {"kind": "library", "document": {...}, "count": N}
     {"kind": "failed", "document": {...}}             what nvmlInit raised; it is tried again
-    {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}},
+    {"kind": "tick", "sequence", "at", "seconds", "fast": {INDEX: sheet}, "slow": {INDEX: {...}}, "prompt",
      "peers": {INDEX: [...]}, "late": {INDEX: [CALL, SECONDS, SHEET]}, "xids": [[INDEX, CODE, AT, UUID], ...],
-     "interval", "waited", "longest": [CALL, SECONDS]}  `waited`: seconds for which its threads wanted a processor in vain
+     "interval", "waited", "longest": [CALL, SECONDS]}  `prompt`: the fast sheets have what must be judged; `waited`: seconds for which its threads wanted a processor in vain
     {"kind": "paused"}
     {"kind": "gone", "reason": TEXT}                  the last line: a fresh process should take over
 
-Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}. We exit when it closes.
+Lines on standard input change the pace: {"interval": 5.0}, {"paused": true}; {"now": true} has a tick begin at once,
+without one. We exit when it closes.
 The thread that ticks never calls NVML, so that it can always name the call that has not returned.
 """
 
@@ -30,12 +31,13 @@ from threading import Lock, Thread
 from time import monotonic, process_time, sleep, time
 from typing import Any
 
+from gpudiag.linux.allocator import keep_little_memory
 from gpudiag.linux.child import die_with_parent
 from gpudiag.probe.given_time import waited_seconds
 from gpudiag.probe.nvml.activity import release_samples
 from gpudiag.probe.nvml.ask import DeviceSheet
 from gpudiag.probe.nvml.careful import CALLING, CarefulLibrary, Spared
-from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_state
+from gpudiag.probe.nvml.device import FIXED_NAMES, read_fast, read_identity, read_prompt, read_state
 from gpudiag.probe.nvml.library import describe_failure, open_library
 from gpudiag.probe.nvml.row import Row
 from gpudiag.probe.nvml.workers import Workers
@@ -45,7 +47,7 @@ from gpudiag.sampler.tiers import FAST_SECONDS, FIXED_SECONDS, Pace, ProcessFact
 
 # --- the GPUs that it asks
 
-FAST, SLOW, PEERS = "fast", "slow", "peers"
+FAST, PROMPT, SLOW, PEERS = "fast", "prompt", "slow", "peers"
 
 # nvmlEventTypeXidCriticalError (nvml.h): the only events that concern health.
 _XID_EVENTS = 8
@@ -106,7 +108,7 @@ class WatchedRow(Row):
             elif tier == SLOW or self._ask is None:
                 self._read_slow()
             elif not self.lost:
-                self._read_fast(self._ask)
+                self._read_fast(self._ask, prompt=tier == PROMPT)
         finally:
             self.asking_since = None
 
@@ -127,12 +129,17 @@ class WatchedRow(Row):
         with self._lock:
             self._answers[tier] = answer
 
-    def _read_fast(self, ask: WatchedAsk) -> None:
+    def _read_fast(self, ask: WatchedAsk, *, prompt: bool) -> None:
         sheet = DeviceSheet()
-        read_fast(ask, sheet)
+        if prompt:
+            read_prompt(ask, sheet)
+        else:
+            read_fast(ask, sheet)
         self.lost = sheet.lost is not None
         self._compare_identity(ask)
         self._give(FAST, sheet.document())
+        if prompt:
+            self._give(PROMPT, True)
 
     def _read_slow(self) -> None:
         """Read everything; a GPU that was lost is looked up again, as it may be back."""
@@ -300,7 +307,9 @@ class Child:
             else:
                 if self._xids:
                     pace.hurry()
-                tier = SLOW if pace.is_slow_due(began, self._interval) else FAST
+                tier = PROMPT if pace.is_prompt_due(began) else FAST
+                if pace.is_slow_due(began, self._interval):
+                    tier = SLOW
                 if tier == SLOW:
                     asleep = self._sleepers(rows)
                 reading = [row for row in rows if row.asking_since is None and row.index not in asleep]
@@ -316,12 +325,14 @@ class Child:
                 moved = reason is not None and all(row.gone is None for row in rows)
                 waited = waited_seconds() - waited
                 self._emit_tick(rows, began, waited, asleep, with_readings=not moved)
-                pace.note_tick(began, process_time() - used, slow=tier == SLOW)
+                pace.note_tick(began, process_time() - used, slow=tier == SLOW, prompt=tier == PROMPT)
                 if reason is not None:
                     self._emit({"kind": "gone", "reason": reason})
                     return
             is_asking = any(row.asking_since is not None for row in rows)
-            self._obey(pause_seconds(self._interval, monotonic() - began, is_asking=is_asking))
+            now = monotonic()
+            pause = pause_seconds(self._interval, now - began, is_asking=is_asking)
+            self._obey(min(pause, max(_LEAST_PAUSE_SECONDS, pace.seconds_to_prompt(now))))
 
     def _emit_tick(
         self,
@@ -348,6 +359,7 @@ class Child:
                 "late": late,
                 "asleep": asleep,
                 "xids": xids,
+                PROMPT: any(PROMPT in taken for taken in answers.values()),
                 "interval": self._interval,
                 "waited": waited,
             }
@@ -494,6 +506,7 @@ def pause_seconds(interval: float, elapsed: float, *, is_asking: bool) -> float:
 def main() -> None:
     """Sample until the parent ends, or until a fresh process should take over."""
     die_with_parent(int(sys.argv[1]))
+    keep_little_memory()
     output = os.dup(1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # a library that prints must not corrupt the lines

@@ -236,7 +236,7 @@ class NvmlPicture:
         return any(device.is_asleep for device in self._devices.values())
 
     def _add_tick(self, message: Mapping[str, Any], now: float) -> bool:
-        changed = bool(message["slow"] or message["peers"])
+        changed = bool(message["slow"] or message["peers"] or message.get("prompt"))
         self.tick_at, self.tick_seconds = message["at"], message["seconds"]
         self.answered_at = self.tick_at
         self._note_pace(message)

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpudiag.compat import StrEnum
 from gpudiag.model.device import Device
@@ -225,6 +226,17 @@ def read_window(ring: DeviceRing, name: str, window: Window) -> tuple[float | No
             ]
         )
     return tuple([_point(step, kind) for step in steps])
+
+
+def spacing_seconds(ring: DeviceRing, window: Window) -> float:
+    """How far apart nine in ten samples of that range are at most; the tier's step where there are not two."""
+    last = window.first_slot + window.count * window.width - 1
+    columns = (ring.slots(window.tier, place, window.first_slot, last) for place in range(len(NAMES)))
+    values = next((column for column in columns if any(value == value for value in column)), ())
+    filled = [slot for slot, value in enumerate(values) if value == value]
+    gaps = sorted(later - slot for slot, later in pairwise(filled))
+    step = float(window.tier.step_seconds)
+    return gaps[len(gaps) * 9 // 10] * step if gaps else step
 
 
 def _point(values: Sequence[float], kind: Kind) -> float | None:

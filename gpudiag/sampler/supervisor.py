@@ -206,6 +206,7 @@ def unknown_surroundings(environment: Mapping[str, str], now: datetime) -> Surro
 
 _CHILD = "gpudiag.sampler.child"
 _LOOK_SECONDS = 0.25
+_CALM_SECONDS = 0.5  # between two looks at a child that runs, without a successor
 _SILENT_SECONDS = 2.5  # beyond its own interval; then the child itself is stuck
 _WEDGED_SECONDS = 4.0  # a call that takes longer is given up
 _LOST_SOON = 60.0
@@ -264,12 +265,18 @@ class Supervisor:
                 if child is not None:
                     child.send({**pace, "now": faster})
 
+    def read_now(self) -> None:
+        """Have the child read the GPUs at once, out of turn; the pace stays."""
+        if self._current is not None:
+            self._current.send({"now": True})
+
     async def run(self) -> None:
         """Keep a child running until cancelled, then kill it."""
         try:
             while True:
                 self._look(monotonic())
-                await asyncio.sleep(_LOOK_SECONDS)
+                is_calm = self._successor is None and self._current is not None and not self._current.ended
+                await asyncio.sleep(_CALM_SECONDS if is_calm else _LOOK_SECONDS)
         finally:
             self.close()
 

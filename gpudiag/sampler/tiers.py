@@ -1,7 +1,9 @@
 """How often each reading is read, and what that may cost.
 
-Fast: what changes from second to second. Slow: the rest, but for the identity and for what changes only where
-a user changes it (fixed). A call into the driver takes a processor's time, up to a millisecond on a GPU with
+Fast: what changes from second to second. Prompt: what keeps jobs off a GPU and comes without an event (the driver's
+recovery action, uncorrectable errors, rows that could not be remapped), so that an alert is in time whatever the rest
+costs and whoever looks. Slow: the rest, but for the identity and for what changes only where a user changes it (fixed).
+A call into the driver takes a processor's time, up to a millisecond on a GPU with
 a GSP, and time of a training job, as calls serialise on the driver's own locks. So a fast tick makes at most
 10 NVML calls per GPU, what a GPU does not support is asked again after a minute only, and the slow tier waits
 until its share of a processor fits. nvmlDeviceGetPcieThroughput blocks for 20 ms per direction by design and
@@ -53,11 +55,20 @@ class Pace:
         """Start with the slow tier due at once."""
         self._gpu_count = gpu_count
         self._slow_at: float | None = None  # when the slow tier was read last
+        self._prompt_at: float | None = None  # when the prompt one was, by itself or with the slow one
         self._seconds: dict[bool, float] = {}  # of a processor for one tick, by whether it was a slow one
 
     def is_slow_due(self, now: float, interval: float) -> bool:
         """Whether the tick that starts now should read the slow tier."""
         return self._slow_at is None or now >= self._slow_at + self.slow_seconds(interval) - FAST_SECONDS / 2
+
+    def is_prompt_due(self, now: float) -> bool:
+        """Whether the tick that starts now should read the prompt tier: every 5 s, whatever that costs."""
+        return self._prompt_at is None or now >= self._prompt_at + SLOW_SECONDS - FAST_SECONDS / 2
+
+    def seconds_to_prompt(self, now: float) -> float:
+        """Seconds until the prompt tier should be read: a tick that came out of turn must not delay it."""
+        return 0.0 if self._prompt_at is None else self._prompt_at + SLOW_SECONDS - now
 
     def slow_seconds(self, interval: float) -> float:
         """Seconds between two reads of the slow tier, where a tick starts every `interval` seconds."""
@@ -66,8 +77,10 @@ class Pace:
         left = max(share - of_fast, share * _LEAST_SLOW_SHARE)
         return min(max(SLOW_SECONDS, self._seconds.get(True, 0.0) / left), SLOWEST_SECONDS)
 
-    def note_tick(self, began: float, processor_seconds: float, *, slow: bool) -> None:
+    def note_tick(self, began: float, processor_seconds: float, *, slow: bool, prompt: bool = False) -> None:
         """Note what a tick took that began then; the first slow one reads the fixed readings too, and counts little."""
+        if slow or prompt:
+            self._prompt_at = began
         if slow:
             first, self._slow_at = self._slow_at is None, began
             if first:

@@ -52,13 +52,14 @@ from gpudiag.service.run_list import (
 )
 from gpudiag.service.run_process import RunProcess
 from gpudiag.service.watch import MachineWatch
-from gpudiag.store.service_runs import RunRecords
+from gpudiag.store.aside import StoreAside
 
 MAX_QUEUED = 16
 KEPT_RUNS = 200
 _WITHOUT_GPUS = ((HOST,), (LOOK,))
 _READ_AGAIN = 40  # runs of earlier services whose findings may be present still
 _POLL_SECONDS = 0.1
+_CALM_SECONDS = 0.5  # while no run waits or goes on: each time costs the processor's sleep
 _CLOSE_SECONDS = 4.0
 
 
@@ -73,7 +74,7 @@ class RunManager:
         watch: MachineWatch,
         publish: Callable[[RunUpdate], None],
         folder: Path | None,
-        records: RunRecords | None,
+        store: StoreAside | None,
         kinds: tuple[str, ...],
         interpreters: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class RunManager:
         self._interpreters = dict(interpreters or {})
         self._watch = watch
         self._publish = publish
-        self._memory = RunMemory(folder, records, lambda: watch.snapshot)
+        self._memory = RunMemory(folder, store, lambda: watch.snapshot)
         self._list = RunList()
         self.findings = RunFindings()
         self._closing = False
@@ -106,7 +107,8 @@ class RunManager:
                 self.findings.add(self._memory.looked.popleft())
             self._look()
             self._memory.keep_house()
-            await asyncio.sleep(_POLL_SECONDS)
+            goes_on = bool(self._list.queued()) or any(entry.process for entry in self._list)
+            await asyncio.sleep(_POLL_SECONDS if goes_on else _CALM_SECONDS)
 
     async def close(self) -> None:
         """End every run, and wait a moment for that."""
@@ -252,6 +254,7 @@ class RunManager:
             command=shlex.join(("gpudiag", kind.name, *plan.to_argv(), *named)),
             deadline_seconds=kind.deadline_of(plan),
             requested_at=now,
+            interpreter=request.interpreter,
         )
         return RunEntry(run, kind, plan, flags=named)
 
@@ -289,6 +292,8 @@ class RunManager:
             news = {"run": run.id, "number": process.event_count, "event": encode(event)}
             self._publish(RunNews("run_event", json.dumps(news)))
             progress = event.done / event.planned if event.planned else None
+            if event.kind is EventKind.RANKS:
+                return
             entry.run = replace(
                 run, stage=event.stage or run.stage, done=event.done, planned=event.planned, progress=progress
             )

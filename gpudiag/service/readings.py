@@ -15,7 +15,17 @@ from gpudiag.model.device import Device
 from gpudiag.model.reading import Missing
 from gpudiag.model.service import DeviceSeries, Series, Timeline, TimelineEntry, TimelineKind, XidTally
 from gpudiag.sampler import pauses
-from gpudiag.sampler.ring import CLOCK_SECONDS, COARSE, FINE, NAMES, Ring, plan_window, read_window, sample_of
+from gpudiag.sampler.ring import (
+    CLOCK_SECONDS,
+    COARSE,
+    FINE,
+    NAMES,
+    Ring,
+    plan_window,
+    read_window,
+    sample_of,
+    spacing_seconds,
+)
 from gpudiag.sampler.spill import Sampled, Spill
 from gpudiag.sampler.tiers import SLOW_SECONDS
 from gpudiag.store.state_folder import DiskThread
@@ -152,7 +162,10 @@ class Readings:
             from_at=from_at,
             to_at=to_at,
             step_seconds=window.step_seconds,
-            resolution_seconds=float(window.tier.step_seconds),
+            resolution_seconds=max(
+                (spacing_seconds(self._ring.devices[uuid], window) for uuid in wanted),
+                default=float(window.tier.step_seconds),
+            ),
             times=window.times(),
             devices=tuple(
                 DeviceSeries(

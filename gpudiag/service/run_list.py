@@ -23,9 +23,10 @@ from gpudiag.model.service import ActiveRun
 from gpudiag.service.kinds import RunKind
 from gpudiag.service.run_findings import Looked, read_findings
 from gpudiag.service.run_process import RunProcess
+from gpudiag.store.aside import StoreAside
 from gpudiag.store.history import machine_key
-from gpudiag.store.service_runs import RunRecords
 from gpudiag.store.state_folder import DiskThread, await_disk
+from gpudiag.time_limit import within
 
 # --- kept
 
@@ -94,10 +95,10 @@ def is_service_alive(service: str) -> bool:
 
 
 class RunMemory:
-    """What is kept of runs beyond the process; without `records` only files are."""
+    """What is kept of runs beyond the process; without a `store` only files are."""
 
     def __init__(
-        self, folder: Path | None, records: RunRecords | None, snapshot: Callable[[], Snapshot | None]
+        self, folder: Path | None, store: StoreAside | None, snapshot: Callable[[], Snapshot | None]
     ) -> None:
         """Keep files in `folder`, or in a temporary one; `snapshot` names the machine."""
         self._warning = ""
@@ -106,7 +107,7 @@ class RunMemory:
         self.looked: deque[Looked] = deque()  # likewise
         self._temporary: Path | None = None
         self._folder = self._make_temporary() if folder is None else folder
-        self._records = records
+        self._store = store
         self._snapshot = snapshot
         self._elsewhere: dict[str, Path] = {}  # the folders of runs whose files the disk does not take
         self._disk = DiskThread(_FORGOTTEN, self._warn)
@@ -153,15 +154,15 @@ class RunMemory:
 
     def load(self) -> None:
         """Start reading the runs of earlier services; `loaded` has them later."""
-        if self._records is not None:
+        if self._store is not None:
             self._disk.do(self._load)
 
     def save(self, run: Run) -> None:
         """Have the disk's thread write the run as it is now."""
-        records = self._records
-        if records is not None:
+        store = self._store
+        if store is not None:
             machine, service = self._machine(), own_identity()
-            self._write(("run", run.id), lambda: records.save(machine, service, run))
+            self._write(("run", run.id), lambda: store.save_run(machine, service, run))
 
     def save_log(self, run: Run, log: bytes) -> None:
         """Have the end of what the run printed written."""
@@ -199,7 +200,7 @@ class RunMemory:
         """
         path = self.folder_of(run) / name
         try:
-            return await asyncio.wait_for(asyncio.to_thread(read_file, path), _SECONDS)
+            return await within(_SECONDS, asyncio.to_thread(read_file, path))
         except asyncio.TimeoutError as error:
             raise StoreError(f"{path} cannot be read: the disk does not answer") from error
 
@@ -233,8 +234,8 @@ class RunMemory:
         until = monotonic() + _SECONDS
         while self._snapshot() is None and monotonic() < until:
             sleep(0.05)
-        if self._records is not None:
-            self.loaded = [*self._records.load(self._machine())]
+        if self._store is not None:
+            self.loaded = self._store.load_runs(self._machine())
 
     def _warn(self, words: str) -> None:
         self._warning = words

@@ -15,7 +15,7 @@ from gpudiag.errors import ExitStatus, GpudiagError
 from gpudiag.linux.child import Program
 from gpudiag.linux.loop_child import LoopReader
 from gpudiag.model.documents import loads
-from gpudiag.model.run import RunEvent
+from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.model.untrusted_text import mask_text, shorten_text
 
 MAX_LOG_BYTES = 64 * 1024  # the end of what it printed
@@ -134,8 +134,15 @@ class RunProcess:
                 event = loads(line.decode())
                 if isinstance(event, RunEvent):
                     self.event_count += 1
-                    self.events.append((self.event_count, event))
+                    self._keep(event)
                     self._received(self, event, "")
+
+    def _keep(self, event: RunEvent) -> None:
+        """Keep the event; of where ranks were, only the newest is of use."""
+        if event.kind is EventKind.RANKS:
+            for older in [one for one in self.events if one[1].kind is EventKind.RANKS]:
+                self.events.remove(older)
+        self.events.append((self.event_count, event))
 
 
 def sentence_of(lines: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpudiag.checks.builtin import BUILTIN
 from gpudiag.checks.gpu.gone import known_gpus_of
@@ -38,7 +38,6 @@ from gpudiag.sampler.picture import NvmlPicture
 from gpudiag.sampler.pod_watch import PodWatch
 from gpudiag.sampler.supervisor import Inspector, Supervisor, Surroundings, Trouble, unknown_surroundings
 from gpudiag.sampler.tiers import FAST_SECONDS, SLOW_SECONDS
-from gpudiag.service.job_watch import JobWatch
 from gpudiag.service.live import Changes, SamplerFacts, build_live, key_of, last_good_of
 from gpudiag.service.owners import add_owners, find_owners
 from gpudiag.service.readings import Readings
@@ -46,6 +45,9 @@ from gpudiag.service.seen_gpus import SeenGpus
 from gpudiag.store.baselines import GoodState
 from gpudiag.store.history import machine_key
 from gpudiag.store.seen_gpus import SeenFile, SeenMachine
+
+if TYPE_CHECKING:
+    from gpudiag.service.job_watch import JobWatch
 
 Update = Live | Findings | TimelineEntry
 
@@ -122,11 +124,7 @@ class MachineWatch:
         self.owners: dict[str, GpuOwners] = {}  # who has which GPU, by UUID
         self._pods = PodWatch(kubelet_socket, self._environment)
         self._changes = Changes(self._note)
-        self._jobs = (
-            JobWatch(os.uname().nodename, self._take_jobs, self._note_job, self._environment)
-            if watches_jobs
-            else None
-        )
+        self._jobs = self._watch_jobs() if watches_jobs else None
         self.seen = SeenGpus()
         self.remembered_at: datetime | None = None  # when an earlier service saw a GPU last
         self._seen_file = seen_file
@@ -142,6 +140,12 @@ class MachineWatch:
         self._moved_at: float | None = None  # when NVML's list changed, until the host was looked at since
         self._sequence = 0
         self._facts: SamplerFacts | None = None
+        self._next_tick: asyncio.Future[None] | None = None  # that somebody waits for
+
+    def _watch_jobs(self) -> "JobWatch":
+        from gpudiag.service.job_watch import JobWatch  # all that reads a job comes with it, 3 MiB
+
+        return JobWatch(os.uname().nodename, self._take_jobs, self._note_job, self._environment)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -176,6 +180,20 @@ class MachineWatch:
         """Note that a client reads the numbers: sample at full rate for a while."""
         self._looked_at = monotonic()
         self._set_pace()
+
+    async def freshen(self, seconds: float) -> None:
+        """Return once there are numbers of this second, or after `seconds`: who scrapes is no one who stays and looks.
+
+        So the pace stays, and the GPUs are read once, out of turn.
+        """
+        age_seconds = self.age_seconds
+        is_able = self._polls and not self._paused_by and not self._picture.is_hanging()
+        if not is_able or age_seconds is None or age_seconds <= FAST_SECONDS:
+            return
+        if self._next_tick is None or self._next_tick.done():
+            self._next_tick = asyncio.get_running_loop().create_future()
+            self._supervisor.read_now()
+        await asyncio.wait((self._next_tick,), timeout=seconds)
 
     def pause(self, holder: str) -> None:
         """Stop sampling until `resume`: a bandwidth test must not be disturbed."""
@@ -237,6 +255,8 @@ class MachineWatch:
             self._remember(message["at"])
         if message["kind"] != "starting" or changed:
             self._publish()
+        if message["kind"] == "tick" and self._next_tick is not None and not self._next_tick.done():
+            self._next_tick.set_result(None)
 
     def _add_surroundings(self, surroundings: Surroundings) -> None:
         if self._moved_at is not None and surroundings.began_at >= self._moved_at:

@@ -26,7 +26,7 @@ from gpudiag.simulate.render import render_scenario
 from gpudiag.simulate.scenario import Scenario
 from gpudiag.simulate.story import Chapter, Story
 
-__all__ = ["base_machines", "load_scenario", "load_story", "stories"]
+__all__ = ["base_machines", "load_machine", "load_scenario", "load_story", "stories"]
 
 _SPEC_HINT = "write it as h100x8, h100x8+lost:3+hot:5, a .toml file, or the .json of `gpudiag list --json`"
 
@@ -40,12 +40,7 @@ def load_scenario(spec: str, *, now: datetime | None = None) -> Scenario:
     Raises:
         UsageError: no such machine, file, fault or GPU, or faults that contradict each other.
     """
-    machine = _read_machine(spec)
-    first = machine.chapters[0].faults if machine.chapters else ()
-    faults = parse_faults((*machine.faults, *first))
-    blueprint = apply_faults(replace(machine.blueprint, name=spec), faults)
-    sentences = tuple(f"{fault.text}: {fault.kind.description}" for fault in faults)
-    return replace(render_scenario(blueprint, now or datetime.now(UTC)), faults=sentences)
+    return _at_the_beginning(_read_machine(spec), spec, now)
 
 
 def load_story(spec: str, *, now: datetime | None = None) -> Story | None:
@@ -54,11 +49,29 @@ def load_story(spec: str, *, now: datetime | None = None) -> Story | None:
     Raises:
         UsageError: as in `load_scenario`, or a chapter that is not complete.
     """
+    loaded = load_machine(spec, now=now)
+    return loaded if isinstance(loaded, Story) else None
+
+
+def load_machine(spec: str, *, now: datetime | None = None) -> Scenario | Story:
+    """The machine that `spec` names: a Story where something happens on it.
+
+    Raises:
+        UsageError: as in `load_scenario`, or a chapter that is not complete.
+    """
     machine = _read_machine(spec)
     if not machine.chapters:
-        return None
+        return _at_the_beginning(machine, spec, now)
     chapters = tuple(_as_written(machine, chapter, spec) for chapter in machine.chapters)
     return Story(spec, chapters, now or datetime.now(UTC))
+
+
+def _at_the_beginning(machine: "_Machine", spec: str, now: datetime | None) -> Scenario:
+    first = machine.chapters[0].faults if machine.chapters else ()
+    faults = parse_faults((*machine.faults, *first))
+    blueprint = apply_faults(replace(machine.blueprint, name=spec), faults)
+    sentences = tuple(f"{fault.text}: {fault.kind.description}" for fault in faults)
+    return replace(render_scenario(blueprint, now or datetime.now(UTC)), faults=sentences)
 
 
 def _as_written(machine: "_Machine", chapter: "_WrittenChapter", spec: str) -> Chapter:

@@ -41,17 +41,16 @@ _SIGNAL_STATUS_BASE = 128  # as shells report a program that a signal ended
 
 
 def run_on_machine(
-    scenario: Scenario,
+    machine: Scenario | Story,
     command: Sequence[str],
-    story: Story | None = None,
     *,
     announce: Callable[[Chapter], None] | None = None,
     forgets: bool = False,
 ) -> int:
     """The exit status of the command, run on the machine; 128 + N where signal N ended it.
 
-    With a story, the machine goes through it, and `announce` is called as each chapter begins. If it `forgets`,
-    what gpudiag remembers of the machine (its state folder) is gone with it.
+    A machine with a story goes through it, and `announce` is called as each chapter begins. If it `forgets`, what
+    gpudiag remembers of it (its state folder) is gone with it.
 
     Signals to this process go to the program. When it has ended, so have all that it started there,
     and the machine's files are gone; after a kill -9 of this process too.
@@ -59,11 +58,11 @@ def run_on_machine(
     Raises:
         UsageError: the program does not exist, or the machine cannot be built.
     """
-    start = scenario if story is None else story.moment(0.0).scenario
+    start = machine.moment(0.0).scenario if isinstance(machine, Story) else machine
     with _restored_signals() as before, open_session(start) as session, guarded(session.folder):
         if forgets:
             session.environment = {**session.environment, _STATE_FOLDER: str(session.folder / "state")}
-        motion = _Motion(session, story, announce)
+        motion = _Motion(session, machine, announce)
         return _run(session, _resolve(command, session.environment), before, motion)
 
 
@@ -122,14 +121,16 @@ class _Motion:
     """Goes on with the machine once a second while the program runs: its story, and the readings of busy GPUs."""
 
     def __init__(
-        self, session: Session, story: Story | None, announce: Callable[[Chapter], None] | None
+        self, session: Session, machine: Scenario | Story, announce: Callable[[Chapter], None] | None
     ) -> None:
-        self._session, self._story, self._announce = session, story, announce
-        self._scenario = session.scenario
+        self._session, self._machine, self._announce = session, machine, announce
         self._started = time.monotonic()
         self._announced: Chapter | None = None
-        stands_still = story is None and not is_in_motion(session.scenario)
-        self._next = math.inf if stands_still else self._started + (_MOTION_SECONDS if story is None else 0.0)
+        self._next = math.inf
+        if isinstance(machine, Story):
+            self._next = self._started
+        elif is_in_motion(machine):
+            self._next = self._started + _MOTION_SECONDS
 
     def go_on(self) -> None:
         """Move the readings, if it is time."""
@@ -138,9 +139,9 @@ class _Motion:
             return
         self._next = now + _MOTION_SECONDS
         passed = now - self._started
-        scenario = self._scenario
-        if self._story is not None:
-            moment = self._story.moment(passed)
+        scenario = self._machine
+        if isinstance(scenario, Story):
+            moment = scenario.moment(passed)
             scenario = moment.scenario
             if self._announce is not None and self._announced is not moment.chapter:
                 self._announced = moment.chapter

@@ -10,9 +10,11 @@ from gpudiag.model.documents import loads
 from gpudiag.model.history import Sample
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.model.report import Measures
+from gpudiag.store.aside import StoreAside
 from gpudiag.store.state_folder import DiskThread
 
 _AGAIN_SECONDS = 60.0  # another process's preflight may have been good since
+_SERVER_SECONDS = 600.0  # where nothing shows that: each time a process loads the database library
 
 
 def samples_of(measures: Measures) -> tuple[Sample, ...]:
@@ -88,20 +90,24 @@ def _uuid(uuid: str | Missing) -> str | None:
 class GoodState:
     """The newest good state in the store, read by a background thread."""
 
-    def __init__(self, store: str | None) -> None:
+    def __init__(self, store: StoreAside | None) -> None:
         """Read from that store, if there is one, when `look` is called."""
         self.warning = ""
         self.baseline: Reading[Snapshot] = NOT_ASKED
         self._store = store
         self._asked_at: float | None = None
+        self._again_seconds = _AGAIN_SECONDS
         self._read_text: str | None = None
+        self._read_stamp: object = None
         self._disk = DiskThread("the machine's good state is not read", self._warn)
 
     def look(self, machine: str) -> None:
         """Have that machine's state read if it is due; call it about every second."""
         store = self._store
-        due = self._asked_at is None or monotonic() - self._asked_at > _AGAIN_SECONDS
-        if store is not None and due:
+        if store is None:
+            return
+        store.reap()
+        if self._asked_at is None or monotonic() - self._asked_at > self._again_seconds:
             self._asked_at = monotonic()
             self._disk.do(lambda: self._read(store, machine))
 
@@ -109,14 +115,13 @@ class GoodState:
         """Make the next `look` read: a run has ended, perhaps a good one."""
         self._asked_at = None
 
-    def _read(self, store: str, machine: str) -> None:
-        from gpudiag.store.database import Store, parse_store_url  # SQLAlchemy, only where there is a store
-
-        opened = Store(parse_store_url(store), read_only=True)
-        try:
-            text = opened.read_snapshots(machine).good
-        finally:
-            opened.close()
+    def _read(self, store: StoreAside, machine: str) -> None:
+        stamp = store.stamp()
+        self._again_seconds = _SERVER_SECONDS if stamp is None else _AGAIN_SECONDS
+        if stamp is not None and (machine, stamp) == self._read_stamp:
+            return
+        text = None if stamp is not None and stamp[0] is None else store.read_good(machine)
+        self._read_stamp = (machine, stamp)
         if text is None or text != self._read_text:
             self._read_text = text
             self.baseline = _parsed(text)

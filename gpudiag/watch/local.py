@@ -82,6 +82,7 @@ class LocalFeed:
         from gpudiag.probe.job.simulated import read_simulated_jobs
         from gpudiag.service.readings import Readings
         from gpudiag.service.watch import MachineWatch
+        from gpudiag.store.aside import StoreAside
         from gpudiag.store.baselines import GoodState
 
         class NoReadings(Readings):
@@ -93,7 +94,7 @@ class LocalFeed:
         watch = MachineWatch(
             self._receive,
             NoReadings(None),
-            GoodState(default_store()),
+            GoodState(StoreAside(default_store())),
             watches_jobs=read_simulated_jobs() is not None,
             looked_seconds=self._interval,
             asks_others=False,  # torch takes seconds of a processor to load: a listing does without

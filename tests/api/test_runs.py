@@ -48,6 +48,8 @@ def test_a_run_is_started_followed_and_its_report_read(served):
     events = served.get(f"/api/v1/runs/{run['id']}/events").json()["events"]
     assert events[-1]["event"]["outcome"] == "pass"
     assert served.get(f"/api/v1/runs/{run['id']}/events?since={events[-1]['number']}").json()["events"] == []
+    refused = served.get(f"/api/v1/runs/{run['id']}/comparison?before={run['id']}")
+    assert (refused.status_code, refused.json()["code"]) == (406, "run.not_compared")
     kinds = [entry["kind"] for entry in served.get("/api/v1/events").json()["entries"]]
     assert "run" in kinds
 
@@ -60,6 +62,9 @@ def test_training_is_started_followed_and_its_report_read(served):
     assert (run["state"], run["outcome"], run["exit_status"]) == ("succeeded", "pass", 0)
     assert (run["done"], run["planned"], run["stage"]) == (1, 1, "measure")
     told = [entry["event"] for entry in served.get(f"/api/v1/runs/{run['id']}/events").json()["events"]]
+    places = [event["ranks"] for event in told if event["kind"] == "ranks"]
+    assert [[rank["rank"] for rank in ranks] for ranks in places] == [[0, 1]]  # only the newest is kept
+    told = [event for event in told if event["kind"] != "ranks"]
     assert [event["stage"] for event in told if event["kind"] == "stage"] == ["import", "verify", "measure"]
     assert [event["kind"] for event in told[3:]] == ["result", "outcome"]
     report = served.get(f"/api/v1/runs/{run['id']}/report").json()
@@ -69,6 +74,22 @@ def test_training_is_started_followed_and_its_report_read(served):
     assert served.get(f"/api/v1/runs/{run['id']}/report?format=text").text.startswith("PASS")
     assert "| ddp |" in served.get(f"/api/v1/runs/{run['id']}/report?format=markdown").text
     assert formats_answered(served, run) == run["report_formats"] == ["text", "json", "markdown"]
+
+
+def test_two_reports_are_compared_as_the_command_compares_them(served):
+    ids = []
+    for _ in range(2):
+        started = served.start(kind="preflight", plan={"level": "instant"}, queue=True)
+        ids.append(wait_for_end(served, started.json()["id"])["id"])
+    before, now = ids
+    compared = served.get(f"/api/v1/runs/{now}/comparison?before={before}").raise_for_status().json()
+    assert (compared["schema"], compared["same_machine"]) == ("gpudiag.comparison/1", True)
+    assert compared["before"]["path"] == f"run {before}"
+    assert compared["alike"] > 50
+    assert served.get(f"/api/v1/runs/{now}/comparison?before=20200101-000000-abcdef").status_code == 404
+    assert served.get(f"/api/v1/runs/{now}/comparison").status_code == 422
+    kind = served.get("/api/v1/runs").json()["kinds"][0]
+    assert [preset["name"] for preset in kind["presets"]] == ["quick", "standard", "before a training"]
 
 
 def test_one_run_at_a_time_the_next_waits_or_is_refused_and_a_run_can_be_cancelled(served):

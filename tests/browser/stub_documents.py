@@ -10,16 +10,23 @@ from gpudiag.checks.links.topology import build_topology
 from gpudiag.checks.on_topology import add_verdict
 from gpudiag.checks.runner import findings_worst_first
 from gpudiag.compat import UTC
-from gpudiag.model.codec import to_document
+from gpudiag.model.codec import dumps, to_document
 from gpudiag.model.device import Device, Snapshot
 from gpudiag.model.documents import loads
 from gpudiag.model.evidence import Evidence, RankSubject
 from gpudiag.model.finding import Category, Finding, Outcome, Owner, Severity
 from gpudiag.model.history import Baseline, History
 from gpudiag.model.host_activity import HostActivity
-from gpudiag.model.measure import CollectiveMeasurement, CollectiveResult, RankReport
+from gpudiag.model.measure import (
+    CollectiveMeasurement,
+    CollectiveResult,
+    LatenessSeries,
+    RankLateness,
+    RankReport,
+)
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, value_or
 from gpudiag.model.report import CollectiveReport, Report
+from gpudiag.model.run import EventKind, RankStanding, RunEvent
 from gpudiag.model.service import (
     DeviceDocument,
     Findings,
@@ -36,6 +43,7 @@ from gpudiag.model.service import (
 from gpudiag.model.topology import MeasuredLink
 from gpudiag.model.training import StepShares, StrategyResult, TrainingReport, Verification
 from gpudiag.render.joined_findings import join_findings
+from gpudiag.runs.compare import NamedDocument, compare_documents
 from gpudiag.runs.instant import judge_snapshot
 from tests.cli.simulated import run_gpudiag
 
@@ -97,6 +105,24 @@ def read_machine(scenario: str) -> Machine:
         state = SamplerState.NO_GPU if nvml.state == "no_devices" else SamplerState.FAILED
         return Machine(snapshot, report, findings, state, nvml.reason)
     return Machine(snapshot, report, findings)
+
+
+def rack_of(machine: Machine, times: int) -> Machine:
+    """A machine with so many times the GPUs."""
+    devices = machine.snapshot.devices
+    many = tuple(
+        replace(
+            device,
+            id=replace(
+                device.id,
+                uuid=f"GPU-{place}-{device.id.nvml_index}",
+                nvml_index=place * len(devices) + number,
+            ),
+        )
+        for place in range(times)
+        for number, device in enumerate(devices)
+    )
+    return replace(machine, snapshot=replace(machine.snapshot, devices=many))
 
 
 def _reason(device: Device) -> MissingReason | None:
@@ -250,18 +276,24 @@ def device_document(machine: Machine, subject: str, sequence: int) -> dict[str, 
 def processes_of(machine: Machine) -> dict[str, Any]:
     """`gpudiag.processes/1`: the second process is an idle holder."""
     now = datetime.now(UTC)
+    times = tuple(now.timestamp() - 10.0 * number for number in range(60, 0, -1))
     uses, users = [], {}
     for device in machine.snapshot.devices:
         for process in () if isinstance(device.processes, Missing) else device.processes:
             idle = device.utilization_percent == 0
             since = now - timedelta(minutes=40) if idle else None
-            uses.append(ProcessUse(device.id.uuid, device.id.nvml_index, process, since, idle))
             used = value_or(process.memory_used_bytes, 0)
+            memory = tuple(None if place < 12 else round(used * min(1.0, place / 20)) for place in range(60))
+            busy = None if idle else value_or(device.utilization_percent, 0)
+            sm = tuple(
+                None if place < 12 or busy is None else max(0, busy - place % 7) for place in range(60)
+            )
+            uses.append(ProcessUse(device.id.uuid, device.id.nvml_index, process, since, idle, memory, sm))
             before = users.get(value_or(process.user, "?"), UserUse(str(process.user), 0, 0, 0))
             users[before.user] = UserUse(
                 before.user, before.memory_used_bytes + used, before.gpu_count + 1, before.process_count + 1
             )
-    return to_document(Processes(now, tuple(uses), tuple(users.values())))
+    return to_document(Processes(now, tuple(uses), tuple(users.values()), times))
 
 
 def sources_of(machine: Machine) -> dict[str, Any]:
@@ -301,9 +333,53 @@ def collective_report(failed: bool) -> dict[str, Any]:
     measurement = CollectiveMeasurement(
         backend="gloo", world_size=4, launcher="spawn", host="h100-1", torch_version="2.13.0", device_kind="cpu",
         nccl_version=NOT_ASKED, results=results, ranks=ranks, incidents=(), injected=(), sizes_planned=12, seconds=4.2,
+        lateness=NOT_ASKED if failed else lateness_of(4),
     )  # fmt: skip
     outcome = Outcome.FAIL if failed else Outcome.PASS
     return to_document(CollectiveReport(outcome, measurement, (killed_rank(),) if failed else ()))
+
+
+def result_event(done: int, planned: int) -> dict[str, Any]:
+    """`gpudiag.event/1`: the size that was measured last."""
+    return to_document(
+        RunEvent(EventKind.RESULT, float(done), done, planned, result=_collective_result(8 * 4**done))
+    )
+
+
+def ranks_event(done: int, *, still: bool = False, count: int = 4) -> dict[str, Any]:
+    """`gpudiag.event/1`: where the ranks are; `still`: all wait for rank 2."""
+    ranks = tuple(
+        RankStanding(
+            rank=rank, host="h100-1", life="alive", stage="measure", iteration=20 * done,
+            operation=None if still and rank == 2 else f"all_reduce float32[{2 * 4**done}]",
+            waits=still and rank != 2, behind=still and rank == 2, still_seconds=14.0 if still else 0.0,
+        )
+        for rank in range(count)
+    )  # fmt: skip
+    return to_document(RunEvent(EventKind.RANKS, float(done), done, 6, ranks=ranks))
+
+
+def lateness_of(count: int) -> LatenessSeries:
+    """Rank 2 is late in the second half, and all others now and then."""
+    spans = 48
+
+    def late(rank: int, span: int) -> float:
+        return (
+            0.02 + 0.001 * span if rank == 2 and span > spans / 2 else 0.0004 * ((rank * 7 + span * 3) % 11)
+        )
+
+    ranks = (RankLateness(rank, tuple(late(rank, span) for span in range(spans))) for rank in range(count))
+    return LatenessSeries(2.5, 0.05, 960, 0.003, tuple(ranks))
+
+
+def comparison_of(machine: Machine) -> dict[str, Any]:
+    """`gpudiag.comparison/1` of this machine's report with one of another driver."""
+    before = replace(machine.report, snapshot=replace(machine.snapshot, driver_version="570.86.10"))
+    named = [
+        NamedDocument(name, dumps(report).encode())
+        for name, report in (("run a", before), ("run b", machine.report))
+    ]
+    return to_document(compare_documents(*named))
 
 
 def _collective_result(size: int) -> CollectiveResult:

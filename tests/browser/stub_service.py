@@ -48,6 +48,16 @@ PLAN_SCHEMA = {
     },
 }  # fmt: skip
 
+PRESETS = [
+    {"name": "quick", "means": "all_reduce up to 1 MiB", "plan": {"max_bytes": 1048576}},
+    {"name": "standard", "means": "all_reduce at every size", "plan": {}},
+    {
+        "name": "before a training",
+        "means": "what DDP and FSDP call",
+        "plan": {"op": ["all_reduce", "all_gather"]},
+    },
+]
+
 
 @dataclass
 class StubState:
@@ -64,6 +74,9 @@ class StubState:
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     ticks: dict[str, int] = field(default_factory=dict)
+    told_of_runs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # gpudiag.event/1, by run
+    ranks: int = 4
+    holds: bool = False  # runs stand still: no further size, and the ranks wait for one
     requests: list[str] = field(default_factory=list)
 
     def tick(self) -> list[tuple[str, Any]]:
@@ -83,12 +96,25 @@ class StubState:
         return live | {"active_runs": [{name: run[name] for name in names} for run in active]} | self.told
 
     def _advance(self, run: dict[str, Any]) -> list[tuple[str, Any]]:
+        if self.holds:
+            return [
+                self._tell(run, documents.ranks_event(self.ticks[run["id"]], still=True, count=self.ranks))
+            ]
         done = self.ticks[run["id"]] = self.ticks[run["id"]] + 1
+        news = [
+            self._tell(run, documents.result_event(done, RUN_TICKS)),
+            self._tell(run, documents.ranks_event(done)),
+        ]
         self.logs[run["id"]] += f"all_reduce {8 * 4**done} B verified\n"
         run |= {"done": done, "progress": done / RUN_TICKS, "stage": "measure"}
         if done >= RUN_TICKS:
             run |= {"state": "succeeded", "outcome": "pass", "ended_at": _now(), "has_report": True}
-        return [("run", run), ("run_log", {"run": run["id"], "text": self.logs[run["id"]]})]
+        return [*news, ("run", run), ("run_log", {"run": run["id"], "text": self.logs[run["id"]]})]
+
+    def _tell(self, run: dict[str, Any], event: dict[str, Any]) -> tuple[str, Any]:
+        told = self.told_of_runs.setdefault(run["id"], [])
+        told.append(event)
+        return ("run_event", {"run": run["id"], "number": len(told), "event": event})
 
     def start(self, kind: str) -> dict[str, Any]:
         """A new run."""
@@ -105,7 +131,7 @@ def run_document(number: str, kind: str, state: str, outcome: str | None = None)
         "schema": "gpudiag.run/1", "id": number, "kind": kind, "state": state, "plan": {}, "gpus": [], "lock": ["host"],
         "requested_at": _now(), "started_at": _now(), "ended_at": ended, "deadline_seconds": 600.0, "outcome": outcome,
         "exit_status": None, "reason": None, "stage": "rendezvous", "done": 0, "planned": RUN_TICKS, "progress": 0.0,
-        "command": f"gpudiag {kind}", "has_report": outcome is not None, "report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0,
+        "interpreter": None, "command": f"gpudiag {kind}", "has_report": outcome is not None, "report_formats": ["text", "json"], "queue_position": None, "log_bytes": 0,
     }  # fmt: skip
 
 
@@ -156,7 +182,7 @@ class StubHandler(BaseHTTPRequestHandler):
                     409, "run.conflict", "Another run holds these GPUs.", "Wait, or queue it.", held_by=held
                 )
                 return
-            self._json(self.state.start(body["kind"]), 201)
+            self._json(self.state.start(body["kind"]) | {"plan": body.get("plan", {})}, 201)
         else:
             run = self.state.runs[path.split("/")[1]]
             run |= {"state": "cancelled", "ended_at": _now(), "reason": "cancelled by the page"}
@@ -200,7 +226,7 @@ class StubHandler(BaseHTTPRequestHandler):
         if not rest:
             kinds = [
                 {"kind": "preflight", "title": "is this machine fit", "uses_gpus": True, "plan_schema": {"type": "object", "properties": {}}},
-                {"kind": "nccl-test", "title": "a verified collective", "uses_gpus": True, "plan_schema": PLAN_SCHEMA},
+                {"kind": "nccl-test", "title": "a verified collective", "uses_gpus": True, "plan_schema": PLAN_SCHEMA, "presets": PRESETS},
                 {"kind": "hang", "title": "why a job stands still", "uses_gpus": False, "plan_schema": HANG_SCHEMA},
                 {"kind": "bandwidth", "title": "copies and products", "uses_gpus": True, "plan_schema": {"type": "object", "properties": {}}},
             ]  # fmt: skip
@@ -210,6 +236,11 @@ class StubHandler(BaseHTTPRequestHandler):
         run = state.runs.get(number)
         if run is None:
             return None
+        if part.startswith("comparison"):
+            return documents.comparison_of(state.machine)
+        if part == "events":
+            told = enumerate(state.told_of_runs.get(number, []), 1)
+            return {"run": number, "events": [{"number": place, "event": event} for place, event in told]}
         if part == "log":
             return state.logs.get(number, "")
         if part == "report":

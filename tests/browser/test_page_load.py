@@ -16,7 +16,7 @@ from tests.browser.watched_page import Browsing, watch
 
 ROOT = Path(__file__).parents[2]
 BUDGET_BYTES = 38_000  # gzipped, all that the first screen loads
-MORE_BUDGET_BYTES = 24_000  # gzipped, what any other view loads once
+MORE_BUDGET_BYTES = 24_000  # gzipped, each of the files that other views load once
 WHOLE_BUDGET_BYTES = 80_000  # gzipped, a machine's page and a hub's together
 HUB_BUDGET_BYTES = 25_000  # gzipped, all that the page of a hub loads
 PAGE_REQUESTS = 3  # the document, one script, one style sheet
@@ -38,11 +38,11 @@ def test_the_first_screen_is_three_files_within_its_budget(built_page: Path) -> 
     assert sum(map(gzipped, files)) <= BUDGET_BYTES
 
 
-def test_the_other_views_are_one_more_file_within_its_budget(built_page: Path) -> None:
+def test_the_other_views_are_few_more_files_within_their_budgets(built_page: Path) -> None:
     others = {*first_files(built_page), *first_files(built_page, "hub.html")}
     more = [path for path in (built_page / "assets").iterdir() if path not in others]
-    assert len(more) == 1
-    assert gzipped(more[0]) <= MORE_BUDGET_BYTES
+    assert len(more) == 2  # runs have one of their own
+    assert max(map(gzipped, more)) <= MORE_BUDGET_BYTES
 
 
 def test_the_whole_page_is_within_its_budget(built_page: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.stub_documents import Machine
+from tests.browser.stub_documents import Machine, rack_of, read_machine
 from tests.browser.stub_service import StubState, run_document, stub_service
 from tests.browser.watched_page import Browsing, WatchedPage
 
@@ -159,18 +159,155 @@ def test_a_range_of_time_stands_in_the_address(served: tuple[WatchedPage, StubSt
     watched.page.get_by_role("link", name="6 h").click()
     watched.page.wait_for_url("**#/history?last=21600")
     watched.sees("(6 h)")
-    chart = watched.page.locator("figure.chart .u-over").first
-    chart.wait_for()
-    box = chart.bounding_box()
-    assert box is not None
-    middle = box["y"] + box["height"] / 2
-    watched.page.mouse.move(box["x"] + box["width"] * 0.25, middle)
-    watched.page.mouse.down()
-    watched.page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=5)
-    watched.page.mouse.up()
-    watched.page.wait_for_url("**from=*to=*")
-    chosen = watched.page.locator("p.range", has_not_text="(6 h)")  # the address changes first
-    chosen.wait_for()
-    shown = chosen.inner_text()
     watched.page.reload()
-    watched.page.locator("p.range", has_text=shown.split("(")[0].strip()).wait_for()
+    watched.sees("(6 h)")
+    watched.open("history?from=1764190800&to=1764192600")
+    watched.sees("(30 min)")
+
+
+def posted(watched: WatchedPage) -> list[Any]:
+    """The bodies of all that the page asks the service to do from now on."""
+    asked: list[Any] = []
+    watched.page.on(
+        "request", lambda request: asked.append(request.post_data_json) if request.method == "POST" else None
+    )
+    return asked
+
+
+def test_a_run_draws_its_sizes_and_shows_what_each_rank_waits_for(
+    served: tuple[WatchedPage, StubState],
+) -> None:
+    watched, state = served
+    start(watched, "nccl-test")
+    watched.sees("busbw so far")
+    points = watched.page.locator("figure.curve circle")
+    points.nth(1).wait_for()
+    assert points.first.locator("title").text_content().startswith("32 B: ")
+    state.holds = True
+    watched.sees("Ranks 0-1, 3 wait for rank 2")
+    row = watched.page.locator("ul.ranks li.awaited")
+    row.wait_for()
+    assert "others wait for it" in row.inner_text()
+    assert watched.page.locator("ul.ranks li.waits").count() == 3
+    assert watched.flaws_in_every_look() == []
+    watched.page.reload()  # what was reported before the page came is read
+    watched.page.locator("ul.ranks li.awaited").wait_for()
+    assert points.count() > 1
+    assert watched.complaints == []
+
+
+def test_a_run_is_run_again_and_its_command_copied(served: tuple[WatchedPage, StubState]) -> None:
+    watched, state = served
+    plan = {"op": ["all_reduce", "all_gather"], "max_bytes": 1048576, "nproc": None, "force": True}
+    more = {"plan": plan, "gpus": ["GPU-1", "GPU-2"], "interpreter": "torch29"}
+    state.runs["old"] = run_document("old", "nccl-test", "succeeded", "pass") | more
+    watched.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    watched.open("runs/old")
+    watched.page.get_by_role("button", name="Copy").click()
+    watched.sees("Copied")
+    assert (
+        watched.page.evaluate("navigator.clipboard.readText()")
+        == "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2 gpudiag nccl-test"
+    )
+    asked = posted(watched)
+    watched.page.get_by_role("button", name="Run again").click()
+    watched.page.get_by_role("progressbar").wait_for()
+    again = {**plan, "force": False}  # to disturb others is asked anew
+    assert asked == [
+        {"kind": "nccl-test", "plan": again, "gpus": ["GPU-1", "GPU-2"], "interpreter": "torch29"}
+    ]
+    watched.open("runs/old")
+    watched.page.get_by_role("link", name="Change the plan first").click()
+    form = watched.page.locator("form.start")
+    form.get_by_label("max bytes").wait_for()
+    assert form.get_by_label("max bytes").input_value() == "1048576"
+    assert form.get_by_label("all_gather").is_checked()
+
+
+def test_a_preset_fills_in_the_plan_by_keyboard(served: tuple[WatchedPage, StubState]) -> None:
+    watched, _ = served
+    asked = posted(watched)
+    watched.open("runs")
+    form = watched.page.locator("form.start")
+    form.locator("label", has_text="nccl-test").first.click()
+    form.get_by_role("button", name="quick").focus()
+    watched.page.keyboard.press("Enter")
+    assert form.get_by_label("max bytes").input_value() == "1048576"
+    assert form.locator("button[aria-pressed=true]").all_inner_texts()[0].startswith("Quick")
+    form.get_by_label("max bytes").fill("64")
+    assert form.locator("button[aria-pressed=true]").count() == 0
+    form.get_by_role("button", name="before a training").press("Space")
+    form.get_by_role("button", name="Start nccl-test").press("Enter")
+    watched.page.get_by_role("progressbar").wait_for()
+    assert asked == [{"kind": "nccl-test", "plan": {"op": ["all_reduce", "all_gather"]}}]
+
+
+def test_two_runs_are_chosen_and_laid_side_by_side(served: tuple[WatchedPage, StubState]) -> None:
+    watched, state = served
+    for number, kind in (("a", "nccl-test"), ("b", "nccl-test"), ("c", "preflight"), ("d", "preflight")):
+        state.runs[number] = run_document(number, kind, "succeeded", "pass") | {
+            "plan": {"max_bytes": len(state.runs)}
+        }
+    watched.open("runs")
+    boxes = watched.page.get_by_role("checkbox", name="Choose the")
+    boxes.first.wait_for()
+    for place in (0, 3, 2):  # newest first: d, a, b; the third takes the place of the first
+        boxes.nth(place).press("Space")
+    assert [box.is_checked() for box in boxes.all()] == [False, False, True, True]
+    watched.page.get_by_role("link", name="Show both side by side").press("Enter")
+    watched.page.wait_for_url("**#/runs/b?with=a")
+    watched.sees("busbw at each size")
+    assert "max bytes" in watched.page.get_by_role("table", name="What the plans").inner_text()
+    assert watched.flaws_in_every_look() == []
+    watched.open("runs/d?with=c")
+    watched.sees("570.86.10")  # gpudiag compare's own judgement
+    assert "another version" in watched.page.locator("main").inner_text()
+    watched.open("runs/d?with=a")
+    watched.sees("A nccl-test and a preflight measure different things.")
+    assert watched.complaints == []
+
+
+def test_slow_ranks_are_shown_over_time_and_as_a_table(served: tuple[WatchedPage, StubState]) -> None:
+    watched, state = served
+    state.runs["slow"] = run_document("slow", "nccl-test", "succeeded", "warn")
+    watched.open("runs/slow")
+    watched.sees("Rank 2 came late most")
+    lane = watched.page.locator(".late-ranks .lane", has_text="rank 2").locator(".track")
+    assert lane.evaluate("track => getComputedStyle(track).backgroundImage").count("rgb") > 4
+    lane.hover(position={"x": 2, "y": 4})
+    watched.page.locator(".late-ranks .at", has_text="rank 2 at 2.5 s").wait_for()
+    watched.page.get_by_label("Slow ranks: show as table").press("Enter")
+    first = watched.page.locator(".late-ranks tbody tr").first.inner_text().split()
+    assert (first[0], first[2:4]) == ("2", ["67.0", "ms"])
+    assert watched.violations() == []
+
+
+def test_ranks_and_gpus_of_a_rack_fit(browsing: Browsing, busy_machine: Machine) -> None:
+    rack = rack_of(busy_machine, 9)
+    with stub_service(rack) as (address, state), browsing.page(address, (2560, 1300)) as watched:
+        state.ranks, state.holds = 72, True
+        run = state.start("nccl-test")
+        watched.open(f"runs/{run['id']}")
+        watched.sees("Ranks 0-1, 3-71 wait for rank 2")
+        rows = watched.page.locator("ul.ranks li")
+        assert rows.count() == 72
+        last = rows.nth(71).bounding_box()
+        assert last is not None
+        assert last["y"] + last["height"] < 1300
+        watched.open("topology")
+        watched.page.locator(".matrix.dense tbody tr").nth(71).wait_for()
+        watched.open("processes")
+        watched.page.locator(".gpu-shares figure").nth(40).wait_for()
+        for width in (390, 1000, 2560):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            assert not watched.is_wider_than_the_screen(), width
+        assert watched.complaints == []
+
+
+def test_mig_instances_are_rows_of_the_topology(browsing: Browsing) -> None:
+    with stub_service(read_machine("h100-mig")) as (address, _), browsing.page(address) as watched:
+        watched.open("topology")
+        table = watched.page.get_by_role("table", name="MIG instances")
+        table.wait_for()
+        assert "3g.40gb" in table.inner_text()
+        assert watched.violations() == []

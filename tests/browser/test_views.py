@@ -22,6 +22,7 @@ VIEWS = {
     "runs": "Start preflight",
     "runs/nccl": "Bus bandwidth",
     "runs/killed": "rank 2 was killed by SIGKILL in stage measure, iteration 5",
+    "runs/nccl?with=nccl": "Both ran the same plan",
     "runs/train": "horovod is not installed",
     "runs/gate": "show what was skipped",
     "explain/gpu.lost": "What to do",

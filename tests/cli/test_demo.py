@@ -1,10 +1,13 @@
 """`gpudiag demo`: its story as gpudiag itself finds it, the page, the view, and nothing that outlives it."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -70,18 +73,20 @@ def test_each_chapter_is_found_by_the_product_and_nothing_else_is() -> None:
 
 
 @contextmanager
-def demo(environment: Mapping[str, str], *argv: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command as it runs, and the address that it prints."""
-    command = [sys.executable, "-m", "gpudiag", "demo", *argv]
+def demo(environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """The command as it runs on a terminal, the address that it prints, and the terminal's other end, to type there."""
+    keyboard, terminal = pty.openpty()
     with subprocess.Popen(
-        command,
+        [sys.executable, "-m", "gpudiag", "demo"],
         env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdin=terminal,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as process:
+        os.close(terminal)
         try:
             assert process.stderr is not None
             lines = []
@@ -89,10 +94,11 @@ def demo(environment: Mapping[str, str], *argv: str) -> Iterator[tuple[subproces
                 lines.append(line)
                 if line.startswith("gpudiag serve: http://127.0.0.1:"):
                     assert "SIMULATED demo" in lines[0]
-                    yield process, line.split()[-1]
+                    yield process, line.split()[-1], keyboard
                     return
             raise AssertionError(lines)
         finally:
+            os.close(keyboard)
             if process.poll() is None:
                 process.kill()
 
@@ -107,32 +113,29 @@ def own_environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **names, "GPUDIAG_STATE_DIR": str(tmp_path / "state" / "gpudiag")}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_page_of_the_story_and_nothing_that_outlives_it(number: signal.Signals, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+@pytest.mark.parametrize("end", ["ctrl-c", "SIGINT", "SIGTERM", "SIGKILL"])
+def test_the_page_of_the_story_and_nothing_that_outlives_it(end: str, tmp_path: Path) -> None:
+    pytest.importorskip("starlette", reason="the extra [serve] is not installed")
     with simulated_machine("none"):  # there is a compiler
         pass
-    environment = own_environment(tmp_path)
-    with demo(environment) as (process, address):
+    with demo(own_environment(tmp_path)) as (process, address, keyboard):
         with urllib.request.urlopen(f"{address}api/v1/session", timeout=TIME_LIMIT_SECONDS) as answer:
             assert json.load(answer)["actions_allowed"] is False
         with urllib.request.urlopen(f"{address}api/v1/stream", timeout=TIME_LIMIT_SECONDS) as stream:
             sent = (json.loads(line[6:]) for line in stream if line.startswith(b"data: "))
-            live = next(one for one in sent if one.get("schema") == "gpudiag.live/1")
+            live = next(one for one in sent if one.get("devices"))
         assert live["simulated"] == "demo"
         assert len(live["devices"]) == 8
-        if number is signal.SIGINT:
-            os.killpg(process.pid, number)  # as a terminal does: the service gets it, too
+        if end == "ctrl-c":
+            os.write(keyboard, b"\x03")
         else:
-            process.send_signal(number)
-        status = process.wait(TIME_LIMIT_SECONDS)
-        assert status == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+            process.send_signal(getattr(signal, end))
+        assert process.wait(TIME_LIMIT_SECONDS) == (-signal.SIGKILL if end == "SIGKILL" else 0)
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()  # until everything that had it open has ended
-    until = (
-        time.monotonic() + TIME_LIMIT_SECONDS
-    )  # the kernel, or the machine's guardian, ends it after a SIGKILL
-    while number is signal.SIGKILL and left_behind(process.pid, tmp_path) and time.monotonic() < until:
+    # After a SIGKILL the kernel ends the programs, and the machine's guardian removes the folder.
+    until = time.monotonic() + TIME_LIMIT_SECONDS
+    while end == "SIGKILL" and left_behind(process.pid, tmp_path) and time.monotonic() < until:
         time.sleep(0.02)
     assert left_behind(process.pid, tmp_path) == []
 
@@ -160,7 +163,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(argv: tuple[str, ...], wo
 
 
 def test_without_the_extra_it_names_the_extra_and_what_does_without() -> None:
-    hidden = "import sys; sys.modules['fastapi'] = None; from gpudiag.cli.main import main; sys.exit(main(['demo']))"
+    hidden = "import sys; sys.modules['starlette'] = None; from gpudiag.cli.main import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "gpudiag simulate demo -- gpudiag list --watch 1" in done.stderr

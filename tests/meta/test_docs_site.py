@@ -121,3 +121,20 @@ def leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
         return False
     anchors = pages[target].anchors if target in pages else None
     return not address.fragment or anchors is None or unquote(address.fragment) in anchors
+
+
+@pytest.mark.parametrize(
+    ("link", "leads"),
+    [
+        ("../run/", True), ("../run/#how", True), ("../run/#nowhere", False), ("../nowhere/", False), ("#here", True),
+        ("#nowhere", False), ("../images/no.svg", False), ("https://example.com/", True), ("../..", False),
+    ],
+)  # fmt: skip
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path, link: str, leads: bool) -> None:
+    pages = {}
+    for name, text in (("hang", '<a id="here">'), ("run", '<h2 id="how">')):
+        path = tmp_path / "site" / name / "index.html"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        pages[path] = Page(text)
+    assert leads_somewhere(tmp_path / "site" / "hang" / "index.html", link, pages) is leads

@@ -170,7 +170,11 @@ def test_events_tell_each_size_as_it_is_done_and_end_with_the_outcome(tmp_path: 
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     for line in lines:
         assert_valid(line)
-    assert [line["kind"] for line in lines] == ["stage", "stage", *["result"] * 4, "outcome"]
+    places = [line["ranks"] for line in lines if line["kind"] == "ranks"]
+    assert {tuple(rank["rank"] for rank in ranks) for ranks in places} == {(0, 1)}
+    assert [line["kind"] for line in lines if line["kind"] != "ranks"] == [
+        *["stage", "stage", *["result"] * 4, "outcome"],
+    ]
     assert [line["done"] for line in lines if line["kind"] == "result"] == [1, 2, 3, 4]
     assert lines[-1]["outcome"] == "pass"
 

@@ -22,6 +22,12 @@ PORT = 29574
 LIMIT_SECONDS = 120.0  # proves that nothing hangs
 
 
+def is_measuring(lines: list[str]) -> bool:
+    """Whether all ranks are in that stage; where single ranks are is in events of another kind."""
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return any(event["kind"] == "stage" and event["stage"] == "measure" for event in events)
+
+
 @dataclass
 class Side:
     """What one machine's process printed."""
@@ -70,7 +76,7 @@ class Run:
     def wait_until_measuring(self) -> None:
         until = time.monotonic() + 180
         while time.monotonic() < until and all(reader.is_alive() for reader in self._readers):
-            if self.events.exists() and '"measure"' in self.events.read_text():
+            if self.events.exists() and is_measuring(self.events.read_text().splitlines(keepends=True)):
                 time.sleep(1.0)
                 return
             time.sleep(0.1)

@@ -31,10 +31,11 @@ def read_report(completed: Completed) -> Any:
 
 
 def read_events(path: Path) -> list[Any]:
+    """All events but those of where ranks are, of which there are as many as the run takes seconds."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     for event in events:
         Draft202012Validator(json_schema("gpudiag.event/1")).validate(event)
-    return events
+    return [event for event in events if event["kind"] != "ranks"]
 
 
 def facts_of(finding: Any) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def is_met(need: Need, snapshot: Mapping[str, Any], folder: Path) -> bool:
         case Need.PY_SPY:
             return find_py_spy() is not None
         case Need.SERVICE:
-            return all(has_module(name) for name in ("uvicorn", "fastapi", "sqlalchemy"))
+            return all(has_module(name) for name in ("uvicorn", "starlette", "sqlalchemy"))
 
 
 def shares_gpus(folder: Path) -> bool | None:

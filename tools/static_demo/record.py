@@ -156,8 +156,13 @@ class _Recorder:
         """Add an event, and the answers where they may have changed."""
         recording = self._recording
         now = time.time()
-        if event == "live" and not recording.began_at:
-            recording.began_at = now
+        if (
+            event == "live"
+            and not recording.began_at
+            and document["devices"]
+            and document["sampler"]["state"] == "ok"
+        ):
+            recording.began_at = now  # not before the GPUs are read: a service starts with none
         if not recording.began_at or event not in _EVENTS:
             return
         recording.add(event, document, now)

@@ -356,37 +356,48 @@ export interface TimelineEntry {
 // What an entry reports.
 export type TimelineKind = "xid" | "gpu_lost" | "gpu_silent" | "gpu_back" | "throttle_start" | "throttle_end" | "driver" | "sampler" | "run" | "job";
 
-// `gpudiag.run/1`: one run.
-export interface Run {
+// `gpudiag.processes/1`: who uses which GPU.
+export interface Processes {
   schema: string;
-  id: string;
-  kind: string;
-  state: RunState;
-  plan: Record<string, PlanValue>;
-  gpus: string[];
-  lock: string[];
-  command: string;
-  deadline_seconds: number;
-  requested_at: string;
-  started_at: string | null;
-  ended_at: string | null;
-  outcome: string | null;
-  exit_status: number | null;
-  reason: string | null;
-  stage: string | null;
-  done: number;
-  planned: number;
-  progress: number | null;
-  has_report: boolean;
-  report_formats: string[];
-  queue_position: number | null;
-  log_bytes: number;
+  at: string;
+  processes: ProcessUse[];
+  users: UserUse[];
+  times: number[];
 }
 
-// Where a run is.
-export type RunState = "queued" | "running" | "cancelling" | "succeeded" | "failed" | "cancelled" | "lost";
+// One process on one GPU; an idle holder has held over 1 GiB of a GPU at 0 % for 15 minutes.
+export interface ProcessUse extends WithMissing {
+  uuid: string | null;
+  nvml_index: number | null;
+  pid: number;
+  kind: string;
+  memory_used_bytes: number | null;
+  visible: boolean;
+  user: string | null;
+  command: string | null;
+  container_id: string | null;
+  started_at: string | null;
+  gpu_instance_id: number | null;
+  compute_instance_id: number | null;
+  state: string | null;
+  slurm_job_id: number | null;
+  parents: ParentProcess[] | null;
+  sm_utilization_percent: number | null;
+  processor_percent: number | null;
+  resident_bytes: number | null;
+  idle_since: string | null;
+  idle_holder: boolean;
+  recent_memory_bytes: (number | null)[];
+  recent_sm_percent: (number | null)[];
+}
 
-export type PlanValue = string | number | boolean | string[] | null;
+// What one user holds of the machine's GPUs.
+export interface UserUse {
+  user: string;
+  memory_used_bytes: number;
+  gpu_count: number;
+  process_count: number;
+}
 
 // `gpudiag.topology/1`: the GPUs of a machine, what lies between each two, and between GPUs and network cards.
 export interface Topology extends WithMissing {
@@ -501,6 +512,256 @@ export interface NcclLevels extends WithMissing {
   gpu_direct_ready: boolean | null;
   version: string;
 }
+
+// `gpudiag.run/1`: one run.
+export interface Run {
+  schema: string;
+  id: string;
+  kind: string;
+  state: RunState;
+  plan: Record<string, PlanValue>;
+  gpus: string[];
+  lock: string[];
+  command: string;
+  deadline_seconds: number;
+  requested_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+  outcome: string | null;
+  exit_status: number | null;
+  reason: string | null;
+  stage: string | null;
+  done: number;
+  planned: number;
+  progress: number | null;
+  has_report: boolean;
+  report_formats: string[];
+  queue_position: number | null;
+  log_bytes: number;
+  interpreter: string | null;
+}
+
+// Where a run is.
+export type RunState = "queued" | "running" | "cancelling" | "succeeded" | "failed" | "cancelled" | "lost";
+
+export type PlanValue = string | number | boolean | string[] | null;
+
+// `gpudiag.run_events/1`: what a run has reported.
+export interface RunEvents {
+  schema: string;
+  run: string;
+  events: NumberedEvent[];
+}
+
+// One event of a run, counted from 1.
+export interface NumberedEvent {
+  number: number;
+  event: RunEvent;
+}
+
+// `gpudiag.event/1`: one thing that happened in a run, `at_seconds` after it started.
+export interface RunEvent {
+  schema: string;
+  kind: EventKind;
+  at_seconds: number;
+  done: number;
+  planned: number;
+  stage: string | null;
+  result: CollectiveResult | null;
+  finding: Finding | null;
+  outcome: string | null;
+  strategy: StrategyResult | null;
+  ranks: RankStanding[];
+}
+
+// What an event reports.
+export type EventKind = "stage" | "result" | "finding" | "ranks" | "outcome";
+
+// One operation at one size: times over ranks, bandwidths as nccl-tests defines them.
+export interface CollectiveResult extends WithMissing {
+  op: string;
+  reduce: string | null;
+  dtype: string;
+  size_bytes: number;
+  elements: number;
+  iterations: number;
+  time_p50_seconds: number;
+  time_p99_seconds: number;
+  time_average_seconds: number;
+  algbw_bytes_per_second: number | null;
+  busbw_bytes_per_second: number | null;
+  verified: boolean | null;
+  verified_iterations: number;
+  wrong_elements: number | null;
+  in_place: boolean;
+  unaligned: boolean;
+  time_variation: number | null;
+  algorithm: string | null;
+  isolated_p50_seconds: number | null;
+  verify_share: number | null;
+}
+
+// One strategy: its verdict, what was verified, what was measured.
+export interface StrategyResult extends WithMissing {
+  strategy: string;
+  kind: string;
+  framework: string;
+  outcome: Outcome;
+  world_size: number;
+  workload: string;
+  dtype: string;
+  optimizer: string;
+  reason: string | null;
+  hint: string | null;
+  launcher: string | null;
+  backend: string | null;
+  device_kind: string | null;
+  parameters: number | null;
+  steps: number;
+  verified: boolean | null;
+  verifications: Verification[];
+  samples_per_second: number | null;
+  step_p50_seconds: number | null;
+  step_p99_seconds: number | null;
+  shares: StepShares | null;
+  scaling_efficiency: number | null;
+  host_memory_bytes: number | null;
+  device_memory_bytes: number | null;
+  code_needed: string;
+  paces: RankPace[];
+  ranks: RankReport[];
+  incidents: Incident[];
+  injected: InjectedFault[];
+  findings: Finding[];
+  seconds: number;
+  lateness: LatenessSeries | null;
+}
+
+// One thing that was proved or disproved: what was found, and the limit it was held against.
+export interface Verification extends WithMissing {
+  name: string;
+  passed: boolean | null;
+  value: number | null;
+  limit: number | null;
+}
+
+// Where the time of a step goes; the shares add up to 1.
+export interface StepShares {
+  data: number;
+  forward: number;
+  backward: number;
+  optimizer: number;
+  communication: number;
+}
+
+// One rank's step times and peak memory.
+export interface RankPace extends WithMissing {
+  rank: number;
+  step_p50_seconds: number;
+  step_p99_seconds: number;
+  own_p50_seconds: number;
+  host_memory_bytes: number;
+  device_memory_bytes: number | null;
+}
+
+// What one rank did: the last stage it reached, and how its process ended.
+export interface RankReport extends WithMissing {
+  rank: number;
+  local_rank: number;
+  host: string;
+  pid: number | null;
+  stage: string;
+  exit: number | null;
+  sequence: number | null;
+  stack: string[] | null;
+  flight_recorder: string[] | null;
+  device_uuid: string | null;
+}
+
+// What happened to one rank: when, at which stage, and how it is known. No verdict.
+export interface Incident {
+  kind: IncidentKind;
+  rank: number;
+  host: string;
+  stage: string;
+  at_seconds: number;
+  evidence: Evidence[];
+}
+
+// What can happen to a rank or a link.
+export type IncidentKind = "died" | "stopped" | "silent" | "late" | "mismatched" | "corrupted" | "not_started" | "unreached" | "split" | "cut_off" | "parted" | "narrowed" | "outage" | "lossy" | "misnamed" | "filtered" | "start_failed" | "raised" | "stalled" | "passed" | "ended" | "throttled" | "skewed" | "paused" | "interrupted";
+
+// A fault that `--inject` asked for, whether it really happened, and when: seconds since the start.
+export interface InjectedFault extends WithMissing {
+  specification: string;
+  fired: boolean;
+  at_seconds: number | null;
+}
+
+// Which rank was slow when, over the timed iterations of a run, in spans of equal length.
+export interface LatenessSeries {
+  from_seconds: number;
+  span_seconds: number;
+  iterations: number;
+  limit_seconds: number;
+  ranks: RankLateness[];
+}
+
+// How late one rank came to the timed collectives: the mean of each span; None where it came to none.
+export interface RankLateness {
+  rank: number;
+  late_seconds: (number | null)[];
+}
+
+// Where one rank of a run is, and whether it waits for others.
+export interface RankStanding {
+  rank: number;
+  host: string;
+  life: string;
+  stage: string;
+  operation: string | null;
+  iteration: number | null;
+  waits: boolean;
+  behind: boolean;
+  still_seconds: number;
+}
+
+// `gpudiag.comparison/1`: what differs between two documents, what matters, and whose it is.
+export interface Comparison {
+  schema: string;
+  outcome: Outcome;
+  before: ComparedDocument;
+  now: ComparedDocument;
+  same_machine: boolean;
+  differences: Difference[];
+  alike: number;
+  not_compared: string[];
+}
+
+// One of the two documents.
+export interface ComparedDocument extends WithMissing {
+  path: string;
+  schema: string;
+  host: string;
+  taken_at: string;
+  simulated: string | null;
+  verdict: Outcome | null;
+  whole: boolean | null;
+}
+
+// One fact that is not alike, of one part or of several that differ alike.
+export interface Difference {
+  whose: Whose;
+  where: string;
+  name: string;
+  before: string;
+  now: string;
+  outcome: Outcome;
+  why: string;
+}
+
+// The part that a difference belongs to.
+export type Whose = "gpu" | "link" | "network" | "driver" | "container" | "host" | "software" | "job" | "document";
 
 // `gpudiag.hub/1`: all machines of a hub, worst first.
 export interface HubDocument {

@@ -8,7 +8,7 @@ from gpudiag.reference.software import describe_nccl
 
 _LAUNCHERS = ("torchrun", "srun", "mpirun", "accelerate", "deepspeed", "horovodrun")
 _JOB = "the packages of the job's interpreter"
-_SERVICE = ("fastapi", "uvicorn", "httptools")
+_SERVICE = ("starlette", "uvicorn", "httptools")
 _WITH_CUDA = "install a build with CUDA, by the command that pytorch.org shows under Start Locally"
 _COMPILERS = ("CC", "cc", "gcc", "clang")
 

@@ -18,7 +18,16 @@ from gpudiag.checks.job.movement import (
 )
 from gpudiag.checks.job.polling import find_poll, spins, with_lock_file
 from gpudiag.checks.job.threads import with_training_threads
-from gpudiag.model.job import Awaited, ChildSeen, Frame, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job import (
+    NAMELESS_SOCKET,
+    Awaited,
+    ChildSeen,
+    Frame,
+    Job,
+    ProcessLook,
+    RankSeen,
+    ThreadLook,
+)
 from gpudiag.model.reading import Missing
 from gpudiag.model.script import OWN_STACKS
 from gpudiag.reference.stacks import (
@@ -60,6 +69,8 @@ _EVALUATES = re.compile(r"eval|valid(ate|ation)|inference|generate_samples", re.
 _SAVES = re.compile(
     r"check_?point|ckpt|save_(model|state|pretrained)|save_pretrained|\bsave$|upload", re.IGNORECASE
 )
+_PROCESS_POOL = "/concurrent/futures/process.py"
+_RUNS_LOOP = re.compile(r"\b(asyncio|uvloop)\.run\(|\.run_(until_complete|forever)\(")
 # Functions of the kernel that wait for blocks to be read or written (mm/filemap.c, block/, fs/jbd2, fs/xfs).
 _DISK_AT_WORK = re.compile(
     r"^(io_schedule|folio_wait|wait_on_|blk_|rq_qos|submit_bio|balance_dirty|jbd2_|xfs_|ext4_|btrfs_|bit_wait_io)"
@@ -291,6 +302,8 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
         return _file_wait(awaited, name, main.state)
     if call.awaited == QUEUE:
         return QUEUE, "waits for a queue or a pipe"
+    if (awaited is None or awaited.name == NAMELESS_SOCKET) and _is_in_event_loop(call, text):
+        return WAITS, "waits in its asyncio event loop: no task of it has anything to do"
     if awaited is not None and awaited.kind in ("socket", "listener"):
         what = "for a connection at" if awaited.kind == "listener" else "for an answer from"
         return NETWORK, f"waits {what} {awaited.name}{_detail(awaited)}"
@@ -310,6 +323,10 @@ def _kind_by_kernel(main: ThreadLook, call: Call, text: str) -> tuple[str, str] 
     if call.awaited == NETWORK:
         return NETWORK, "waits for an answer over the network"
     return (WAITS, f"waits in the system call {name}") if name else None
+
+
+def _is_in_event_loop(call: Call, text: str) -> bool:
+    return any("/asyncio/" in frame.file for frame in call.library) or bool(_RUNS_LOOP.search(text))
 
 
 def _futex(call: Call, text: str) -> tuple[str, str]:
@@ -401,8 +418,9 @@ class Inner:
 def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -> Inner:
     ended: list[ChildSeen] = []
     busy: list[Inner] = []
+    of_pool = kind == LOCK and _awaits_future(last.main)
     for child in innermost_programs(seen.children) if kind in (PROGRAM, COMPILER) else seen.children:
-        if not child.looks:
+        if not child.looks or (of_pool and not _is_of_pool(child)):
             continue
         if child.looks[-1].state in "ZX":
             ended.append(child)
@@ -414,7 +432,7 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         return Inner(f"its loader's worker pid {ended[0].pid} is dead")
     if kind == COMPILER and any(works(one.looks[0], one.looks[-1]) for one in seen.children if one.looks):
         return Inner(moves=True)  # also where it compiles in a worker that is a library's alone
-    if kind in (LOADER, PROGRAM, QUEUE, COMPILER) and busy:
+    if busy and (of_pool or kind in (LOADER, PROGRAM, QUEUE, COMPILER)):
         # One at a lock waits for another one: who is at something else is why, if there is one.
         still = sorted((one for one in busy if not one.moves), key=lambda one: one.kind == LOCK)
         who = {LOADER: "its loader's worker", PROGRAM: "the program"}.get(kind, "its child")
@@ -430,6 +448,17 @@ def _what_it_waits_for(seen: RankSeen, last: ProcessLook, kind: str, job: Job) -
         if words:
             return Inner(f"its thread {words}", since_seconds=_since(thread))
     return Inner()
+
+
+def _awaits_future(main: ThreadLook | None) -> bool:
+    """Whether a thread waits for what an executor of `concurrent.futures` does."""
+    return main is not None and any("/concurrent/futures/" in frame.file for frame in main.frames)
+
+
+def _is_of_pool(child: ChildSeen) -> bool:
+    """Whether a child is a worker of a pool of processes."""
+    mains = (look.main for look in child.looks if look.main is not None)
+    return any(frame.file.endswith(_PROCESS_POOL) for main in mains for frame in main.frames)
 
 
 def innermost_programs(children: Sequence[ChildSeen]) -> list[ChildSeen]:
@@ -477,8 +506,7 @@ def _describe_child(child: ChildSeen, job: Job) -> Inner | None:
 def _is_idle(frame: Frame) -> bool:
     """Whether a frame is of a worker that waits for its next task."""
     return frame.function in ("_worker_loop", "_pin_memory_loop") or (
-        frame.file.endswith(("/multiprocessing/pool.py", "/concurrent/futures/process.py"))
-        and "worker" in frame.function
+        frame.file.endswith(("/multiprocessing/pool.py", _PROCESS_POOL)) and "worker" in frame.function
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -111,22 +111,29 @@ def infiniband_port(context: Context) -> Judgement:
     ports = _ports(context)
     if isinstance(ports, Judgement):
         return ports
-    found = [finding for port in ports for finding in _judge_port(context.snapshot, port, ports)]
+    found = [fault for port in ports for fault in _judge_port(context.snapshot, port, ports)]
     return judged(*_counted_alike(context.snapshot, found))
 
 
-def _counted_alike(snapshot: Snapshot, found: list[Finding]) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _PortFault:
+    """A finding about one port, and what the port is or does: the end of its sentence."""
+
+    finding: Finding
+    state: str
+
+
+def _counted_alike(snapshot: Snapshot, found: list[_PortFault]) -> Iterator[Finding]:
     """The findings, those of many ports alike as one with a count: what takes many ports down is no fault of each."""
-    for code in dict.fromkeys(finding.code for finding in found):
-        alike = [finding for finding in found if finding.code == code]
+    for code in dict.fromkeys(fault.finding.code for fault in found):
+        alike = [fault for fault in found if fault.finding.code == code]
         if len(alike) <= _NAMED_ONE_BY_ONE:
-            yield from alike
+            yield from (fault.finding for fault in alike)
             continue
-        ports = [finding.subject.ends[0] for finding in alike if isinstance(finding.subject, LinkSubject)]
-        states = ", ".join(
-            dict.fromkeys(finding.message.partition(" port ")[2].split(" ", 1)[1] for finding in alike)
-        )
-        first = alike[0]
+        first = alike[0].finding
+        subjects = (fault.finding.subject for fault in alike)
+        ports = [subject.ends[0] for subject in subjects if isinstance(subject, LinkSubject)]
+        states = ", ".join(dict.fromkeys(fault.state for fault in alike))
         message = f"{len(alike)} ports alike ({', '.join(ports[:_NAMED_ONE_BY_ONE])} ...): each {states}"
         yield replace(first, subject=HostSubject(snapshot.host), message=message)
 
@@ -213,28 +220,29 @@ def _ports_of(snapshot: Snapshot) -> Reading[tuple[InfinibandPort, ...]]:
 
 def _judge_port(
     snapshot: Snapshot, port: InfinibandPort, ports: tuple[InfinibandPort, ...]
-) -> Iterator[Finding]:
-    subject = _subject(snapshot, port)
+) -> Iterator[_PortFault]:
+    subject, name = _subject(snapshot, port), f"{port.device} port {port.port}"
     source = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
     if not isinstance(port.state, Missing) and port.state != "ACTIVE":
         disabled = port.physical_state == "Disabled"
         if disabled and port.link_layer != "InfiniBand":  # an Ethernet interface that is not used
             return
         up = sum(1 for one in ports if one.state == "ACTIVE")
-        message = f"{port.device} port {port.port} is {port.state}; {up} of {len(ports)} ports here are up"
+        what = "turned off" if disabled else port.state
+        state = f"is {what}; {up} of {len(ports)} ports here are up"
         physical = Evidence("phys_state", str(port.physical_state), source=f"{source}/phys_state")
         evidence = Evidence("state", port.state, limit="ACTIVE", source=f"{source}/state")
         kind = PORT_DISABLED if disabled else PORT_DOWN
-        if disabled:
-            message = f"{port.device} port {port.port} is turned off; {up} of {len(ports)} ports here are up"
-        yield kind.finding(subject, message, evidence, physical, remedy=_on(kind.remedy, port))
+        remedy = _on(kind.remedy, port)
+        yield _PortFault(kind.finding(subject, f"{name} {state}", evidence, physical, remedy=remedy), state)
         return
     rate = port.rate_gbit_per_second
     usual = _most([one.rate_gbit_per_second for one in ports if _is_alike(one, port)], rate)
     if not isinstance(rate, Missing) and not isinstance(usual, Missing) and rate < usual:
-        message = f"{port.device} port {port.port} runs at {rate:g} Gbit/s; most ports of its kind here at {usual:g}"
+        state = f"runs at {rate:g} Gbit/s; most ports of its kind here at {usual:g}"
         evidence = Evidence("rate", rate, "Gbit/s", usual, f"{source}/rate; limit: peers")
-        yield PORT_SLOW.finding(subject, message, evidence, remedy=_on(PORT_SLOW.remedy, port))
+        remedy = _on(PORT_SLOW.remedy, port)
+        yield _PortFault(PORT_SLOW.finding(subject, f"{name} {state}", evidence, remedy=remedy), state)
 
 
 def _is_of_idle_card(port: InfinibandPort, ports: tuple[InfinibandPort, ...]) -> bool:

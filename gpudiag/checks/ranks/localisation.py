@@ -188,6 +188,10 @@ _PART_WORDS: Mapping[FabricPart, tuple[str, str]] = MappingProxyType(
             "of {node} over the network",
             "its network, or the uplink that leads to it, is {bad}; its NVLink is good",
         ),
+        FabricPart.ALONE: (
+            "of {node}",
+            "the node is {bad}, or an uplink of {switches}, where this run has no other node",
+        ),
     }
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cache
 
 from gpudiag.checks import limits
 from gpudiag.checks.gpu.instruments import asks_only, lone_failure
@@ -381,16 +382,20 @@ def _matters(device: Device, name: str) -> bool:
 
 def _unknown(device: Device) -> Iterator[tuple[str, str]]:
     """The readings whose number has no word, by name; of several alike the first."""
-    for field in fields(device):
-        if field.name in _REPORTED_ELSEWHERE:
-            continue
-        value = getattr(device, field.name)
+    for name in _asked_names():
+        value = getattr(device, name)
         members = value if isinstance(value, tuple) else (value,)
         for member in members:
             if is_without_word(member):
-                yield field.name, member
+                yield name, member
                 break
     yield from _unknown_of_parts(device)
+
+
+@cache
+def _asked_names() -> tuple[str, ...]:
+    """The readings that may be a number without a word."""
+    return tuple(field.name for field in fields(Device) if field.name not in _REPORTED_ELSEWHERE)
 
 
 def _unknown_of_parts(device: Device) -> Iterator[tuple[str, str]]:

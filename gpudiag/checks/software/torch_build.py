@@ -241,7 +241,13 @@ def torch_build(context: Context) -> Judgement:
         return does_not_apply(NO_TRACE)
     if isinstance(facts.cuda_runtime_version, Missing):
         driver = snapshot.cuda_driver_version
-        advice = "" if isinstance(driver, Missing) else f"; the driver runs up to {torch_build_for(driver)}"
+        found = (device.compute_capability for device in snapshot.devices)
+        capabilities = [capability for capability in found if not isinstance(capability, Missing)]
+        advice = (
+            ""
+            if isinstance(driver, Missing)
+            else f"; the driver runs up to {torch_build_for(driver, capabilities)}"
+        )
         message = f"torch {facts.version} ({facts.python}) is a build without CUDA{advice}"
         evidence = Evidence("torch_version", facts.version, source=facts.python)
         return judged(CPU_BUILD.finding(_subject(context), message, evidence))

@@ -1,4 +1,4 @@
-"""A name that torch 2.13 deprecates."""
+"""A name that torch deprecates."""
 
 import ast
 from collections.abc import Iterator
@@ -9,12 +9,11 @@ from gpudiag.lint.rule import Rule
 from gpudiag.lint.vocabulary import DDP_CLASSES, FSDP1
 from gpudiag.model.lint import Severity
 
-_INSTEAD = {
+# Not all_gather_into_tensor and reduce_scatter_tensor: torch 2.13 and 2.14 warn of them, 2.15 no longer does.
+INSTEAD = {
     FSDP1: "torch.distributed.fsdp.fully_shard (FSDP2)",
-    "torch.distributed.all_gather_into_tensor": "torch.distributed.all_gather_single",
-    "torch.distributed.reduce_scatter_tensor": "torch.distributed.reduce_scatter_single",
-    "torch.distributed._all_gather_base": "torch.distributed.all_gather_single",
-    "torch.distributed._reduce_scatter_base": "torch.distributed.reduce_scatter_single",
+    "torch.distributed._all_gather_base": "torch.distributed.all_gather_into_tensor",
+    "torch.distributed._reduce_scatter_base": "torch.distributed.reduce_scatter_tensor",
     "torch.distributed.all_reduce_coalesced": "torch.distributed.all_reduce on each tensor",
     "torch.distributed.all_gather_coalesced": "torch.distributed.all_gather on each tensor",
     "torch.distributed.reduce_op": "torch.distributed.ReduceOp",
@@ -28,13 +27,13 @@ def _find(program: Program) -> Iterator[Mistake]:
         if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
             continue
         name = program.names.qualify(node)
-        if name not in _INSTEAD or name in reported:
+        if name not in INSTEAD or name in reported:
             continue
         parent = program.names.parents.get(node)
         if name == FSDP1 and not (isinstance(parent, ast.Call) and parent.func is node):
             continue
         reported.add(name)
-        instead = _INSTEAD[name]
+        instead = INSTEAD[name]
         short = name.rsplit(".", 1)[1]
         message = f"{short} is deprecated; use {instead}"
         if name == FSDP1:
@@ -89,10 +88,10 @@ def _find_scripted(program: Program) -> Iterator[Mistake]:
 
 RULE = Rule(
     severity=Severity.NOTE,
-    title="a class or function that torch 2.13 deprecates",
+    title="a class or function that torch deprecates",
     why=(
         "It still works, with a warning, and will be removed: FSDP1, the collectives into one tensor under "
-        "their old names, reduce_op, TorchScript around DDP."
+        "their private names, reduce_op, TorchScript around DDP."
     ),
     find=_find,
 )

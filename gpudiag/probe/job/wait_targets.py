@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpudiag.linux.proc import list_pids, open_files, read_text
 from gpudiag.linux.sockets import CONNECTING, LISTENING, format_address, read_tcp_sockets
-from gpudiag.model.job import Awaited
+from gpudiag.model.job import NAMELESS_SOCKET, Awaited
 from gpudiag.model.untrusted_text import escape_controls, mask_text
 from gpudiag.probe.job.memory import Memory
 from gpudiag.probe.job.proc import describe_process
@@ -220,15 +220,13 @@ def _choose(pid: int, numbers: list[int]) -> Awaited | None:
     for number in numbers[:_MOST_POLLED]:
         with suppress(OSError):
             found.append(describe_descriptor(pid, number))
-    best = sorted(
-        found,
-        key=lambda one: (
-            ("socket", "fifo", "pipe", "terminal", "process").index(one.kind)
-            if one.kind in ("socket", "fifo", "pipe", "terminal", "process")
-            else 9
-        ),
-    )
-    return best[0] if best else None
+    return min(found, key=_rank_among_polled, default=None)
+
+
+def _rank_among_polled(one: Awaited) -> int:
+    """How much a descriptor among several shows, the most first: an event loop has a nameless socket by which it wakes itself."""
+    kinds = ("socket", "fifo", "pipe", "terminal", "process")
+    return len(kinds) if one.kind not in kinds or one.name == NAMELESS_SOCKET else kinds.index(one.kind)
 
 
 class _opened:
@@ -255,7 +253,7 @@ def _socket(pid: int, inode: str) -> Awaited:
         for line in read_text(f"/proc/{pid}/net/unix").splitlines()[1:]:
             fields = line.split()
             if fields[6] == inode:
-                return Awaited("socket", f"a Unix socket {' '.join(fields[7:])}".strip())
+                return Awaited("socket", f"{NAMELESS_SOCKET} {' '.join(fields[7:])}".strip())
     return Awaited("socket", "a socket")
 
 

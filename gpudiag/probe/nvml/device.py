@@ -428,10 +428,11 @@ def _given(raw: Any, question: Call | Field) -> Any:
 _ONCE = plan_of_tier("once")
 _FAST = plan_of_tier("fast")
 _FIXED = plan_of_tier("fixed")
-_DECIDES = plan_of("recovery_action")  # whether the GPU can be used
-_SLOW = [asked for asked in plan_of_tier("slow") if asked not in _DECIDES]
+_DECIDES = plan_of("recovery_action")  # whether the GPU can be used: first
+_PROMPT = [*_DECIDES, *(asked for asked in plan_of_tier("prompt") if asked not in _DECIDES), *_FAST]
+_SLOW = plan_of_tier("slow")
 _MOVING, _STATE = (
-    [*_DECIDES, *_FAST, *sorted(rest, key=lambda asked: isinstance(asked[0], ByHand))]
+    [*_PROMPT, *sorted(rest, key=lambda asked: isinstance(asked[0], ByHand))]
     for rest in (_SLOW, [*_SLOW, *_FIXED])
 )
 FIXED_NAMES = tuple(one.name for _, readings in _FIXED for one in readings)
@@ -475,6 +476,11 @@ def read_state(ask: Ask, sheet: DeviceSheet, *, fixed: bool = True) -> None:
 def read_fast(ask: Ask, sheet: DeviceSheet) -> None:
     """Fill in only what changes from second to second, in as few calls as it takes (6 on a new driver)."""
     read_plan(ask, sheet, _FAST)
+
+
+def read_prompt(ask: Ask, sheet: DeviceSheet) -> None:
+    """Fill in that, and what must be known within seconds, for jobs must stay away (4 calls more)."""
+    read_plan(ask, sheet, _PROMPT)
 
 
 def read_sensors(ask: Ask, sheet: DeviceSheet) -> None:

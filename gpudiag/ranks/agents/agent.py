@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, RankReport
+from gpudiag.model.measure import Incident, IncidentKind, InjectedFault, LatenessSeries, RankReport
 from gpudiag.model.number_ranges import name_ranks, number_ranges
 from gpudiag.model.reading import NOT_ASKED, Missing, MissingReason, Reading
 from gpudiag.ranks.agents.discovery import Siblings
@@ -19,7 +19,7 @@ from gpudiag.ranks.agents.messages import DumpRequest
 from gpudiag.ranks.agents.network import NOTICE_SECONDS
 from gpudiag.ranks.agents.remote import RemoteRanks
 from gpudiag.ranks.agents.tcp_counters import TcpCounters
-from gpudiag.ranks.clock import SAME_CLOCK
+from gpudiag.ranks.clock import SAME_CLOCK, ClockOffset
 from gpudiag.ranks.diagnosis import evidence, watchdog
 from gpudiag.ranks.diagnosis.dump import RankDump
 from gpudiag.ranks.diagnosis.firewalls import join_unreached
@@ -30,9 +30,9 @@ from gpudiag.ranks.diagnosis.skew import find_skew
 from gpudiag.ranks.diagnosis.split import find_kept_away, find_split
 from gpudiag.ranks.diagnosis.start_clock import StartClock
 from gpudiag.ranks.diagnosis.start_error import FailedStart, start_error, start_incident
-from gpudiag.ranks.diagnosis.stragglers import find_stragglers
+from gpudiag.ranks.diagnosis.stragglers import find_stragglers, list_lateness
 from gpudiag.ranks.diagnosis.suspicion import Suspicions, may_heal
-from gpudiag.ranks.diagnosis.view import Life, RankView
+from gpudiag.ranks.diagnosis.view import Life, RankView, ViewListener
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
 from gpudiag.ranks.rank.job import Job
@@ -78,6 +78,7 @@ class Assignment:
     goes_on: Callable[[RankRun], bool] | None = None  # whether all agents run something more after this run
     siblings: Siblings | None = None  # the launcher's other processes, where it started this one
     notice: Callable[[str], None] | None = None  # gets a sentence while ranks are waited for
+    on_views: ViewListener | None = None  # gets all ranks at each look
     tcp: TcpCounters = field(default_factory=TcpCounters)
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.monotonic)  # CLOCK_MONOTONIC, in seconds
@@ -105,6 +106,7 @@ class Agent:
         self._siblings = assignment.siblings
         self._tcp = assignment.tcp
         self._notice = assignment.notice
+        self._on_views = assignment.on_views
         self._notify = assignment.notice
         self._start_failed_at: float | None = None
         self._caller_is_done = assignment.is_over
@@ -164,6 +166,7 @@ class Agent:
             seconds=self._ended_at - self._log.started,
             timed_out=self._timed_out,
             given_up=self._given_up,
+            lateness=self._measure_lateness(),
         )
         return run if self._goes_on is None else replace(run, goes_on=self._goes_on(run))
 
@@ -204,11 +207,21 @@ class Agent:
         arrivals = self._log.arrivals
         if len(arrivals) < self._job.world_size:
             return ()
+        hosts = {view.rank: view.host for view in self._views}
+        return find_stragglers(arrivals, self._clock_offsets(), hosts, self._log.started)
+
+    def _measure_lateness(self) -> Reading[LatenessSeries]:
+        """Which rank was late when, if every rank finished its timed iterations."""
+        if len(self._log.arrivals) < self._job.world_size:
+            return Missing(MissingReason.NOT_ASKED, "not every rank finished its timed iterations")
+        return list_lateness(self._log.arrivals, self._clock_offsets(), self._log.started)
+
+    def _clock_offsets(self) -> dict[int, ClockOffset]:
+        """How far each rank's clock is from this agent's."""
         offsets = {record.local.rank: SAME_CLOCK for record in self._local.records}
         if self._remote is not None:
             offsets.update(self._remote.clock_offsets())
-        hosts = {view.rank: view.host for view in self._views}
-        return find_stragglers(arrivals, offsets, hosts, self._log.started)
+        return offsets
 
     def _wait(self) -> None:
         remote = [] if self._remote is None else self._remote.filenos()
@@ -227,6 +240,8 @@ class Agent:
         self._views = self._start_clock.add(
             [view.counted_from(self._log.started) for view in views], self._looked_at
         )
+        if self._on_views is not None:
+            self._on_views(self._views)
         if self._remote is not None and self._notice is not None and self._looked_at >= NOTICE_SECONDS:
             notice, self._notice = self._notice, None
             absent = [view.rank for view in self._views if view.life is Life.NOT_STARTED]

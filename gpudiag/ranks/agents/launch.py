@@ -34,6 +34,7 @@ from gpudiag.ranks.agents.reach import Meeting, MeetingWatch, Obstacle, Reach
 from gpudiag.ranks.agents.refusal import shared_search
 from gpudiag.ranks.agents.run_directory import RunDirectory, runtime_directory
 from gpudiag.ranks.diagnosis.start_error import absent_module
+from gpudiag.ranks.diagnosis.view import ViewListener
 from gpudiag.ranks.environment import RankEnvironment
 from gpudiag.ranks.event_log import EventLog
 from gpudiag.ranks.inject import Fault
@@ -66,6 +67,7 @@ def run_ranks(
     budgets: Budgets | None = None,
     faults: Sequence[Fault] = (),
     on_event: Callable[[RankEvent], None] | None = None,
+    on_views: ViewListener | None = None,
     is_over: Callable[[], bool] | None = None,
     goes_on: Callable[[RankRun], bool] | None = None,
     notice: Callable[[str], None] | None = None,
@@ -84,9 +86,9 @@ def run_ranks(
     object. `python` is the interpreter for the ranks; `variables` are set for them in addition to this
     process's own. `preload` is imported once, before the ranks are forked, and so are those modules of
     `try_preload` that are installed. In the leading process of a launch only, `on_event` is called with
-    each event that an entry emits, `is_over` is polled (True ends the run), and `goes_on` decides for the
-    finished run whether all processes are to run something more: `RankRun.goes_on` of each. `notice` is
-    called with a sentence in any process that has waited for ranks on other machines for 5 s. `explanations`
+    each event that an entry emits, `on_views` ten times a second with where all ranks are, `is_over` is polled
+    (True ends the run), and `goes_on` decides for the finished run whether all processes are to run something
+    more: `RankRun.goes_on` of each. `notice` is called with a sentence in any process that has waited for ranks on other machines for 5 s. `explanations`
     is called if this agent's only rank ends badly, for what a library printed about it. `server` has imported
     torch for `python`: it forks the ranks' template; where it is gone, the template imports for itself.
 
@@ -134,7 +136,9 @@ def run_ranks(
         )
         local = LocalRanks(job, directory, explanations)
         siblings = _siblings(environment)
-        assignment = Assignment(job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice)
+        assignment = Assignment(
+            job, local, budgets, interrupts, on_event, is_over, goes_on, siblings, notice, on_views
+        )
         try:
             with _membership(environment, discovery, directory, notice, run_id) as membership:
                 given = {**_rank_variables(environment), **(variables or {})}

@@ -145,9 +145,13 @@ def read_flight_recorder() -> list[str]:
         return []
 
 
-# torch has two recorders: NCCL's collectives go to the first, which builds for CUDA have from 2.5 on, gloo's
-# to the second, which all builds have from 2.8 on.
-_RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+# torch has several recorders, NCCL's before gloo's: that of builds for CUDA from 2.5 on; that of the new backend of NCCL,
+# which is the default from 2.15 on (older torch raises a TypeError at the argument); gloo's, which all have from 2.8 on.
+_RECORDERS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("_dump_nccl_trace_json", {}),
+    ("_dump_fr_trace_json", {"backend": "nccl"}),
+    ("_dump_fr_trace_json", {}),
+)
 
 
 def dump_flight_recorder() -> str | bytes | None:
@@ -156,9 +160,9 @@ def dump_flight_recorder() -> str | bytes | None:
     The recorders are private API of torch: a change in them must break nothing but this.
     """
     torch = sys.modules.get("torch")
-    for name in _RECORDERS:
+    for name, arguments in _RECORDERS:
         try:
-            dump: str | bytes = getattr(torch._C._distributed_c10d, name)()  # type: ignore[union-attr]
+            dump: str | bytes = getattr(torch._C._distributed_c10d, name)(**arguments)  # type: ignore[union-attr]
             if json.loads(dump).get("entries"):
                 return dump
         except Exception:  # noqa: BLE001, S112 - see above: whatever it raises, there is no such recorder

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gpudiag.model.evidence import Evidence
-from gpudiag.model.measure import Incident, IncidentKind
-from gpudiag.model.reading import Missing, Reading
+from gpudiag.model.measure import Incident, IncidentKind, LatenessSeries, RankLateness
+from gpudiag.model.reading import Missing, MissingReason, Reading
 from gpudiag.ranks.clock import ClockOffset
 from gpudiag.ranks.rank.arrivals import Arrivals, HostUse
 from gpudiag.ranks.stages import MEASURE
@@ -29,6 +29,10 @@ LATE_FLOOR_SECONDS = 1e-3
 CONSISTENT_SHARE = 0.75
 # Work and waiting together must explain at least this share of all the time that the rank was late.
 EXPLAINED_SHARE = 0.5
+
+# Of the series over time: as many spans as a screen shows, and fewer where there are many ranks, so that a
+# report does not grow with their square.
+_SPANS, _SPANS_AT_LEAST, _SPANS_OF_ALL = 96, 12, 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,45 @@ def find_stragglers(
             evidence=(*_lateness_evidence(rank, lateness, limit), *_cause_evidence(rank, samples, arrivals)),
         )
         for rank in sorted(consistent, key=lambda rank: -lateness.late_seconds[rank])
+    )
+
+
+def list_lateness(
+    reported: Mapping[int, Arrivals], offsets: Mapping[int, ClockOffset], started: float
+) -> Reading[LatenessSeries]:
+    """Which rank was late when, or why that is not known; `started` and `offsets` as in `find_stragglers`."""
+    if not reported or not reported.keys() <= offsets.keys():
+        return Missing(MissingReason.TIMED_OUT, "the clock of some rank's machine is not known")
+    arrivals = _without_run_ahead(align(reported, offsets))
+    clock_error_seconds = max(offsets[rank].error_seconds for rank in arrivals)
+    lateness, samples = measure_lateness(arrivals, clock_error_seconds), _lateness_samples(arrivals)
+    if lateness is None or samples is None:
+        return Missing(MissingReason.NOT_SUPPORTED, "one rank, or ranks that timed different iterations")
+    moments = [
+        min(arrived) / 1e9 for arrived in zip(*(one.arrived for one in arrivals.values()), strict=True)
+    ]
+    spans = max(_SPANS_AT_LEAST, min(_SPANS, len(moments) // 2, _SPANS_OF_ALL // len(arrivals)))
+    span_seconds = max((moments[-1] - moments[0]) / spans, 1e-6)
+    places = [min(spans - 1, int((moment - moments[0]) / span_seconds)) for moment in moments]
+    return LatenessSeries(
+        from_seconds=max(0.0, round(moments[0] - started, 6)),
+        span_seconds=round(span_seconds, 9),
+        iterations=lateness.iterations,
+        limit_seconds=limit_seconds(lateness),
+        ranks=tuple(
+            RankLateness(rank, _means(values, places, spans)) for rank, values in sorted(samples.items())
+        ),
+    )
+
+
+def _means(values: Sequence[float], places: Sequence[int], spans: int) -> tuple[float | None, ...]:
+    """The mean of the values at each place; who comes before the median rank is not late."""
+    sums, counts = [0.0] * spans, [0] * spans
+    for value, place in zip(values, places, strict=True):
+        sums[place] += max(0.0, value)
+        counts[place] += 1
+    return tuple(
+        round(total / count, 6) if count else None for total, count in zip(sums, counts, strict=True)
     )
 
 

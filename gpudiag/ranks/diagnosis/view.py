@@ -1,5 +1,6 @@
 """What an agent knows of one rank at one moment: the watchdog's only input."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpudiag.compat import StrEnum
@@ -153,3 +154,6 @@ class RankView:
             finished_at=max(0.0, self.finished_at - started),
             raised=raised,
         )
+
+
+ViewListener = Callable[[Sequence[RankView]], None]

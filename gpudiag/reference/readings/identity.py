@@ -92,6 +92,7 @@ MODES: tuple[Declared, ...] = (
         "recovery_action",
         "recovery action {}",
         Field(230, gives=RECOVERY_ACTIONS),
+        "prompt",
         called="what the driver wants done",
         fact=Fact("Errors", "Driver asks for", first=True),
     ),

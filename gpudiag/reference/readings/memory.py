@@ -108,6 +108,7 @@ ECC: tuple[Declared, ...] = (
         "ecc_uncorrected_volatile",
         "uncorrected {} since driver load",
         _ecc_total(4, 1, 0),
+        "prompt",
         called="uncorrected ECC errors since the driver was loaded",
         history="last",
         metric=Metric(
@@ -173,6 +174,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_uncorrectable",
         "{} rows remapped for uncorrectable",
         _remapped_rows(1),
+        "prompt",
         called="rows remapped for uncorrectable errors",
         metric=Metric(
             _REMAPPED_ROWS,
@@ -189,6 +191,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_correctable",
         "{} for correctable errors",
         _remapped_rows(0),
+        "prompt",
         called="rows remapped for correctable errors",
         metric=Metric(
             _REMAPPED_ROWS,
@@ -203,6 +206,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_pending",
         "remap pending {}",
         _remapped_rows(2, "flag"),
+        "prompt",
         called="whether a remapped row waits for a reset",
         metric=Metric(
             Family("remap_pending", "1 while a row waits for the reset that replaces it."),
@@ -214,6 +218,7 @@ BAD_MEMORY: tuple[Declared, ...] = (
         "row_remap_failed",
         "failed {}",
         _remapped_rows(3, "flag"),
+        "prompt",
         called="whether remapping a row failed",
         metric=Metric(
             Family("remap_failure", "1 when a row could not be replaced."),

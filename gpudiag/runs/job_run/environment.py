@@ -8,9 +8,10 @@ TORCH_INCLUDE_STACK_TRACE is switched off: at a timeout the watchdog of NCCL wou
 interpreter's lock to write down stacks, and where the hanging thread holds it, no dump is written at all.
 gpudiag reads the stacks from outside.
 
-A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.13 know it by this one
+A pipe by which a dump can be asked for (ProcessGroupNCCL.hpp, DumpPipe; torch 2.4 to 2.15 know it by this one
 name) is made by each rank, which ends where it cannot make it. So there is none for a command that starts
-ranks on other machines or in containers.
+ranks on other machines or in containers. From torch 2.15 on NCCL's default is a new backend, which makes no pipe:
+such a rank dumps at its timeout alone.
 """
 
 import os
@@ -34,7 +35,7 @@ _RENAMED_IN = (2, 9)
 # The name since torch 2.9, and the one before.
 _BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMP_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions, as are the next two
+_DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"  # under this name in all versions (2.15 has another beside it), as are the next two
 PIPE_FILE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 NAN_CHECK = "TORCH_NCCL_NAN_CHECK"  # since 2.4
 DUMP_NAME = "flight_recorder_rank_"

@@ -82,6 +82,7 @@ PARTS = {
     FabricPart.SWITCH: ("network.switch_slow", (), ("leaf s1",), "9 of 12 exchanges inside leaf s1 reached"),
     FabricPart.DOMAIN: ("network.nvlink_slow", (), ("d1",), "9 of 12 exchanges over NVLink in domain d1 reached"),
     FabricPart.NVLINK: ("network.nvlink_slow", (1,), ("d1",), "its NVLink is slow; its network is good"),
+    FabricPart.ALONE: ("network.node_slow", (1,), ("leaf s1",), "the node is slow, or an uplink of leaf s1, where this run has no other node"),
     FabricPart.NETWORK: ("network.node_slow", (1,), (), "its network, or the uplink that leads to it, is slow; its NVLink is good"),
 }  # fmt: skip
 

@@ -8,11 +8,12 @@ import pytest
 
 from benchmarks.localise_fabric import SHAPES, localise, make_faults, names
 from benchmarks.simulated_fabric import SimulatedFabric
-from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, MixedRounds, Way
+from gpudiag.collectives.fabric import INSIDE, NVLINK, UNKNOWN, Fabric, Way
 from gpudiag.collectives.fabric_blame import Passed, Sort, explain
-from gpudiag.collectives.fabric_localiser import SCREEN_ROUNDS, FabricLocaliser
+from gpudiag.collectives.fabric_localiser import FabricLocaliser
+from gpudiag.collectives.fabric_rounds import MOST_CROSSING, MOST_TURNS, SCREEN_ROUNDS, MixedRounds
 from gpudiag.collectives.localise import Round
-from gpudiag.model.measure import ExchangePhase, Node
+from gpudiag.model.measure import Exchange, ExchangePhase, FabricPart, Node
 from gpudiag.model.reading import NOT_ASKED
 from tests.walking import walk
 
@@ -66,40 +67,97 @@ def test_labels_that_divide_nothing_are_no_fabric():
 
 
 @walk([(16, 16, 16, 16), (11, 3, 15, 2, 9), (32, 32), (5, 1, 1, 1), (18,) * 14])
-def test_in_each_round_a_node_has_one_partner_and_all_leaves_meet(sizes):
+def test_in_each_round_a_pair_is_once_and_all_leaves_meet(sizes):
     fabric = leaves(*sizes)
     rounds = MixedRounds(fabric, seed=3)
     met, stayed = Counter(), Counter()
     for _ in range(SCREEN_ROUNDS):
         pairs = rounds.next_round()
-        busy = [one for pair in pairs for one in pair]
-        assert len(busy) == len(set(busy))
+        assert len(set(pairs)) == len(pairs)
         for pair in pairs:
             way = fabric.way(pair)
             met.update(way.ends)
             stayed.update(pair if way.kind == INSIDE else ())
     assert len(met) == len(sizes) * (len(sizes) - 1) // 2
-    alone = sum(size == 1 for size in sizes)
-    assert len(stayed) >= (len(fabric.nodes) - alone) * 3 / 4  # an odd one may be left over
+    assert len(stayed) == sum(size for size in sizes if size > 1)
 
 
 @walk([(16, 16, 16, 16), (11, 3, 15, 2, 9)])
-def test_no_two_pairs_that_leave_one_leaf_exchange_at_the_same_time(sizes):
+def test_without_filling_a_node_is_in_one_pair_of_a_round(sizes):
+    pairs = MixedRounds(leaves(*sizes), seed=3, fill=False).next_round([(0, 17), (0, 18)])
+    busy = [one for pair in pairs for one in pair]
+    assert len(busy) == len(set(busy))
+
+
+@walk([(16, 16, 16, 16), (11, 3, 15, 2, 9)])
+def test_no_node_and_no_leaf_has_two_pairs_in_one_turn(sizes):
     fabric = leaves(*sizes)
     rounds = MixedRounds(fabric, seed=3)
-    pairs = rounds.next_round()
+    pairs = rounds.next_round(turns=40)
     current = Round(1, ExchangePhase.SCREEN, pairs, rounds.waits(pairs))
     assert all(place > before for place, earlier in enumerate(current.waits) for before in earlier)
+    assert max(current.turns) < 40
     seen = set()
     for pair, turn in zip(pairs, current.turns, strict=True):
-        for leaf in fabric.way(pair).left:
-            assert (leaf, turn) not in seen
-            seen.add((leaf, turn))
+        for who in (*pair, *fabric.way(pair).left):
+            assert (who, turn) not in seen
+            seen.add((who, turn))
 
 
-def test_a_forced_pair_is_in_the_round():
-    fabric = leaves(4, 4)
-    assert MixedRounds(fabric, 1).next_round([(0, 5), (0, 6), (1, 6)])[:2] == ((0, 5), (1, 6))
+def test_a_pair_without_a_label_leaves_alone_in_its_turn():
+    fabric = Fabric([*leaves(4, 4, 4).nodes, *(node(number) for number in range(12, 16))])
+    rounds = MixedRounds(fabric, seed=3)
+    pairs = rounds.next_round()
+    turns = Round(1, ExchangePhase.SCREEN, pairs, rounds.waits(pairs)).turns
+    unlabelled = [turn for pair, turn in zip(pairs, turns, strict=True) if max(pair) >= 12]
+    leaving = Counter(
+        turn for pair, turn in zip(pairs, turns, strict=True) if fabric.way(pair).kind != INSIDE
+    )
+    assert unlabelled
+    assert all(leaving[turn] == 1 for turn in unlabelled)
+
+
+@walk([(16, 16, 16, 16), (11, 3, 15, 2, 9), (12, 12, 14, 10, 16)])
+def test_where_the_time_allows_it_all_pairs_meet_in_eight_rounds(sizes):
+    rounds, met = MixedRounds(leaves(*sizes), seed=3), set()
+    for number in range(SCREEN_ROUNDS):
+        met.update(rounds.next_round(turns=rounds.turns_wanted(SCREEN_ROUNDS - number)))
+    assert len(met) >= 0.97 * sum(sizes) * (sum(sizes) - 1) / 2
+
+
+def test_of_more_nodes_than_can_all_meet_a_round_has_few_turns():
+    assert MixedRounds(leaves(*(16,) * 16), 1).turns_wanted(SCREEN_ROUNDS) == MOST_CROSSING
+    assert MOST_CROSSING < MixedRounds(leaves(*(16,) * 4), 1).turns_wanted(SCREEN_ROUNDS) <= MOST_TURNS
+
+
+def test_a_node_that_may_not_finish_is_in_one_pair():
+    pairs = MixedRounds(leaves(8, 8, 8), 1).next_round([(0, 9), (0, 10)], turns=60, once={0, 3})
+    met = Counter(one for pair in pairs for one in pair)
+    assert (met[0], met[3]) == (1, 1)
+    assert met[1] > 1
+
+
+def test_a_forced_pair_is_in_the_round_and_others_of_its_nodes_take_turns():
+    pairs = MixedRounds(leaves(4, 4), 1).next_round([(0, 5), (0, 6), (1, 6)])
+    assert {(0, 5), (0, 6), (1, 6)} <= set(pairs)
+
+
+def test_turns_that_took_too_long_are_fewer_in_the_next_round():
+    def turns_of(seconds: float) -> list[int]:
+        localiser = FabricLocaliser(leaves(16, 16, 16, 16), seed=1, slow_share=0.9)
+        turns: list[int] = []
+        while (current := localiser.next_round()) is not None:
+            if current.phase is ExchangePhase.SCREEN:
+                turns.append(1 + max(current.turns))
+            found = (
+                Exchange(current.number, current.phase, pair, 0, 1e10, 1e-4, 2e-4) for pair in current.pairs
+            )
+            localiser.add(found, (1 + max(current.turns)) * seconds)
+        return turns
+
+    assert max(turns_of(0.001)) > 60
+    assert max(turns_of(0.05)[3:]) <= 60
+    assert max(turns_of(0.3)) <= 2 * MOST_CROSSING
 
 
 # --- what explains bad exchanges
@@ -140,6 +198,34 @@ def test_what_is_bad_by_chance_everywhere_blames_nothing():
         assert explain(fabric, passed) == []
 
 
+def test_what_is_far_slower_than_chance_is_told_from_many_that_are_a_little_slower():
+    """One pair in ten is 15 % slow by chance, half of what leaves a leaf by 50 %."""
+    fabric = leaves(*(8,) * 8)
+    chance = random.Random(5)
+    pairs = [pair for seed in range(6) for pair in MixedRounds(fabric, seed).next_round()]
+
+    def seen(number, pair):
+        if "leaf s2" in fabric.way(pair).left and chance.random() < 0.2:
+            return Passed(number, pair, 0, True, False, depth=0.5)
+        return Passed(number, pair, 0, chance.random() < 0.1, False, depth=0.15)
+
+    (one,) = explain(fabric, [seen(number, pair) for number, pair in enumerate(pairs)])
+    assert (one.part.sort, one.part.switches) == (Sort.OUT, ("leaf s2",))
+
+
+def test_a_node_that_is_alone_in_its_leaf_may_be_its_uplink():
+    fabric = leaves(8, 8, 8, 1)
+    localiser = FabricLocaliser(fabric, seed=1, slow_share=0.9)
+    while (current := localiser.next_round()) is not None:
+        found = [
+            Exchange(current.number, current.phase, pair, 0, 5e9 if 24 in pair else 1e10, 1e-4, 2e-4)
+            for pair in current.pairs
+        ]
+        localiser.add(found)
+    (one,) = localiser.conclude()
+    assert (one.nodes, one.part, one.switches) == ((24,), FabricPart.ALONE, ("leaf s3",))
+
+
 def test_nodes_without_labels_and_with_another_ones_take_part():
     for seed in range(4):
         network = SimulatedFabric(
@@ -154,7 +240,16 @@ def test_nodes_without_labels_and_with_another_ones_take_part():
 
 
 @pytest.mark.parametrize(
-    "shape", ["static", "static, 2 nodes an uplink", "hash", "adaptive", "NVLink, static"]
+    "shape",
+    [
+        "static",
+        "static, 2 nodes an uplink",
+        "hash",
+        "adaptive",
+        "NVLink, static",
+        "static, uneven",
+        "hash, uneven",
+    ],
 )
 def test_a_healthy_network_accuses_nothing(shape: str):
     for seed in range(4):
@@ -165,7 +260,8 @@ def test_a_healthy_network_accuses_nothing(shape: str):
 @walk(
     [
         ("static", "uplink"), ("static", "uplinks"), ("static", "path"), ("static", "node"), ("static", "four nodes"),
-        ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"),
+        ("static, 2 nodes an uplink", "path"), ("static, pods", "uplinks"), ("hash", "uplinks"), ("hash", "uplink"),
+        ("static", "link"), ("static, uneven", "path"), ("static, uneven", "link"), ("NVLink, static", "uplink"),
         ("NVLink, static", "network"), ("NVLink, static", "nvlink"), ("NVLink, static", "uplinks"),
     ]
 )  # fmt: skip

@@ -4,13 +4,19 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed import HashStore, PrefixStore
 
 from gpudiag.collectives import localise_main
+from gpudiag.collectives.localise import LocaliseRequest, Round
 from gpudiag.collectives.localise_main import GlooLine, LineResult, measure_line, measure_lines
+from gpudiag.model.codec import decode
+from gpudiag.model.measure import ExchangePhase, Node
 from gpudiag.model.reading import Missing
 
 
@@ -83,3 +89,31 @@ def test_a_partner_that_does_not_come_is_an_error_within_the_limit(monkeypatch: 
     store.set_timeout(timedelta(seconds=1))
     with pytest.raises(RuntimeError):
         measure_line(GlooLine(store, 0), lambda: None)
+
+
+class Quiet:
+    """The progress of a rank that nobody follows."""
+
+    def enter_stage(self, stage: object) -> None: ...
+
+    def before_exchange(self, partners: object) -> None: ...
+
+
+def test_a_node_takes_its_turns_one_after_the_other_in_one_round() -> None:
+    """Each of four nodes is in three pairs; a pair waits for those before it that have its nodes."""
+    nodes = tuple(Node(f"n{rank}", (rank,)) for rank in range(4))
+    pairs = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
+    waits = ((), (), (0, 1), (0, 1), (2, 3), (2, 3))
+    current = Round(1, ExchangePhase.SCREEN, pairs, waits)
+    board = localise_main._Board(HashStore())
+
+    def take_part(rank: int) -> None:
+        context: Any = SimpleNamespace(rank=rank, progress=Quiet())
+        request = LocaliseRequest("gloo", 1, nodes)
+        member = localise_main._Member(context, request, board, torch.device("cpu"))
+        member.take_part(current, in_turn=False, seconds=0.01)
+
+    assert at_once(*(partial(take_part, rank) for rank in range(4))) == [None] * 4
+    for one, other in pairs:
+        result = decode(LineResult, board.get(f"1/{one}-{other}", 0))
+        assert not isinstance(result.bytes_per_second, Missing), result

@@ -147,6 +147,8 @@ WRONG: dict[str, tuple[Change, str]] = {
     "simulated": (changed(simulated=True), "simulated machine"),
     "a simulated record": (of_machine(simulated="a simulated machine"), "simulated machine"),
     "the stand-in for CUDA": (changed(torch_version="2.13.0+cu128.stand.in"), "simulated machine"),
+    "no driver": (changed(driver_version=None), "it has no version of driver"),
+    "a version that is left out": (changed(gpudiag_version="left out"), "it has no version of gpudiag"),
     "a newer gpudiag": (changed(gpudiag_version="9.0.0"), "is newer than this one"),
     "an old Python": (changed(python_version="3.8.10"), "does not run with Python 3.8.10"),
     "an old torch": (changed(torch_version="2.1.0"), "does not test torch 2.1.0"),
@@ -204,7 +206,7 @@ def edited(form: AnonymousConfirmation, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda form: edited(form, seconds=1.0), "its digest is not that of its content"),
+        (lambda form: edited(form, seconds=12345.0), "its digest is not that of its content"),
         (lambda form: edited(form, note="by ann on node17"), "what this form does not have: note"),
         (lambda form: edited(form, schema="gpudiag.confirmation/2"), "and not gpudiag.anonymous_confirmation/1"),
         (lambda form: edited(form, outcome="fine"), "outcome"),

@@ -13,6 +13,7 @@ from gpudiag.fleet import machine as machine_file
 from gpudiag.fleet.addresses import MachineTokens
 from gpudiag.fleet.discovery import parse_sources
 from gpudiag.fleet.hub import HubWatch
+from gpudiag.fleet.report import POLL, read_poll
 from gpudiag.model.codec import dumps, encode
 from gpudiag.model.hub import AnswerState, HubDocument
 from gpudiag.render.metrics_hub import render_hub_metrics
@@ -270,6 +271,12 @@ def test_a_verdict_that_changes_is_an_event() -> None:
     assert [(event.kind, event.message, event.severity) for event in events] == [
         ("verdict", "FAIL, was PASS: 7 healthy, 1 lost", "fail")
     ]
+
+
+def test_a_severity_that_only_a_newer_version_knows_is_no_pass() -> None:
+    entry = {"kind": "verdict", "message": "it melts", "severity": "melted"}
+    answer = {"schema": f"{POLL}1", "last_id": "5", "events": [{"event": "event", "data": entry}]}
+    assert read_poll(answer) == ("5", None, [("verdict", "it melts", "error")])
 
 
 def test_each_machine_gets_its_own_token_and_nothing_else_of_the_hub() -> None:

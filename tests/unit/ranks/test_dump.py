@@ -60,6 +60,10 @@ def dumping(*entries: dict[str, object]):
     return lambda: json.dumps({"version": "2.5", "entries": entries}).encode()
 
 
+def dumping_by(**names: str):
+    return lambda backend="gloo": dumping(*(entry(names[one]) for one in [backend] if one in names))()
+
+
 @pytest.mark.parametrize(
     ("recorders", "expected"),
     [
@@ -71,6 +75,9 @@ def dumping(*entries: dict[str, object]):
         ({"_dump_nccl_trace_json": dumping(entry("nccl:broadcast"))}, "nccl:broadcast"),
         # a build for the CPU
         ({"_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
+        # 2.15: the new backend of NCCL has a recorder of its own behind the same function
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier", nccl="nccl:all_gather")}, "nccl:all_gather"),
+        ({"_dump_nccl_trace_json": dumping(), "_dump_fr_trace_json": dumping_by(gloo="gloo:barrier")}, "gloo:barrier"),
         ({"_dump_nccl_trace_json": broken, "_dump_fr_trace_json": dumping(entry("gloo:all_reduce"))}, "gloo:all_reduce"),
         ({}, None),
     ],

@@ -9,7 +9,12 @@ from gpudiag.model.evidence import Scalar
 from gpudiag.model.measure import Incident
 from gpudiag.model.reading import Missing, MissingReason
 from gpudiag.ranks.clock import SAME_CLOCK, ClockOffset
-from gpudiag.ranks.diagnosis.stragglers import find_stragglers, limit_seconds, measure_lateness
+from gpudiag.ranks.diagnosis.stragglers import (
+    find_stragglers,
+    limit_seconds,
+    list_lateness,
+    measure_lateness,
+)
 from gpudiag.ranks.rank.arrivals import Arrivals, HostUse
 
 MILLISECOND = 1_000_000
@@ -166,3 +171,29 @@ def test_a_rank_that_falls_further_behind_with_each_collective_on_a_gpu_is_late_
     assert incident.rank == 1
     assert facts(incident)["late_by"] == pytest.approx(0.01)
     assert facts(incident)["late_in_total"] == pytest.approx(0.4)
+
+
+def test_lateness_over_time_shows_who_was_late_when():
+    late = rank([0.0] * 20 + [10.0] * 20)
+    arrivals = {0: rank(), 1: late, 2: rank()}
+    series = list_lateness(arrivals, dict.fromkeys(arrivals, SAME_CLOCK), started=0.0)
+    assert not isinstance(series, Missing)
+    assert [one.rank for one in series.ranks] == [0, 1, 2]
+    first, second = series.ranks[1].late_seconds[:10], series.ranks[1].late_seconds[10:]
+    assert set(first) == {0.0}
+    assert set(second) == {0.01}
+    assert set(series.ranks[0].late_seconds) == {0.0}
+    assert series.iterations == 40
+    assert series.span_seconds * len(series.ranks[0].late_seconds) == pytest.approx(39 * 0.1)
+
+
+def test_lateness_over_time_is_no_guess_about_a_clock_or_of_one_rank():
+    assert isinstance(list_lateness({0: rank(), 1: rank()}, {0: SAME_CLOCK}, 0.0), Missing)
+    assert isinstance(list_lateness({0: rank()}, {0: SAME_CLOCK}, 0.0), Missing)
+
+
+def test_lateness_of_many_ranks_stays_small():
+    arrivals = dict.fromkeys(range(512), rank(iterations=400))
+    series = list_lateness(arrivals, dict.fromkeys(arrivals, SAME_CLOCK), started=0.0)
+    assert not isinstance(series, Missing)
+    assert len(series.ranks[0].late_seconds) < 20

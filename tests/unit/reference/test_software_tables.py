@@ -60,6 +60,8 @@ def test_a_later_cuda_needs_a_later_driver():
 @pytest.mark.parametrize(
     ("driver_cuda", "build"),
     [
+        ("13.5", "cu132"),
+        ("13.2", "cu132"),
         ("13.1", "cu130"),
         ("13.0", "cu130"),
         ("12.9", "cu129"),
@@ -70,6 +72,14 @@ def test_a_later_cuda_needs_a_later_driver():
 )
 def test_the_newest_build_that_a_driver_runs(driver_cuda: str, build: str):
     assert torch_build_for(driver_cuda) == build
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "build"),
+    [((), "cu132"), (("9.0", "7.5"), "cu132"), (("9.0", "7.0"), "cu126"), (("6.1",), "cu126")],
+)
+def test_newer_builds_have_no_code_for_volta_and_older(capabilities, build):
+    assert torch_build_for("13.2", capabilities) == build
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 from dataclasses import replace
 
+import pytest
+
 from gpudiag.checks.gpu.gone import known_gpus_of
 from gpudiag.model.device import Snapshot, SourceState
 from gpudiag.model.finding import Outcome
 from gpudiag.model.reading import Missing
+from gpudiag.render import overview_text
 from gpudiag.render.overview_text import render_overview
 from gpudiag.render.style import columns
 from gpudiag.runs.instant import judge_snapshot
@@ -19,6 +22,12 @@ FAIL a1: 4x H100 80GB, driver 580.105.08: 3 healthy, 1 lost (0.3s passive)
     network, torch, history
 Next: gpudiag list | preflight | nccl-test | serve | explain gpu.lost | --help
 """
+
+
+@pytest.fixture(autouse=True)
+def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line names a command that needs torch, where there is one; the tests run without it too."""
+    monkeypatch.setattr(overview_text, "has_module", lambda name: True)
 
 
 def render(snapshot: Snapshot) -> str:
@@ -43,6 +52,15 @@ def test_a_machine_without_a_trace_of_a_gpu_is_told_so_and_what_to_try() -> None
     assert text.startswith("ERROR a1: no GPU and no trace of one")
     assert "gpudiag nccl-test" in text
     assert "gpudiag simulate" in text
+
+
+def test_without_torch_no_command_that_needs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_text, "has_module", lambda name: False)
+    sick = make_snapshot(make_busy(0), make_silent(1, LOST))
+    assert "| doctor | serve" in render(sick)
+    empty = render(make_broken_snapshot(SourceState.LIBRARY_ABSENT, make_bare_machine()))
+    assert "gpudiag doctor" in empty
+    assert "nccl-test" not in render(sick) + empty
 
 
 def test_a_machine_that_never_had_a_gpu_does_not_pass_because_none_has_gone() -> None:

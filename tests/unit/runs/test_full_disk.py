@@ -57,7 +57,7 @@ class Records:
         self.full = True
         self.saved = []
 
-    def save(self, _machine, _service, run) -> None:
+    def save_run(self, _machine, _service, run) -> None:
         if self.full:
             raise FULL
         self.saved.append(run.state)

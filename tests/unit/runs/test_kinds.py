@@ -59,3 +59,22 @@ def test_force_reaches_the_command_that_would_leave_gpus_in_use_alone():
     assert "--force" in KINDS["preflight"].parse_plan({"level": "quick"}, force=True).to_argv()
     assert "--force" not in KINDS["preflight"].parse_plan({"level": "instant"}, force=True).to_argv()
     assert KINDS["nccl-test"].parse_plan({}, force=True) == KINDS["nccl-test"].parse_plan({})
+
+
+def test_every_preset_is_a_plan_that_can_be_asked_for():
+    kinds = run_kinds(("preflight", "nccl-test", "bandwidth", "train", "hang"))
+    assert [len(kind.plan_type.PRESETS) for kind in kinds.values()] == [3, 3, 2, 3, 0]
+    for kind in kinds.values():
+        plans = [kind.parse_plan(preset.fields).to_argv() for preset in kind.plan_type.PRESETS]
+        assert len(set(plans)) == len(plans)
+        assert all(preset.means for preset in kind.plan_type.PRESETS)
+
+
+def test_a_plan_that_is_sent_back_whole_is_the_same_plan():
+    """ "Run again" sends the document of the plan, in which JSON has made 20.0 a 20."""
+    for kind in run_kinds(("preflight", "nccl-test", "bandwidth", "train", "hang")).values():
+        document = {
+            name: int(value) if isinstance(value, float) else value
+            for name, value in kind.plan_document(kind.plan_type()).items()
+        }
+        assert kind.parse_plan(document) == kind.plan_type()

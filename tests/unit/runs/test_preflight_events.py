@@ -1,7 +1,10 @@
+import pytest
+
 from gpudiag.model.finding import Outcome
 from gpudiag.model.run import EventKind, RunEvent
 from gpudiag.ranks.run import RankEvent
 from gpudiag.runs.events import PreflightEvents
+from tests.unit.ranks.views import position, view
 from tests.unit.render.reports import make_finding, make_report, make_result
 
 
@@ -24,3 +27,24 @@ def test_a_test_begins_when_the_first_rank_is_done_with_the_one_before() -> None
         for test in ("memory_copy", "matmul"):
             take(RankEvent(rank, 1.0, {"kind": "done", "test": test}))
     assert [event.stage for event in heard] == ["memory_copy", "matmul"]
+
+
+def test_where_ranks_are_is_emitted_when_it_changes_and_rarely_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("gpudiag.runs.events.monotonic", lambda: now)
+    heard: list[RunEvent] = []
+    emitter = PreflightEvents(("active",), heard.append)
+    times = []
+    for tick in range(81):  # every 100 ms; the rank enters another collective after 3 s
+        now = 100.0 + tick / 10
+        before = len(heard)
+        still = now - (103.0 if tick >= 30 else 100.0)
+        emitter.standings.add(
+            [view(0, position=position(sequence=int(tick >= 30), op=f"op{tick >= 30}"), still_seconds=still)]
+        )
+        times += [tick] * (len(heard) - before)
+    assert times == [0, 30, 80]
+    assert [event.kind for event in heard] == [EventKind.RANKS] * len(heard)
+    assert heard[1].ranks[0].operation == "opTrue float32[1024]"

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudiag.sampler.ring import COARSE, FINE, MAX_DEVICES, MAX_POINTS, NAMES, Ring, plan_window, read_window
+from gpudiag.sampler.ring import (
+    COARSE,
+    FINE,
+    MAX_DEVICES,
+    MAX_POINTS,
+    NAMES,
+    Ring,
+    plan_window,
+    read_window,
+    spacing_seconds,
+)
 
 NOW = 1_800_000_000.0
 
@@ -128,3 +138,23 @@ def test_every_series_has_a_place():
     ring = filled({NOW: dict.fromkeys(NAMES, 1.0)})
     for name in NAMES:
         assert points(ring, name, NOW, NOW, 1) == {NOW: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("pauses", "spacing"),
+    [
+        ((1,) * 300, 1.0),
+        ((5,) * 60, 5.0),
+        ((1,) * 100 + (5,) * 100, 5.0),
+        ((1,) * 290 + (60,), 1.0),
+        ((), 1.0),
+    ],
+)
+def test_how_far_apart_samples_are_is_what_was_stored(pauses, spacing):
+    """While nobody looks a sample comes every 5 s: an hour of them has no resolution of a second."""
+    ring, at = Ring(), NOW
+    for pause in (0, *pauses):
+        at += pause
+        ring.add("GPU-1", at, {"power_draw_watts": 100.0})
+    window = plan_window(at - 600, at, 1.0, at)
+    assert spacing_seconds(ring.devices["GPU-1"], window) == spacing

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from gpudiag.model.finding import Outcome
 from gpudiag.probe.nvml.ask import DeviceSheet
+from gpudiag.reference.declaration import by_question
+from gpudiag.reference.readings import READINGS
 from gpudiag.sampler import tiers
 from gpudiag.sampler.child import pause_seconds
 from gpudiag.sampler.picture import DEADLINE_SECONDS, NvmlPicture
@@ -24,6 +27,7 @@ from gpudiag.sampler.tiers import (
     ProcessFacts,
     WatchedAsk,
 )
+from gpudiag.service.watch import INSTANT_CHECKS
 from gpudiag.simulate.loader import load_scenario
 from gpudiag.simulate.session import open_session
 
@@ -64,6 +68,39 @@ def test_an_event_brings_them_at_once():
     assert not pace.is_slow_due(101.0, 1.0)
     pace.hurry()
     assert pace.is_slow_due(101.0, 1.0)
+
+
+@pytest.mark.parametrize("interval", [1.0, 5.0])
+@pytest.mark.parametrize("scrapes_every", [None, 0.7, 4.4, 15.0])
+def test_what_keeps_jobs_off_is_read_every_five_seconds_whatever_the_rest_costs(interval, scrapes_every):
+    """As the sampler's loop does it, on a clock of its own: ticks out of turn, as for a scrape, delay none."""
+    pace, now, scraped_at, prompt_at, slow_at = Pace(1), 0.0, 0.0, [], []
+    while now < 300:
+        slow = pace.is_slow_due(now, interval)
+        prompt = slow or pace.is_prompt_due(now)
+        prompt_at += [now] * prompt
+        slow_at += [now] * slow
+        pace.note_tick(now, 0.045 if slow else 0.0063, slow=slow, prompt=prompt)
+        pause = min(pause_seconds(interval, 0.0, is_asking=False), pace.seconds_to_prompt(now))
+        if scrapes_every is not None and scraped_at + scrapes_every < now + pause:
+            pause = scraped_at + scrapes_every - now
+            scraped_at += scrapes_every
+        now += max(pause, 0.01)
+    assert max(later - before for before, later in pairwise(prompt_at)) <= SLOW_SECONDS + 1e-6
+    assert (
+        max(later - before for before, later in pairwise(slow_at)) > SLOW_SECONDS
+    )  # the rest waits for its share
+
+
+def test_each_prompt_reading_is_one_that_may_keep_jobs_off():
+    """By the checks that judge it: what only is looked at has no claim to the driver's time."""
+    fails = [one for one in INSTANT_CHECKS if any(kind.outcome is Outcome.FAIL for kind in one.reports)]
+    judged = {name.partition(" ")[0] for one in fails for name in one.readings}
+    prompt = {one.question: one.name for one in READINGS if one.tier == "prompt"}
+    questions = by_question(one for one in READINGS if one.tier == "prompt")
+    assert prompt
+    for _, readings in questions:  # readings of one call come together
+        assert judged & {one.name for one in readings}, readings[0].name
 
 
 def test_a_gpu_that_is_late_is_heard_of_again_before_it_counts_as_hung():
@@ -268,6 +305,45 @@ def test_a_call_that_takes_long_is_slow_and_named():
     assert told[:2] == [None, None]
     assert told[-1] is not None
     assert "nvml" in told[-1]
+
+
+def test_a_tick_out_of_turn_comes_at_once_and_a_prompt_one_brings_what_is_judged():
+    """On dear calls, where nobody looks: the child is asked for one, and goes on at its pace."""
+    with (
+        open_session(load_scenario("gh200+driver-costs")) as session,
+        subprocess.Popen(
+            [sys.executable, "-m", "gpudiag.sampler.child", str(os.getpid())],
+            env={**session.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b'{"interval": 3600.0, "paused": false}\n')
+        child.stdin.flush()
+        picture, was_read, bare, found = NvmlPicture(), False, [], None
+        while found is None:
+            message = json.loads(child.stdout.readline())
+            changed = picture.add(message)
+            if message["kind"] != "tick":
+                continue
+            fast = message["fast"].get("0", {})
+            assert changed or not (message["slow"] or message["prompt"])
+            if was_read and fast and not (message["slow"] or message["prompt"]):
+                bare.append(fast)  # at this pace no tick is due that brings no more
+            if was_read and message["prompt"] and fast.get("recovery_action") == "gpu_reset":
+                found = fast
+            if message["slow"] and not was_read:
+                was_read = True
+                child.stdin.write(b'{"now": true}\n')
+                child.stdin.flush()
+                session.update(load_scenario("gh200+driver-costs+recovery:0:gpu_reset"))
+        child.kill()
+    assert bare
+    assert all("recovery_action" not in fast for fast in bare)
+    assert {"ecc_uncorrected_volatile", "row_remap_failed", "clocks_event_reasons"} <= found.keys()
+    assert picture.answer().devices[0].recovery_action == "gpu_reset"
 
 
 def test_a_fast_tick_makes_few_calls_and_a_later_slow_one_repeats_nothing_in_vain(tmp_path: Path):

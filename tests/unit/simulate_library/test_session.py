@@ -50,10 +50,12 @@ def test_the_environment_leads_to_the_machine_and_hides_the_outside_one(compiled
             "GPUDIAG_SIMULATED": "test-machine",
             "GPUDIAG_HOST_ROOT": f"{folder}/root",
             "GPUDIAG_SIMULATED_TORCH": f"{folder}/torch.json",
+            "GPUDIAG_SIMULATED_JOBS": f"{folder}/jobs.json",
             "GPUDIAG_SIMULATED_CALL_LOG": "/nowhere/calls.log",
             "SLURM_JOB_GPUS": "4,5",
         }
         assert json.loads((folder / "torch.json").read_text()) == {"absent": True}
+        assert not (folder / "jobs.json").exists()  # its jobs are the real machine's
         assert folder.stat().st_mode & 0o077 == 0
     assert not folder.exists()
 

@@ -119,7 +119,7 @@ CASES = (
     Case("h100x8+visible:5,2", parts={"torch", "environment"}),
 )
 # These change all of a GPU, or which GPUs there are; they have tests of their own below.
-ELSEWHERE = {"lost", "hang", "gone", "zero-gpus", "old-driver", "cold", "driver-costs"}
+ELSEWHERE = {"lost", "hang", "gone", "zero-gpus", "old-driver", "cold", "driver-costs", "job-hangs"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)
@@ -305,6 +305,26 @@ def test_a_busy_gpu_that_is_hot_is_both():
     assert "hw_thermal_slowdown" in readings["clocks_event_reasons"]
 
 
+TRAINING = "h100x8+busy:0+busy:1+busy:2+busy:3"
+
+
+def test_gpus_of_a_job_that_hangs_read_as_those_that_were_recorded():
+    before, after = machine(TRAINING), machine(f"{TRAINING}+job-hangs")
+    waiting, absent = after.gpus[0].readings, after.gpus[2].readings
+    assert waiting["utilization_percent"] == 100
+    # 124 W of 700 W on an H100 whose ranks waited for one that was stopped (tests/corpus/hang/gpu).
+    assert 115 < waiting["power_draw_watts"] < 135
+    assert absent["utilization_percent"] == 0
+    assert waiting["temperature_celsius"] < before.gpus[0].readings["temperature_celsius"]
+    assert after.gpus[4].readings == before.gpus[4].readings
+    assert before.jobs is None
+    (job,) = after.jobs
+    assert job["host"] == after.hostname
+    assert {rank["pid"] for rank in job["ranks"]} == {
+        gpu.readings["processes"][0]["pid"] for gpu in after.gpus[:4]
+    }
+
+
 def test_processes_have_a_user_a_command_and_a_start():
     scenario = machine("h100x8+busy:0+idle-holder:1+zombie:2")
     busy, idle, dead = (gpu.readings["processes"][0] for gpu in scenario.gpus[:3])
@@ -445,4 +465,5 @@ def test_no_fault_makes_a_reading_of_the_wrong_kind():
         argument |= {"N:CODE": "0:62", "SECONDS": "1", "LIST": "0", "": ""}
         text = argument.get(kind.arguments, "0")
         base = "t4x1" if kind.name == "retired-pages" else "a100x8"
+        base = TRAINING.replace("h100x8", base) if kind.name == "job-hangs" else base
         assert machine(f"{base}+{kind.name}{':' if text else ''}{text}").faults

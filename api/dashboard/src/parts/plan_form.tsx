@@ -1,9 +1,7 @@
 // The form of a plan, made from its JSON Schema: the service decides what can be asked for, and its bounds.
 
 import { size, words } from "../format";
-import type { PlanField, PlanSchema } from "../plan";
-
-export type Plan = Record<string, unknown>;
+import type { Plan, PlanField, PlanSchema } from "../plan";
 
 interface FieldProps {
   name: string;

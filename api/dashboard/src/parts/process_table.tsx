@@ -11,7 +11,7 @@ import { Table } from "./table";
 export interface ProcessRow extends GpuProcess {
   uuid: string | null;
   nvml_index: number | null;
-  idle_since?: string | null;
+  idle_since?: string | null; // only of the processes of the whole machine
   idle_holder?: boolean;
 }
 

@@ -1,6 +1,7 @@
 // A run's document: its findings with evidence and remedies, then what was measured, by the kind of document.
 
-import type { Finding, Outcome, Run } from "../model";
+import { LateRanks } from "../charts/late_ranks";
+import type { Finding, LatenessSeries, Outcome, Run } from "../model";
 import { FindingList } from "../parts/findings";
 import { BandwidthReport, type BandwidthDocument } from "./report_bandwidth";
 import { CollectiveReport, type CollectiveDocument } from "./report_collective";
@@ -13,7 +14,11 @@ interface Document {
   outcome?: Outcome;
   findings?: Finding[];
   results?: unknown[];
-  measures?: { collective?: CollectiveDocument | null; active?: BandwidthDocument | null };
+  measures?: {
+    collective?: CollectiveDocument | null;
+    active?: BandwidthDocument | null;
+    training?: { strategy: string; lateness?: LatenessSeries | null }[] | null;
+  };
 }
 
 export function ReportView({ document: whole, run }: { document: Record<string, unknown>; run: Run }) {
@@ -29,6 +34,7 @@ export function ReportView({ document: whole, run }: { document: Record<string, 
       {kind === "gpudiag.training" && <TrainingReport document={whole as unknown as TrainingDocument} />}
       {kind === "gpudiag.bandwidth" && <BandwidthReport document={whole as unknown as BandwidthDocument} />}
       {document.measures?.collective && <CollectiveReport document={document.measures.collective} />}
+      {document.measures?.training?.map((one) => one.lateness && <LateRanks key={one.strategy} title={`Slow ranks of ${one.strategy}`} lateness={one.lateness} />)}
       {document.measures?.active && <BandwidthReport document={document.measures.active} />}
       {checks && <CheckTable results={checks} />}
     </>

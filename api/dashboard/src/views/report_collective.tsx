@@ -1,38 +1,21 @@
 // nccl-test: the curve of bandwidth against size, every result with its verification, and what each rank did.
 
 import { type Curve, CurveChart, type CurvePoint } from "../charts/curve";
+import { LateRanks } from "../charts/late_ranks";
 import { DASH, dateClock, duration, rate, size } from "../format";
 import { useLoaded } from "../load";
-import type { Run, WithMissing } from "../model";
+import type { CollectiveResult, LatenessSeries, RankReport, Run } from "../model";
 import { Reading } from "../parts/reading";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 
-interface Result extends WithMissing {
-  op: string;
-  dtype: string;
-  size_bytes: number;
-  iterations: number;
-  time_p50_seconds: number;
-  time_p99_seconds: number;
-  algbw_bytes_per_second: number | null;
-  busbw_bytes_per_second: number | null;
-  verified: boolean | null;
-  wrong_elements: number | null;
-}
-interface Rank extends WithMissing {
-  rank: number;
-  host: string;
-  pid: number | null;
-  stage: string;
-  exit: number | null;
-}
 export interface CollectiveDocument {
   backend: string;
   world_size: number;
   device_kind: string;
-  results: Result[];
-  ranks: Rank[];
+  results: CollectiveResult[];
+  ranks: RankReport[];
+  lateness?: LatenessSeries | null;
 }
 interface Baselines {
   baselines: { metric: string; device_uuid: string | null; median: number }[];
@@ -42,11 +25,14 @@ export function CollectiveReport({ document, run }: { document: CollectiveDocume
   const { value } = useLoaded<Baselines>("baselines");
   const before = useRunBefore(document, run);
   const baselines = value?.baselines ?? [];
-  const curves = curvesOf(document).map((curve) => ({ ...curve, ...(before ? before(curve.name) : medianBefore(document, curve.name, baselines)) }));
+  const curves = curvesOf(document.results).map((curve) => ({ ...curve, ...(before ? before(curve.name) : medianBefore(document, curve.name, baselines)) }));
   return (
     <>
       <p>{document.world_size} {document.backend} ranks on {document.device_kind === "cpu" ? "the CPU" : "GPUs"}. busbw as nccl-tests defines it.</p>
-      {curves.length > 0 && <CurveChart title="Bus bandwidth" curves={curves} />}
+      <div class="beside">
+        {curves.length > 0 && <CurveChart title="Bus bandwidth" curves={curves} />}
+        {document.lateness && <LateRanks title="Slow ranks" lateness={document.lateness} />}
+      </div>
       <Results results={document.results} />
       <Ranks ranks={document.ranks} />
     </>
@@ -55,17 +41,17 @@ export function CollectiveReport({ document, run }: { document: CollectiveDocume
 
 type Behind = Pick<Curve, "baseline" | "before">;
 
-const nameOf = (result: Result): string => `${result.op} ${result.dtype}`;
+const nameOf = (result: CollectiveResult): string => `${result.op} ${result.dtype}`;
 
-function pointsOf(document: CollectiveDocument, name: string): CurvePoint[] {
-  return document.results.flatMap((result) =>
+export function pointsOf(results: CollectiveResult[], name: string): CurvePoint[] {
+  return results.flatMap((result) =>
     nameOf(result) === name && result.busbw_bytes_per_second !== null ? [{ size_bytes: result.size_bytes, value: result.busbw_bytes_per_second }] : [],
   );
 }
 
-function curvesOf(document: CollectiveDocument): Pick<Curve, "name" | "points">[] {
-  const names = [...new Set(document.results.map(nameOf))];
-  return names.map((name) => ({ name, points: pointsOf(document, name) })).filter((curve) => curve.points.length > 0);
+export function curvesOf(results: CollectiveResult[]): Pick<Curve, "name" | "points">[] {
+  const names = [...new Set(results.map(nameOf))];
+  return names.map((name) => ({ name, points: pointsOf(results, name) })).filter((curve) => curve.points.length > 0);
 }
 
 // The last run before this one that passed, if it is of the same kind of ranks: its whole curve is what to compare with.
@@ -74,12 +60,12 @@ function useRunBefore(document: CollectiveDocument, run: Run | undefined): ((nam
   const earlier = runs.find((one) => one.outcome === "pass" && one.has_report && one.requested_at < (run?.requested_at ?? ""));
   const { value } = useLoaded<CollectiveDocument>(earlier ? `runs/${encodeURIComponent(earlier.id)}/report` : null);
   const alike = value && (["backend", "world_size", "device_kind"] as const).every((field) => value[field] === document[field]);
-  return earlier && alike ? (name) => ({ baseline: pointsOf(value, name), before: `the run of ${dateClock(earlier.requested_at)}` }) : null;
+  return earlier && alike ? (name) => ({ baseline: pointsOf(value.results, name), before: `the run of ${dateClock(earlier.requested_at)}` }) : null;
 }
 
 // What the store remembers of good runs. A metric names its method: op.dtype.size.backend.world_size.busbw.
 function medianBefore(document: CollectiveDocument, name: string, baselines: Baselines["baselines"]): Behind {
-  const baseline = pointsOf(document, name).flatMap(({ size_bytes }) => {
+  const baseline = pointsOf(document.results, name).flatMap(({ size_bytes }) => {
     const metric = [name.replace(" ", "."), size_bytes, document.backend, document.world_size, "busbw"].join(".");
     const found = baselines.find((one) => one.metric === metric && one.device_uuid === null);
     return found ? [{ size_bytes, value: found.median }] : [];
@@ -87,7 +73,7 @@ function medianBefore(document: CollectiveDocument, name: string, baselines: Bas
   return { baseline, before: "the median of this machine's good runs" };
 }
 
-function Results({ results }: { results: Result[] }) {
+function Results({ results }: { results: CollectiveResult[] }) {
   if (!results.length) return <p class="empty">No size was finished.</p>;
   const columns = ["Operation", { name: "Size", number: true }, { name: "p50", number: true }, { name: "p99", number: true }, { name: "algbw", number: true }, { name: "busbw", number: true }, { name: "Iterations", number: true }, "Data"];
   return (
@@ -108,7 +94,7 @@ function Results({ results }: { results: Result[] }) {
   );
 }
 
-function Ranks({ ranks }: { ranks: Rank[] }) {
+function Ranks({ ranks }: { ranks: RankReport[] }) {
   return (
     <details>
       <summary>{ranks.length} ranks</summary>

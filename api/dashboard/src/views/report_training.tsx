@@ -1,34 +1,16 @@
 // Sanity training: the strategies side by side, whether each trained the same model, and where its time goes.
 
 import { DASH, duration, gib, significant } from "../format";
-import type { Outcome, WithMissing } from "../model";
+import { LateRanks } from "../charts/late_ranks";
+import type { StrategyResult } from "../model";
 import { Meter, Reading } from "../parts/reading";
 import { Status } from "../parts/status";
 import { Table } from "../parts/table";
 
 const PARTS = ["data", "forward", "backward", "optimizer", "communication"] as const;
 
-interface Verification extends WithMissing {
-  name: string;
-  passed: boolean | null;
-}
-interface Strategy extends WithMissing {
-  strategy: string;
-  framework: string;
-  outcome: Outcome;
-  world_size: number;
-  reason: string | null;
-  hint: string | null;
-  verified: boolean | null;
-  verifications: Verification[];
-  samples_per_second: number | null;
-  step_p50_seconds: number | null;
-  shares: Record<(typeof PARTS)[number], number> | null;
-  scaling_efficiency: number | null;
-  host_memory_bytes: number | null;
-}
 export interface TrainingDocument {
-  strategies: Strategy[];
+  strategies: StrategyResult[];
   machine?: string[];
   advice?: { strategy: string; reasons: string[] }[];
 }
@@ -43,13 +25,14 @@ export function TrainingReport({ document }: { document: TrainingDocument }) {
         {document.strategies.map((one) => <StrategyRow key={one.strategy} one={one} best={best} />)}
       </Table>
       <p class="key parts-key">{PARTS.map((part, position) => <span key={part}><span class={`swatch line-${position}`} aria-hidden="true" /> {part}</span>)}</p>
+      {document.strategies.map((one) => one.lateness && <LateRanks key={one.strategy} title={`Slow ranks of ${one.strategy}`} lateness={one.lateness} />)}
       {document.advice?.map((advice) => <p key={advice.strategy}><b>{advice.strategy}</b> suits this machine: {advice.reasons.join("; ")}</p>)}
       {document.machine && <p class="hint">{document.machine.join(", ")}</p>}
     </>
   );
 }
 
-function StrategyRow({ one, best }: { one: Strategy; best: number }) {
+function StrategyRow({ one, best }: { one: StrategyResult; best: number }) {
   if (one.outcome === "skip") {
     return (
       <tr>
@@ -75,7 +58,7 @@ function StrategyRow({ one, best }: { one: Strategy; best: number }) {
   );
 }
 
-function Shares({ one }: { one: Strategy }) {
+function Shares({ one }: { one: StrategyResult }) {
   const { shares } = one;
   if (!shares) return <Reading of={one} field="shares">{DASH}</Reading>;
   const text = PARTS.map((part) => `${part} ${(shares[part] * 100).toFixed(0)}%`).join(", ");

@@ -1,4 +1,4 @@
-// One run: followed while it goes on, cancelled, and its report read when it is done.
+// One run: followed while it goes on, cancelled, its report read when it is done, and started again.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, asProblem, type Problem, readText, send } from "../api";
@@ -6,16 +6,27 @@ import { dateClock, duration, seconds, words } from "../format";
 import { useLoaded, useTicks } from "../load";
 import type { Run } from "../model";
 import { Loading, Notice, ProblemNotice } from "../parts/notice";
+import { Reproduce } from "../parts/reproduce";
+import { unforced } from "../plan";
+import { useRoute } from "../parts/shell";
 import { Status } from "../parts/status";
 import { link } from "../route";
 import { serviceNow, useEvents, useStore } from "../store";
 import { ReportView } from "./report";
+import { RunsBeside } from "./run_beside";
+import { RunLive } from "./run_live";
+import { Refusal } from "./start_run";
 
 const ACTIVE = ["queued", "running", "cancelling"];
 const LOG_DELAY_MS = 500;
 const REREAD_SECONDS = 5;
 
 export function RunView({ id }: { id: string }) {
+  const before = useRoute().settings.get("with");
+  return before ? <RunsBeside key={before} before={before} now={id} /> : <OneRun id={id} />;
+}
+
+function OneRun({ id }: { id: string }) {
   const [changes, setChanges] = useState(0);
   const [newest, setNewest] = useState<Run | null>(null);
   useEvents((event) => {
@@ -38,6 +49,7 @@ export function RunView({ id }: { id: string }) {
     <>
       <h1>{run.kind} <small>{dateClock(run.started_at ?? run.requested_at)}</small></h1>
       <RunHead run={run} active={active} onChange={setNewest} />
+      {active && <RunLive run={run} />}
       {run.has_report && !active && <Report run={run} />}
       <RunLog id={id} state={run.state} />
     </>
@@ -59,8 +71,37 @@ function RunHead({ run, active, onChange }: { run: Run; active: boolean; onChang
       {active && <Progress run={run} />}
       {run.reason && <p>{run.reason}</p>}
       {run.state === "lost" && <Notice tone="warn" title="The service ended during this run.">What it stored until then is below. <a href={link("runs")}>Start it again</a></Notice>}
-      <p><code class="command">{run.command}</code></p>
+      <Reproduce run={run} />
+      {!active && <Again run={run} />}
     </section>
+  );
+}
+
+// The same plan once more, on the same GPUs.
+function Again({ run }: { run: Run }) {
+  const session = useStore((state) => state.session);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const [busy, setBusy] = useState(false);
+  if (session?.role !== "act" || !session.actions_allowed) return null;
+  const start = (more: Record<string, boolean> = {}): void => {
+    const { kind, gpus, interpreter } = run;
+    const plan = unforced(run.plan);
+    setProblem(null);
+    setBusy(true);
+    send<Run>("runs", { kind, plan, ...(gpus.length ? { gpus } : {}), ...(interpreter ? { interpreter } : {}), ...more })
+      .then((next) => {
+        location.hash = link("runs", next.id);
+      }, (error: unknown) => setProblem(asProblem(error)))
+      .finally(() => setBusy(false));
+  };
+  return (
+    <>
+      <p class="again">
+        <button type="button" disabled={busy} onClick={() => start()}>{busy ? "Starting …" : "Run again"}</button>
+        <a href={link("runs", "", { like: run.id })}>Change the plan first</a>
+      </p>
+      {problem && <Refusal problem={problem} again={start} />}
+    </>
   );
 }
 

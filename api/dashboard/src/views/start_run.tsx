@@ -3,16 +3,24 @@
 import { useState } from "preact/hooks";
 import { asProblem, type Problem, send } from "../api";
 import type { Live, Run } from "../model";
-import type { RunKind } from "../plan";
+import { chosenOf, type Plan, type Runs, samePlan, unforced } from "../plan";
 import { gpuName } from "../parts/gpu";
 import { Notice } from "../parts/notice";
-import { type Plan, PlanForm } from "../parts/plan_form";
+import { PlanForm } from "../parts/plan_form";
 import { link } from "../route";
 
-export function StartRun({ kinds, live }: { kinds: RunKind[]; live: Live }) {
-  const [name, setName] = useState(kinds[0]?.kind ?? "");
-  const [plan, setPlan] = useState<Plan>({});
-  const [gpus, setGpus] = useState<string[]>([]);
+interface StartProps {
+  runs: Runs;
+  live: Live;
+  like: Run | undefined; // the run whose plan the form begins with
+}
+
+export function StartRun({ runs: { kinds, interpreters = [] }, live, like }: StartProps) {
+  const likeKind = kinds.find((one) => one.kind === like?.kind);
+  const [name, setName] = useState(likeKind?.kind ?? kinds[0]?.kind ?? "");
+  const [plan, setPlan] = useState<Plan>(like && likeKind ? chosenOf(unforced(like.plan), likeKind.plan_schema) : {});
+  const [gpus, setGpus] = useState<string[]>(like?.gpus.filter((uuid) => live.devices.some((device) => device.uuid === uuid)) ?? []);
+  const [interpreter, setInterpreter] = useState(like?.interpreter ?? "");
   const [problem, setProblem] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const kind = kinds.find((one) => one.kind === name) ?? kinds[0];
@@ -22,7 +30,7 @@ export function StartRun({ kinds, live }: { kinds: RunKind[]; live: Live }) {
     setBusy(true);
     setProblem(null);
     try {
-      const run = await send<Run>("runs", { kind: kind.kind, plan, ...(gpus.length && kind.uses_gpus ? { gpus } : {}), ...more });
+      const run = await send<Run>("runs", { kind: kind.kind, plan, ...(gpus.length && kind.uses_gpus ? { gpus } : {}), ...(interpreter ? { interpreter } : {}), ...more });
       location.hash = link("runs", run.id);
     } catch (error) {
       setProblem(asProblem(error));
@@ -41,11 +49,28 @@ export function StartRun({ kinds, live }: { kinds: RunKind[]; live: Live }) {
           </label>
         ))}
       </div>
-      <details open>
+      {(kind.presets?.length ?? 0) > 0 && (
+        <div class="presets" role="group" aria-label="Presets">
+          {kind.presets?.map((preset) => (
+            <button type="button" key={preset.name} aria-pressed={samePlan(plan, preset.plan)} onClick={() => setPlan(preset.plan)}>
+              <b>{preset.name}</b> <span>{preset.means}</span>
+            </button>
+          ))}
+        </div>
+      )}
+      <details open={!matchMedia("(max-width: 640px)").matches}>
         <summary>Plan</summary>
         <PlanForm key={kind.kind} schema={kind.plan_schema} plan={plan} change={setPlan} />
       </details>
       {kind.uses_gpus && <GpuChoice live={live} chosen={gpus} choose={setGpus} />}
+      {interpreters.length > 0 && (
+        <p>
+          <label>Python of the ranks <select value={interpreter} onChange={(event) => setInterpreter(event.currentTarget.value)}>
+            <option value="">the service's own</option>
+            {interpreters.map((one) => <option key={one}>{one}</option>)}
+          </select></label>
+        </p>
+      )}
       <button type="submit" class="primary" disabled={busy}>{busy ? "Starting …" : `Start ${kind.kind}`}</button>
       {problem && <Refusal problem={problem} again={(more) => void start(more)} />}
     </form>
@@ -72,7 +97,7 @@ function GpuChoice({ live, chosen, choose }: { live: Live; chosen: string[]; cho
   );
 }
 
-function Refusal({ problem, again }: { problem: Problem; again: (more: Record<string, boolean>) => void }) {
+export function Refusal({ problem, again }: { problem: Problem; again: (more: Record<string, boolean>) => void }) {
   const holder = typeof problem.body.held_by === "string" ? problem.body.held_by : null;
   return (
     <Notice tone="fail" title={problem.detail} announce={problem.detail}>

@@ -1,6 +1,6 @@
 // How GPUs, network cards and processors are joined, with what was measured, and what NCCL would choose.
 
-import { DASH, rate, significant, words } from "../format";
+import { DASH, gib, rate, significant, words } from "../format";
 import { useLoaded } from "../load";
 import type { NcclLevels, NicPath, Topology, TopologyDevice, TopologyLink, TopologyNic } from "../model";
 import { FindingList } from "../parts/findings";
@@ -9,6 +9,7 @@ import { Loading, Notice, ProblemNotice } from "../parts/notice";
 import { Reading } from "../parts/reading";
 import { Table } from "../parts/table";
 import { link } from "../route";
+import { useStore } from "../store";
 
 // The letters of nvidia-smi topo -m, from the nearest on.
 const LETTERS: [string, string][] = [
@@ -34,20 +35,92 @@ export function TopologyView() {
   );
 }
 
+const DENSE_FROM = 17; // GPUs: from here on a cell has room for one number
+const SLOW_SHARE = 0.9; // of the median of links of the same label: a pair below it is framed
+
+interface Measured {
+  link: TopologyLink;
+  value: number; // bytes per second
+  slow: boolean;
+}
+
+// What was measured as a speed, slowest first, and what is well below its own kind.
+function measuredOf(links: TopologyLink[]): Measured[] {
+  const known = links.flatMap((link) => (link.measured?.unit === "B/s" ? [{ link, value: link.measured.value }] : []));
+  const median = (label: string | null): number => {
+    const values = known.filter((one) => one.link.label === label).map((one) => one.value).sort((a, b) => a - b);
+    return values[Math.floor(values.length / 2)] ?? 0;
+  };
+  const medians = new Map([...new Set(known.map((one) => one.link.label))].map((label) => [label, median(label)]));
+  return known.map((one) => ({ ...one, slow: one.value < SLOW_SHARE * (medians.get(one.link.label) ?? 0) })).sort((a, b) => a.value - b.value);
+}
+
+const pairKey = (link: TopologyLink): string => `${link.from_uuid} ${link.to_uuid}`;
+
+// How many pairs have which link, and how many of them were measured, how fast.
+function LinkSummary({ topology: { devices, links }, measured }: { topology: Topology; measured: Measured[] }) {
+  const counts = new Map<string, number>();
+  for (const one of links) counts.set(one.label ?? "unknown", (counts.get(one.label ?? "unknown") ?? 0) + 1);
+  const name = (uuid: string | null): string => {
+    const device = devices.find((one) => one.uuid === uuid);
+    return device ? gpuName(device) : "?";
+  };
+  const [slowest, fastest] = [measured[0], measured.at(-1)];
+  const slow = measured.filter((one) => one.slow);
+  return (
+    <>
+      <ul class="link-summary" aria-label="Links between GPUs">
+        {[...counts].sort((a, b) => b[1] - a[1]).map(([label, count]) => <li key={label}><b>{count}</b> x {label}</li>)}
+        <li><b>{measured.length}</b> of {links.length} directions measured</li>
+        {slowest && fastest && <li>{rate(slowest.value) !== rate(fastest.value) && <><b>{rate(slowest.value)}</b> to </>}<b>{rate(fastest.value)}</b></li>}
+      </ul>
+      {slow.length > 0 && (
+        <p>Slower than others of their kind by over 10 %: {slow.slice(0, 6).map(({ link: one, value }) => `${name(one.from_uuid)} to ${name(one.to_uuid)} ${rate(value)}`).join(", ")}{slow.length > 6 && ` and ${slow.length - 6} more`}.</p>
+      )}
+    </>
+  );
+}
+
+function MigTable() {
+  const live = useStore((state) => state.live);
+  const split = live?.devices.filter((device) => (device.mig_instances?.length ?? 0) > 0) ?? [];
+  if (!split.length) return null;
+  return (
+    <>
+      <h2>MIG instances</h2>
+      <Table caption="MIG instances" columns={["GPU", "Instance", "Profile", { name: "Memory GiB", number: true }, { name: "SM activity", number: true }, "Free"]} hideCaption>
+        {split.flatMap((device) => device.mig_instances?.map((part) => (
+          <tr key={part.uuid}>
+            <th scope="row"><a href={gpuLink(device)}>{gpuName(device)}</a></th>
+            <td>{part.gpu_instance_id ?? DASH}{part.compute_instance_id !== null && ` / ${part.compute_instance_id}`}</td>
+            <td><Reading of={part} field="name">{part.name}</Reading></td>
+            <td class="number"><Reading of={part} field="memory_total_bytes">{part.memory_used_bytes === null ? DASH : gib(part.memory_used_bytes)} of {gib(part.memory_total_bytes ?? 0)}</Reading></td>
+            <td class="number"><Reading of={part} field="sm_activity_percent">{part.sm_activity_percent?.toFixed(0)}%</Reading></td>
+            <td><Reading of={part} field="free">{part.free ? "yes" : "in use"}</Reading></td>
+          </tr>
+        )))}
+      </Table>
+      <p class="calm">MIG instances have no peer access to each other.</p>
+    </>
+  );
+}
+
 function Whole({ topology }: { topology: Topology }) {
   const { devices, links, nics, findings } = topology;
   const cards = nics.filter((nic) => nic.number !== null && !nic.virtual_function);
-  const measured = links.some((one) => one.measured);
+  const measured = measuredOf(links);
   return (
     <>
       {findings.length > 0 && <FindingList findings={findings} compact />}
-      {devices.length > 1 ? <Matrix topology={topology} /> : <p class="empty">One GPU: there are no links between GPUs.</p>}
-      {!measured && devices.length > 1 && (
+      {devices.length > 1 && <LinkSummary topology={topology} measured={measured} />}
+      {devices.length > 1 ? <Matrix topology={topology} slow={new Set(measured.filter((one) => one.slow).map((one) => pairKey(one.link)))} /> : <p class="empty">One GPU: there are no links between GPUs.</p>}
+      {!links.some((one) => one.measured) && devices.length > 1 && (
         <Notice title="Nothing was measured between these GPUs yet.">A <a href={link("runs")}>standard preflight or bandwidth run</a> writes the measured bandwidth into this matrix.</Notice>
       )}
       {cards.length > 0 && <CardMatrix topology={topology} cards={cards} />}
       <Letters topology={topology} />
       {topology.nccl && <Nccl levels={topology.nccl} devices={devices} />}
+      <MigTable />
       <h2>Slots</h2>
       <SlotTable devices={devices} />
       {nics.length > 0 && <CardTable nics={nics.filter((nic) => !nic.virtual_function)} />}
@@ -56,29 +129,56 @@ function Whole({ topology }: { topology: Topology }) {
   );
 }
 
-function Matrix({ topology: { devices, links } }: { topology: Topology }) {
-  const between = new Map(links.map((one) => [`${one.from_uuid} ${one.to_uuid}`, one]));
+function Matrix({ topology: { devices, links }, slow }: { topology: Topology; slow: Set<string> }) {
+  const between = new Map(links.map((one) => [pairKey(one), one]));
+  const dense = devices.length >= DENSE_FROM;
+  const short = (device: TopologyDevice): string => (dense && device.nvml_index !== null ? String(device.nvml_index) : gpuName(device));
+  const caption = dense
+    ? "Row to column: GB/s where it was measured in that direction, else the path"
+    : "Row to column: the path, what NCCL would use, and what was measured in that direction";
   return (
-    <Table caption="Row to column: the path, what NCCL would use, and what was measured in that direction" columns={["From \\ to", ...devices.map(gpuName)]}>
-      {devices.map((from) => (
-        <tr key={from.uuid}>
-          <th scope="row"><a href={gpuLink(from)}>{gpuName(from)}</a></th>
-          {devices.map((to) => <Cell key={to.uuid} own={from === to} between={between.get(`${from.uuid} ${to.uuid}`)} />)}
-        </tr>
-      ))}
-    </Table>
+    <div class={`matrix${dense ? " dense" : ""}`}>
+      <Table caption={caption} columns={["From \\ to", ...devices.map(short)]}>
+        {devices.map((from) => (
+          <tr key={from.uuid}>
+            <th scope="row"><a href={gpuLink(from)}>{gpuName(from)}</a></th>
+            {devices.map((to) => {
+              const key = `${from.uuid} ${to.uuid}`;
+              const one = between.get(key);
+              return dense ? <DenseCell key={to.uuid} own={from === to} between={one} slow={slow.has(key)} /> : <Cell key={to.uuid} own={from === to} between={one} slow={slow.has(key)} />;
+            })}
+          </tr>
+        ))}
+      </Table>
+    </div>
   );
 }
 
-function Cell({ own, between }: { own: boolean; between: TopologyLink | undefined }) {
+interface CellProps {
+  own: boolean;
+  between: TopologyLink | undefined;
+  slow: boolean;
+}
+
+const classOf = (between: TopologyLink, slow: boolean): string => `link ${between.label?.startsWith("NV") ? "nvlink" : "pcie"}${slow ? " slow" : ""}`;
+
+function DenseCell({ own, between, slow }: CellProps) {
+  if (own) return <td class="link own"><span class="unseen">itself</span></td>;
+  if (!between) return <td class="link">{DASH}</td>;
+  const { measured, label } = between;
+  return <td class={classOf(between, slow)}>{measured?.unit === "B/s" ? significant(measured.value / 1e9) : label ?? DASH}{slow && <span class="unseen"> slow</span>}</td>;
+}
+
+function Cell({ own, between, slow }: CellProps) {
   if (own) return <td class="link own"><span class="unseen">itself</span></td>;
   if (!between) return <td class="link" title="not known: one of the two does not answer">{DASH}</td>;
   const { measured, label } = between;
   return (
-    <td class={`link ${label?.startsWith("NV") ? "nvlink" : "pcie"}`} title={[between.path ? words(between.path) : "", between.bytes_per_second ? `links of ${rate(between.bytes_per_second)} each way` : ""].filter(Boolean).join(", ")}>
+    <td class={classOf(between, slow)} title={[between.path ? words(between.path) : "", between.bytes_per_second ? `links of ${rate(between.bytes_per_second)} each way` : ""].filter(Boolean).join(", ")}>
       <span><Reading of={between} field="label">{label}</Reading></span>
       {between.nccl_transport && <span class="calm">{between.nccl_transport}</span>}
       {measured && <b>{measured.unit === "B/s" ? rate(measured.value) : `${significant(measured.value)} ${measured.unit}`}</b>}
+      {slow && <span>slow</span>}
     </td>
   );
 }

@@ -56,6 +56,8 @@ RECORDED = (
     Recorded("flock", "hang.lock", 1, ("cache.lock", "held by")),
     Recorded("deep_in_library", "hang.lock", 1, ("in Slow.read",)),
     Recorded("future_result", "hang.lock", 1, ("sleeps_in_pool",)),
+    Recorded("process_pool", "hang.lock", 1, ("its child, pid", "in tokenize")),
+    Recorded("event_loop", "hang.wait", 1, ("its asyncio event loop", "in event_loop")),
     Recorded("barrier_on_rank", "hang.other_collective", 1, ("if dist.get_rank() == GUILTY",)),
     Recorded("object_list", "hang.sleep", 1, ("broadcast_object_list",)),
     Recorded("wrong_source", "hang.other_peer", 1, ("with src=3", "with src=0")),
