@@ -154,6 +154,7 @@ def test_keys_lead_everywhere(browsing: Browsing, busy_machine: Machine) -> None
             page.keyboard.press(key)
             page.wait_for_function("view => location.hash === `#/${view}`", arg=view)
         page.keyboard.press("4")
+        page.get_by_role("heading", name="History").wait_for()
         page.keyboard.press("/")  # nothing to search there: the GPUs
         page.locator("input[aria-label='Find GPUs']:focus").wait_for()
         page.keyboard.type("bob 3")  # a digit in a field is a digit
