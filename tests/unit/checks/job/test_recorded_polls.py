@@ -87,7 +87,9 @@ def test_ranks_of_a_job_on_several_machines_may_be_elsewhere() -> None:
 
 
 def test_a_loop_that_polls_inside_of_a_for_that_goes_on_is_healthy() -> None:
-    job = recorded("polls/healthy_batches")  # `for _ in range(...)` around `while True` around a get with a timeout
+    job = recorded(
+        "polls/healthy_batches"
+    )  # `for _ in range(...)` around `while True` around a get with a timeout
     verdict = judge_job(job)
     assert (verdict.outcome, "4 of 4 ranks move" in verdict.headline) == (Outcome.PASS, True)
     stands = _with_main(job, lambda main: replace(main, frames=tuple(_without_numbers(main))))
