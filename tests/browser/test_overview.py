@@ -127,7 +127,7 @@ def test_columns_sort_and_the_address_keeps_the_order(browsing: Browsing, busy_m
         watched.open()
         watched.page.locator(".connection.live").wait_for()
         warm = sorted((gpu for gpu in heat if gpu != 2), key=lambda gpu: -heat[gpu])
-        button = watched.page.get_by_role("button", name="Temp")
+        button = watched.page.locator("th button.sort", has_text="Temp")
         for direction, expected in (("descending", warm), ("ascending", warm[::-1])):
             button.click()
             watched.page.locator(f"th[aria-sort={direction}]").wait_for()
