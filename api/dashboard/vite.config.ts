@@ -1,27 +1,5 @@
 import { defineConfig, type Plugin } from "vite";
 
-// uPlot hangs its other kinds of lines, and what plugins may want, on its constructor, where no bundler can leave
-// them out. The page draws straight lines only.
-const UNUSED = [
-  "(paths.stepped = stepped);",
-  "(paths.bars    = bars);",
-  "(paths.spline  = monotoneCubic);",
-  "uPlot.join = join;",
-  "uPlot.tzDate  = tzDate;",
-];
-
-function lessOfUplot(): Plugin {
-  return {
-    name: "less-of-uplot",
-    transform(code, id) {
-      if (!id.endsWith("uPlot.esm.js")) return null;
-      const absent = UNUSED.filter((line) => !code.includes(line));
-      if (absent.length) throw new Error(`uPlot has changed: ${absent.join(" ")} is no longer in it`);
-      return { code: UNUSED.reduce((rest, line) => rest.replace(line, ""), code), map: null };
-    },
-  };
-}
-
 // A page on a recording (`--mode recorded`) is opened from a folder too, where browsers load neither modules nor what
 // asks for another origin's leave: one script of the old kind, after the elements that it needs.
 function withoutModules(): Plugin {
@@ -38,7 +16,7 @@ const INPUTS: Record<string, string> = { hub: "hub.html", recorded: "recorded.ht
 
 export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: mode === "recorded" ? [lessOfUplot(), withoutModules()] : [lessOfUplot()],
+  plugins: mode === "recorded" ? [withoutModules()] : [],
   build: {
     outDir: process.env.GPUDIAG_STATIC ?? "../gpudiag_api/static",
     emptyOutDir: mode !== "hub",

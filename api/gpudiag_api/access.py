@@ -14,6 +14,7 @@ from starlette.requests import Request
 from gpudiag.compat import UTC
 from gpudiag.fleet.addresses import VIEWERS_HEADER
 from gpudiag.model.service import ServiceHealth
+from gpudiag.time_limit import within
 from gpudiag_api.live_events import LiveEvents
 from gpudiag_api.replies import Cache, Encoded, Problem, encode_body
 from gpudiag_api.settings import Settings
@@ -70,7 +71,7 @@ class Access(ABC):
     async def wait_for_live(self, seconds: float) -> None:
         """Wait for the first tick, for at most `seconds`."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._first_live.wait(), seconds)
+            await within(seconds, self._first_live.wait())
 
     def role_of_token(self, address: str, token: str) -> str | None:
         """The role that a token from that address gives, or None.

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
+from gpudiag.time_limit import within
 from gpudiag_api.access import Access
 from gpudiag_api.replies import Problem, render_problem
 from gpudiag_api.settings import is_address
@@ -291,7 +292,7 @@ async def _read_body(scope: Scope, headers: dict[bytes, bytes], receive: Receive
     if int(headers.get(b"content-length", b"0") or 0) > MAX_BODY_BYTES:
         raise _too_large()
     try:
-        body = await asyncio.wait_for(_collect(receive), BODY_SECONDS)
+        body = await within(BODY_SECONDS, _collect(receive))
     except asyncio.TimeoutError as error:
         raise Problem(408, "request.slow", "the body did not come in time") from error
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

@@ -11,6 +11,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gpudiag.time_limit import within
+
 LIVE = "live"
 MACHINES = "machines"  # of a hub
 _WHOLE = (LIVE, MACHINES)  # each has all that there is: an older one is worth nothing beside it
@@ -76,7 +78,7 @@ class Listener:
         if not self._waiting:
             self._wake = asyncio.get_running_loop().create_future()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake, seconds)
+                await within(seconds, self._wake)
             self._wake = None
         frames = b"".join(event.frame for event in self._waiting)
         self._waiting.clear()

@@ -31,6 +31,7 @@ from gpudiag.render.report_formats import render_json
 from gpudiag.sampler.ring import NAMES
 from gpudiag.service.usage import list_processes
 from gpudiag.store.history import machine_key
+from gpudiag.time_limit import within
 from gpudiag_api.gate import AS_HEAD
 from gpudiag_api.history import Question, stays
 from gpudiag_api.openapi import answers
@@ -54,12 +55,12 @@ async def read_stored_history(service: Service, machine: str) -> History:
     if store is None or (at and monotonic() - at < _FRESH_SECONDS):
         return known
     try:
-        now = await asyncio.wait_for(asyncio.to_thread(store.stamp), _DEADLINE_SECONDS)
+        now = await within(_DEADLINE_SECONDS, asyncio.to_thread(store.stamp))
         if now is not None and now[0] is None:  # nothing was ever stored
             known = empty
         elif not at or now is None or now != stamp:
             reading = asyncio.to_thread(store.read_history, machine)
-            known = await asyncio.wait_for(reading, _DEADLINE_SECONDS)
+            known = await within(_DEADLINE_SECONDS, reading)
     except (GpudiagError, asyncio.TimeoutError):
         return known
     _kept[machine] = (monotonic(), now, known)

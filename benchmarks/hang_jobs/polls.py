@@ -239,6 +239,8 @@ def consume() -> None:
             except queue.Empty:
                 continue
         dist.all_reduce(torch.ones(4) * number)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 HUNG = {

@@ -10,18 +10,18 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from time import time
-from typing import Any, TypeVar
+from typing import Any
 
 import httptools
 
 from gpudiag import __version__
 from gpudiag.fleet.addresses import Address
+from gpudiag.time_limit import within
 
-_T = TypeVar("_T")
 MAX_BODY_BYTES = 2 << 20  # 72 GPUs with eight processes each are a quarter of it
 _MAX_HEAD_BYTES = 32 << 10
 _READ_BYTES = 64 << 10
@@ -271,22 +271,6 @@ def _describe_status(status: int) -> str:
     if 300 <= status < 400:
         return f"it redirects (HTTP {status}), which is not followed"
     return words.get(status, f"it answered with HTTP {status}")
-
-
-async def within(seconds: float, awaited: Coroutine[Any, Any, _T]) -> _T:
-    """What comes of it within that time; as asyncio.wait_for, which before Python 3.12 can lose a cancellation.
-
-    Raises:
-        asyncio.TimeoutError: nothing came; it is cancelled.
-    """
-    task = asyncio.ensure_future(awaited)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        task.cancel()  # nothing where it is done
 
 
 async def resolve(host: str) -> list[str]:

@@ -18,7 +18,8 @@ from gpudiag.fleet.addresses import (
     parse_address,
     read_machine_file,
 )
-from gpudiag.fleet.client import resolve, within
+from gpudiag.fleet.client import resolve
+from gpudiag.time_limit import within
 
 FILE_SECONDS = 5.0
 DNS_SECONDS = 30.0

@@ -19,7 +19,6 @@ from gpudiag.fleet.client import (
     NoAnswerError,
     RefusedError,
     UnreadableError,
-    within,
 )
 from gpudiag.fleet.report import (
     clock_offset_seconds,
@@ -30,6 +29,7 @@ from gpudiag.fleet.report import (
 )
 from gpudiag.model.hub import AnswerState, HubMachine, MachineReport
 from gpudiag.model.reading import Missing
+from gpudiag.time_limit import within
 
 ANSWER_SECONDS = 4.0  # a service answers in milliseconds; one that takes longer is as good as silent
 WATCHED_SECONDS = 2.0  # between two questions while somebody looks at the hub

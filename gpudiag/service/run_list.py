@@ -26,6 +26,7 @@ from gpudiag.service.run_process import RunProcess
 from gpudiag.store.aside import StoreAside
 from gpudiag.store.history import machine_key
 from gpudiag.store.state_folder import DiskThread, await_disk
+from gpudiag.time_limit import within
 
 # --- kept
 
@@ -199,7 +200,7 @@ class RunMemory:
         """
         path = self.folder_of(run) / name
         try:
-            return await asyncio.wait_for(asyncio.to_thread(read_file, path), _SECONDS)
+            return await within(_SECONDS, asyncio.to_thread(read_file, path))
         except asyncio.TimeoutError as error:
             raise StoreError(f"{path} cannot be read: the disk does not answer") from error
 

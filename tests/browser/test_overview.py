@@ -127,7 +127,7 @@ def test_columns_sort_and_the_address_keeps_the_order(browsing: Browsing, busy_m
         watched.open()
         watched.page.locator(".connection.live").wait_for()
         warm = sorted((gpu for gpu in heat if gpu != 2), key=lambda gpu: -heat[gpu])
-        button = watched.page.get_by_role("button", name="Temp")
+        button = watched.page.locator("th button.sort", has_text="Temp")
         for direction, expected in (("descending", warm), ("ascending", warm[::-1])):
             button.click()
             watched.page.locator(f"th[aria-sort={direction}]").wait_for()
@@ -154,6 +154,7 @@ def test_keys_lead_everywhere(browsing: Browsing, busy_machine: Machine) -> None
             page.keyboard.press(key)
             page.wait_for_function("view => location.hash === `#/${view}`", arg=view)
         page.keyboard.press("4")
+        page.get_by_role("heading", name="History").wait_for()
         page.keyboard.press("/")  # nothing to search there: the GPUs
         page.locator("input[aria-label='Find GPUs']:focus").wait_for()
         page.keyboard.type("bob 3")  # a digit in a field is a digit

@@ -159,21 +159,10 @@ def test_a_range_of_time_stands_in_the_address(served: tuple[WatchedPage, StubSt
     watched.page.get_by_role("link", name="6 h").click()
     watched.page.wait_for_url("**#/history?last=21600")
     watched.sees("(6 h)")
-    chart = watched.page.locator("figure.chart .u-over").first
-    chart.wait_for()
-    box = chart.bounding_box()
-    assert box is not None
-    middle = box["y"] + box["height"] / 2
-    watched.page.mouse.move(box["x"] + box["width"] * 0.25, middle)
-    watched.page.mouse.down()
-    watched.page.mouse.move(box["x"] + box["width"] * 0.5, middle, steps=5)
-    watched.page.mouse.up()
-    watched.page.wait_for_url("**from=*to=*")
-    chosen = watched.page.locator("p.range", has_not_text="(6 h)")  # the address changes first
-    chosen.wait_for()
-    shown = chosen.inner_text()
     watched.page.reload()
-    watched.page.locator("p.range", has_text=shown.split("(")[0].strip()).wait_for()
+    watched.sees("(6 h)")
+    watched.open("history?from=1764190800&to=1764192600")
+    watched.sees("(30 min)")
 
 
 def posted(watched: WatchedPage) -> list[Any]:

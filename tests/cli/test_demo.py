@@ -37,7 +37,7 @@ TOLD = [
 HANGS = [False, False, False, True, False]
 
 
-def test_each_chapter_is_found_by_the_product_and_nothing_else_is() -> None:
+def test_each_chapter_is_found_by_the_product_and_nothing_else_is(tmp_path: Path) -> None:
     story = load_story("demo")
     assert story is not None
     at = 0.0
@@ -45,7 +45,9 @@ def test_each_chapter_is_found_by_the_product_and_nothing_else_is() -> None:
         for chapter, codes, hangs in zip(story.chapters, TOLD, HANGS, strict=True):
             session.update(story.moment(at + chapter.gradual_seconds).scenario)
             at += chapter.seconds
-            judged = run_on(session, "preflight", "--level", "instant", "--json", "--store", "none")
+            judged = run_on(
+                session, "preflight", "--level", "instant", "--json", "--store", str(tmp_path / "history")
+            )
             failed = {
                 finding["code"]
                 for result in judged.document["results"]

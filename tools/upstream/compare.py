@@ -10,7 +10,7 @@ LEAST_SHARE = 0.5
 
 
 class NotRead(Exception):
-    """Upstream could not be reached, or its text says too little; the message says which, in one sentence."""
+    """Upstream could not be reached, or its text has too little; the message names which, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What upstream's texts say, as facts: a name or number, and its value. Pure functions of a text.
+"""The facts of upstream's texts: a name or number, and its value. Pure functions of a text.
 
 A parser raises nothing on a text of another form: it finds less, and the comparison reports that.
 """

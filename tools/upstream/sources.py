@@ -69,7 +69,7 @@ _DRIVER = "NVIDIA/open-gpu-kernel-modules"
 
 
 def _of_torch(path: str, parse: Callable[[str], Facts]) -> Callable[[Reach], Facts]:
-    """What a file of torch's newest release says."""
+    """The facts of a file of torch's newest release."""
     return lambda reach: parse(reach.read_github("pytorch/pytorch", f"v{reach.read_version('torch')}", path))
 
 

@@ -1,5 +1,4 @@
 import { render } from "preact";
-import "uplot/dist/uPlot.min.css";
 import { App } from "./app";
 import { start } from "./store";
 import "./styles/page.css";

@@ -16,7 +16,7 @@ export const RECENT_METRICS = METRICS.slice(0, 8);
 const RECENT_SERIES = [...RECENT_METRICS.flatMap(seriesOf), "clocks_event_mask"];
 
 export interface Recent {
-  loaded: boolean; // whether the history has answered: until then an empty list says nothing
+  loaded: boolean; // whether the history has answered: until then an empty list means nothing
   times: number[];
   devices: Map<string, Record<string, (number | null)[]>>;
   events: TimelineEntry[];

@@ -15,6 +15,7 @@ from gpudiag.reference.stacks import own_frames
 
 # Libraries of locks on files, which sleep and ask again; their own loops call much else.
 _LOCKS = re.compile(r"/(filelock|fasteners|portalocker|lockfile|oslo_concurrency)/")
+_FOR = re.compile(r"^(?:async )?for (.+?) in ")
 _SPINS_SHARE = 0.5  # of a processor: `sleep(0)` and `pass` take all of it that they get
 
 
@@ -42,10 +43,21 @@ def _compare(
         if (earlier.file, earlier.function) != (later.file, later.function):
             return False
         if (earlier.polls and earlier.polls == later.polls) or _LOCKS.search(earlier.file):
-            return True
+            return not _came_again(earlier, later)
         if earlier.line != later.line or ran(earlier, later):
             return False
     return None
+
+
+def _came_again(earlier: Frame, later: Frame) -> bool:
+    """Whether a loop that polls was left and begun anew: what the `for` around it counts is another one."""
+    if earlier.polls not in earlier.inside:
+        return False
+    around = earlier.inside[earlier.inside.index(earlier.polls) + 1 :]
+    targets = [match[1] for statement in around if (match := _FOR.match(statement)) is not None]
+    names = {name for target in targets for name in re.findall(r"\w+", target)}
+    before, after = dict(earlier.variables), dict(later.variables)
+    return any(before.get(name) != after.get(name) for name in names)
 
 
 def _ran(earlier: Frame, later: Frame) -> bool:

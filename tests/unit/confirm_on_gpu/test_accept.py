@@ -206,7 +206,7 @@ def edited(form: AnonymousConfirmation, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda form: edited(form, seconds=1.0), "its digest is not that of its content"),
+        (lambda form: edited(form, seconds=12345.0), "its digest is not that of its content"),
         (lambda form: edited(form, note="by ann on node17"), "what this form does not have: note"),
         (lambda form: edited(form, schema="gpudiag.confirmation/2"), "and not gpudiag.anonymous_confirmation/1"),
         (lambda form: edited(form, outcome="fine"), "outcome"),

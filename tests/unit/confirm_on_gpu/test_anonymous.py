@@ -136,6 +136,9 @@ def test_the_form_of_a_real_machine_keeps_what_its_gpus_read(recorded):
     assert [name for name in same if getattr(form, name) != getattr(report, name)] == []
     assert [step.name for step in form.steps] == [step.name for step in report.steps]
     assert [check.check for check in form.checks] == [check.check for check in report.checks]
+    assert [(check.codes, check.read) for check in form.checks] == [
+        (check.codes, check.read) for check in report.checks
+    ]
     assert len(form.readings) == len(report.readings) > 60
     assert {speed.name for speed in form.speeds} >= {"memory_copy", "matmul.bfloat16"}
     assert form.machine.views[0].uuid == form.machine.devices[0].id.uuid

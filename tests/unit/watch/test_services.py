@@ -12,6 +12,7 @@ from typing import ClassVar
 from gpudiag.fleet.addresses import parse_addresses
 from gpudiag.model.codec import dumps
 from gpudiag.model.service import DeviceSeries, Series
+from gpudiag.time_limit import within
 from gpudiag.watch.services import ServicesFeed
 from tests.unit.watch.frames import STORY, live_of
 from tests.walking import walk
@@ -71,7 +72,7 @@ def gather(texts: list[str], is_enough, token: str | None = None):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(watch(), 120))
+    asyncio.run(within(120, watch()))
     return {frame.name: frame for frame in feed.frames}
 
 

@@ -48,7 +48,7 @@ export function LateRanks({ lateness, title }: { lateness: LatenessSeries; title
               />
             </div>
           ))}
-          <p class="scale"><span>{from.toFixed(1)} s</span><span>since the ranks started</span><span>{(from + count * span).toFixed(1)} s</span></p>
+          <p class="from-to"><span>{from.toFixed(1)} s</span><span>since the ranks started</span><span>{(from + count * span).toFixed(1)} s</span></p>
         </div>
       )}
       <ul class="legend" aria-label="Late by">

@@ -31,7 +31,7 @@ export function subjectText(subject: Subject): string {
 
 const alone = (finding: Finding): JoinedFinding => ({ finding, subject: subjectText(finding.subject), message: finding.message, facts: [], remedy: finding.remedy, count: 1 });
 
-// All findings of the machine. The tick has the first few, and says when they have changed; until the others are there, those before stay.
+// All findings of the machine. The tick has the first few, and a number that changes with them; until the others are there, those before stay.
 export function useFindings(live: Live): JoinedFinding[] {
   const known = useStore((state) => state.findings);
   const isNewest = known?.version === live.findings_version;

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from gpudiag.checks.job.hang_limits import HangLimits
 from gpudiag.checks.job.verdict import is_decided, judge_job
 from gpudiag.model.finding import Outcome
-from gpudiag.model.job import Awaited, Job, ProcessLook, RankSeen, ThreadLook
+from gpudiag.model.job import Awaited, Frame, Job, ProcessLook, RankSeen, ThreadLook
 from tests.recorded_hangs import recorded
 from tests.walking import walk
 
@@ -84,6 +84,20 @@ def test_ranks_of_a_job_on_several_machines_may_be_elsewhere() -> None:
     assert "on this machine" in headline
     with_nodes = replace(job, expected=(0, 1, 2), world_size=6)
     assert "ranks 3-5 have not joined (node 1)" in judge_job(with_nodes).headline
+
+
+def test_a_loop_that_polls_inside_of_a_for_that_goes_on_is_healthy() -> None:
+    job = recorded(
+        "polls/healthy_batches"
+    )  # `for _ in range(...)` around `while True` around a get with a timeout
+    verdict = judge_job(job)
+    assert (verdict.outcome, "4 of 4 ranks move" in verdict.headline) == (Outcome.PASS, True)
+    stands = _with_main(job, lambda main: replace(main, frames=tuple(_without_numbers(main))))
+    assert judge_job(stands).outcome is Outcome.WARN  # the same while nothing comes: not yet a hang
+
+
+def _without_numbers(main: ThreadLook) -> list[Frame]:
+    return [replace(frame, variables=(), mark="") for frame in main.frames]
 
 
 def test_a_rank_that_still_starts_is_no_missing_one() -> None:
