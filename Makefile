@@ -57,21 +57,7 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/model tests/unit/checks tests/unit/probe tests/unit/render \
 		tests/unit/ranks tests/unit/runs tests/unit/sampler tests/unit/simulate_scenarios
 
-test-RELEASE_TOOLS := build/release-tools
-
-# KEY=FILE WITHOUT=PART,... IMAGE_REPOSITORY=NAME PYTHON_IMAGE=IMAGE TAG=vVERSION
-release: check
-	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(TAG),--tag $(TAG)) \
-		$(if $(IMAGE_REPOSITORY),--image-repository $(IMAGE_REPOSITORY)) $(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE))
-
-dry-run: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.release --without image,signature
-
-chart: $(VENV)/.installed-dev
-	$(BIN)/python -m tools.release.environment $(RELEASE_TOOLS)
-	$(PYTEST) tests/api/test_chart.py
-
-check: $(VENV)/.installed-dev
+test-check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 tests/meta tests/unit/checks tests/scenarios/test_catalogue.py \
 		tests/scenarios/test_measures_gone.py
 
@@ -114,6 +100,20 @@ lowest: $(VENV)/.installed-dev
 
 single-file: $(VENV)/.installed-dev
 	$(BIN)/python -m tools.build_single_file build/gpudiag.pex
+
+RELEASE_TOOLS := build/release-tools
+
+# KEY=FILE WITHOUT=PART,... IMAGE_REPOSITORY=NAME PYTHON_IMAGE=IMAGE TAG=vVERSION
+release: check
+	$(BIN)/python -m tools.release $(if $(KEY),--key $(KEY)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(TAG),--tag $(TAG)) \
+		$(if $(IMAGE_REPOSITORY),--image-repository $(IMAGE_REPOSITORY)) $(if $(PYTHON_IMAGE),--python-image $(PYTHON_IMAGE))
+
+dry-run: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release --without image,signature
+
+chart: $(VENV)/.installed-dev
+	$(BIN)/python -m tools.release.environment $(RELEASE_TOOLS)
+	$(PYTEST) tests/api/test_chart.py
 
 # GPUDIAG_DASHBOARD=require: a release has its page. The wheel is built from the sdist, as an index's users do.
 dist: $(VENV)/.installed-dev
