@@ -99,15 +99,22 @@ class StoreAside:
         return answer["answer"]
 
     def _exchange(self, line: bytes) -> bytes | None:
-        """The line that answers; None where the process has ended, or has not answered in time and is killed."""
+        """The line that answers; None where the process has ended.
+
+        Raises:
+            StoreError: it has not answered in time, and is killed.
+        """
         if self._program is None or self._program.is_reaped():
             self._program = self._start()
         program, answer = self._program, bytearray()
+        ready = select.poll()  # not select: a service has more than 1,024 descriptors
+        ready.register(program.output, select.POLLIN)
         with suppress(OSError):
             _write_all(program.input, line)
             while not answer.endswith(b"\n") and len(answer) < _MAX_ANSWER_BYTES:
-                if not select.select([program.output], [], [], _ANSWER_SECONDS)[0]:
-                    break
+                if not ready.poll(_ANSWER_SECONDS * 1000):
+                    self.close()
+                    raise StoreError("the history gives no answer")
                 data = os.read(program.output, 1 << 16)
                 if not data:
                     break

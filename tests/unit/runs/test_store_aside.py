@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -77,6 +78,33 @@ def test_a_process_that_is_not_asked_ends_and_is_let_go(tmp_path, monkeypatch):
 
 
 PROGRAM = store_aside.Program
+
+
+def test_a_service_with_more_than_1024_descriptors_is_answered(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"no more than {hard} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with closing(StoreAside(str(tmp_path / "history.db"))) as store:
+            assert store.read_good("a1") is None
+            assert store._program.output > 1024
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_store_that_gives_no_answer_is_asked_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_aside, "_ANSWER_SECONDS", 0.0)
+    with closing(StoreAside(str(tmp_path / "history.db"))) as store:
+        store._program = store._start()
+        started = []
+        monkeypatch.setattr(store, "_start", lambda: started.append(True))
+        with pytest.raises(StoreError, match="gives no answer"):
+            store.read_good("a1")
+        assert (store._program, started) == (None, [])
 
 
 def test_a_store_that_cannot_be_read_is_one_sentence(tmp_path):
