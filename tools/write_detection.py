@@ -82,6 +82,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "h100x8+no-torch": (),
     "h100x8+visible:0,1": (),
     "h100x8+order": (),
+    "h100x8+job-hangs": (),
 }
 # Faults that one look at level instant cannot see, and what does.
 SEEN_OTHERWISE = {
@@ -89,6 +90,7 @@ SEEN_OTHERWISE = {
     "nvlink-errors": "a rate: needs errors between two readings, and this counter stands still",
     "cpu-torch": "by torch, which level quick asks",
     "no-torch": "by level quick, which needs torch",
+    "job-hangs": "by `gpudiag hang`: the machine is in order",
 }
 # Machines held against a good one (`--expect`): the machine, the good one, and what must be found.
 COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
