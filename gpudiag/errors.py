@@ -67,7 +67,7 @@ class UsageError(GpudiagError):
 class UnknownSchemaError(UsageError):
     """A document of a schema that this version does not know."""
 
-    def __init__(self, schema: str, *, hint: str) -> None:
+    def __init__(self, schema: str, *, hint: str = "use a newer gpudiag") -> None:
         """Name the schema."""
         super().__init__(f"this gpudiag does not know the schema {schema!r}", hint=hint)
 

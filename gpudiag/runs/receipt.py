@@ -246,7 +246,7 @@ def read_receipt(path: Path) -> tuple[Sealed, Receipt]:
     """
     sealed = read_sealed(read_bytes(path))
     if sealed.schema != Receipt.SCHEMA:
-        raise UnknownSchemaError(sealed.schema, hint="use a newer gpudiag")
+        raise UnknownSchemaError(sealed.schema)
     receipt = loads(sealed.document.decode(errors="replace"))
     if not isinstance(receipt, Receipt):
         raise UsageError("the document in it is no receipt")

@@ -24,6 +24,7 @@ from gpudiag.model.finding import Outcome
 STATUSES: dict[type[BaseException], int] = {
     errors.GpudiagError: 3,
     errors.UsageError: 2,
+    errors.UnknownSchemaError: 2,
     errors.SourceError: 3,
     errors.SourceAbsentError: 3,
     errors.SourceFailedError: 3,
