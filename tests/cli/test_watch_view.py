@@ -50,7 +50,7 @@ class Terminal:
         command: str = "watch",
     ) -> None:
         self.master, line = pty.openpty()
-        self.resize(columns, lines)
+        self.set_size(columns, lines)
         self.modes = termios.tcgetattr(line)
         self.line = line
         self.raw = b""
@@ -65,8 +65,16 @@ class Terminal:
             start_new_session=True,
         )
 
-    def resize(self, columns: int, lines: int) -> None:
+    def set_size(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size: what was drawn for the old one is taken before, and the program draws all of it again."""
+        self.read()
+        self.screen.reset()
+        self.screen.resize(lines, columns)
+        self.set_size(columns, lines)
+        self.process.send_signal(signal.SIGWINCH)  # it is no program of this terminal's session
 
     def read(self) -> None:
         """Take what has come."""
@@ -154,8 +162,6 @@ def test_it_shows_the_machine_obeys_keys_and_quits():
         terminal.press("\x1b")
         terminal.wait_for(has_gpus)
         terminal.resize(80, 20)
-        terminal.process.send_signal(signal.SIGWINCH)
-        terminal.screen.resize(20, 80)
         terminal.wait_for(lambda text: has_gpus(text) and "q quit" in text)
         terminal.press("e")  # the cursor is on GPU 0, which has no finding
         terminal.wait_for(lambda text: "no finding is under the cursor" in text)
@@ -190,7 +196,7 @@ def test_the_demo_is_shown_with_a_job_that_hangs_and_ends_with_ctrl_c(tmp_path: 
     with simulated_machine("none") as outside:  # there is a compiler
         terminal = Terminal(outside.environment, str(story), "--watch", command="demo", columns=140)
     try:
-        terminal.wait_for(lambda text: "SIMULATED" in text and "story.toml" in text)
+        terminal.wait_for(lambda text: "SIMULATED" in text)
         text = terminal.wait_for(lambda text: "hang.loader" in text and "train.py" in text)
         assert "rank 2" in text
         terminal.press("\x03")

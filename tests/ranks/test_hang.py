@@ -86,7 +86,7 @@ def test_the_rank_that_reads_a_fifo_is_named_and_goes_on_afterwards(tmp_path, ca
         text = capsys.readouterr().out
         assert text.startswith("FAIL rank 2 is not in the all_reduce")
         assert all(len(row) <= 80 for row in text.splitlines() if str(tmp_path) not in row), text
-        (tmp_path / "fifo").write_text("at last")
+        (tmp_path / "batch").write_text("at last")
         assert started.wait(PATIENCE_SECONDS) == 0, (tmp_path / "log").read_text()
 
 
