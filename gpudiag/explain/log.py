@@ -48,10 +48,11 @@ _CRASH_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)')
 _CRASH_LINES = 6
 _PLUGIN_XID = re.compile(r"XidCriticalError: Xid=(\d+)\b")  # the NVIDIA device plugin of Kubernetes
 _ORDER = (Role.HARDWARE, Role.CAUSE, Role.SYMPTOM)
-# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting.
+# Lines that only mention errors: a shell's echo, tests that passed, git, pip, a setting, and what takes itself back.
 _TALK = re.compile(
     r"^\s*(?:\+ |#|//|>>> )|(?:PASSED|SKIPPED|XFAIL|\.\.\. ok)\b|^[0-9a-f]{7,40} [A-Z]|"
     r"\"(?:GET|POST|HEAD|PUT|DELETE) /|pip's dependency resolver|Unable to register cu\w+ factory|[Cc]omputation placer already registered|"
+    r"you can ignore this warning|nv_get_p2p_free_callback|Thread is unstuck|"
     r"^(?:Collecting|Downloading|Requirement already|Successfully|Installing|Using cached|commit|Merge|Author:)\b"
 )
 # Of these lines, those with content: a launcher's command that a shell echoes, and what nccl-tests found.
@@ -83,6 +84,7 @@ _LAUNCHERS = (
     "rank.",
     "slurm.",
 )  # their report on a rank explains no exception of its own
+_OF_NVIDIA = ("cuda.", "cublas.", "cudnn.", "nvlink.", "gpu.")
 # Frames of what speaks to other processes, or waits for them.
 _PEERS = re.compile(
     r"torch/distributed|torch/multiprocessing|torch/utils/data|/multiprocessing/|concurrent/futures|/ray/|/vllm/|/sglang/|/horovod/|"
@@ -98,6 +100,12 @@ _STEP_BYTES = 500  # of a line that may show progress
 MOST_UNKNOWN_LINES = 10_000  # that are counted
 # Words for what is no note: a line with one of them that nobody knows is counted, and never "nothing wrong".
 _GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
+# Words of a failure that healthy runs print too: such a line counts where the run makes no progress after it.
+_DOUBT = re.compile(rb"\b(?:[Ff]ailed|FAILED|[Tt]imed out|[Ee]xceeded|[Aa]borting|UNAVAILABLE|revoked)\b")
+_HARMLESS_DOUBT = re.compile(
+    rb"(?i)\b(?:INFO|DEBUG)\b|\b(?:0|no|none|never|not) (?:\w+ )?(?:failed|timed out|exceeded)|(?:failed|exceeded)\W{1,3}(?:0|no|none|false)\b|"
+    rb"retry|fall\w* ?back|ignor|skip|instead|optional|if [^:]{0,40}failed|^I\d{4} "
+)
 # Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
 _HARMLESS_WORDS = re.compile(
     rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
@@ -221,6 +229,8 @@ class LogFacts:
     last_words: bytes = b""  # its last line
     unknown_lines: int = 0  # that carry a word for a grave error, and that nothing known explains
     first_unknown: tuple[int, bytes] | None = None
+    doubts: tuple[int, int] = (0, 0)  # lines that may report a failure; the number of the last
+    first_doubt: tuple[int, bytes] | None = None
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     _steps: list[LogLine] | None = None
@@ -243,6 +253,15 @@ class LogFacts:
         return any(later > number for later, _ in self.lately) and any(
             step.number > number for step in self.progress
         )
+
+    @property
+    def not_known(self) -> tuple[int, tuple[int, bytes] | None]:
+        """How many lines report a failure that nothing known explains, and the first of them."""
+        count, last = self.doubts
+        if not count or self.moved_after(last) or self.done_at > last:
+            return self.unknown_lines, self.first_unknown
+        firsts = [first for first in (self.first_unknown, self.first_doubt) if first is not None]
+        return self.unknown_lines + count, min(firsts, default=None)
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
@@ -327,6 +346,8 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
         elif known.is_error:
             errors.append((number, raw))
             reader.note_unknown(number, raw)
+        elif known.is_doubtful:
+            reader.note_unknown(number, raw)
         if known.is_progress:
             lately.append((number, raw))
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
@@ -349,7 +370,7 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
 def _classify_info(shape: bytes, classifier: Classifier) -> LineKind:
     """What an INFO line of NCCL may show: something about ranks, or something about Libfabric's plugin."""
     candidates = classifier.classify(shape).candidates if _LIBFABRIC in shape else ()
-    return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False)
+    return LineKind(candidates, False, LAUNCHER_MARK.search(shape) is not None, False, False, False)
 
 
 def is_cut(last: bytes, shapes: Iterable[bytes]) -> bool:
@@ -406,7 +427,7 @@ class _Reader:
         if _XID_MARK.search(line.whole) and self._add_kernel_line(line):
             return
         if (named := _PLUGIN_XID.search(line.whole)) is not None:
-            self._add_plugin_xid(line, int(named[1]))
+            self._add_named_xid(line, int(named[1]))
         if ended is None and self._is_raised(line):
             ended = Traceback(
                 line.stream, line.number, line.speaker, line.at, text=line.body.strip(), raised_at=line.number
@@ -448,10 +469,14 @@ class _Reader:
         return self.facts.last_error is not None and self.facts.last_error in lines
 
     def note_unknown(self, number: int, raw: bytes) -> None:
-        """Count a line with a word for a grave error that nothing known explains."""
-        if self.facts.unknown_lines >= MOST_UNKNOWN_LINES:
+        """Count a line with a word for a failure that nothing known explains."""
+        count = self.facts.doubts[0]
+        if self.facts.unknown_lines + count >= MOST_UNKNOWN_LINES:
             return
         if _GRAVE.search(raw) is None or _HARMLESS_WORDS.search(raw) is not None:
+            if _DOUBT.search(raw) is not None and _HARMLESS_DOUBT.search(raw) is None:
+                self.facts.doubts = (count + 1, number)
+                self.facts.first_doubt = self.facts.first_doubt or (number, raw[:_STEP_BYTES])
             return
         self.facts.unknown_lines += 1
         if self.facts.first_unknown is None:
@@ -497,6 +522,8 @@ class _Reader:
             match = pattern.search(line.body if "^" in pattern.expression[:1] else line.whole)
             if match is not None:
                 matching[failure.id], words[failure.id] = failure, match[0][-MAX_EXCERPT_CHARACTERS // 2 :]
+        if any(name.startswith("rocm.") for name in matching):  # NVIDIA's remedies do not fit an AMD GPU
+            matching = {name: one for name, one in matching.items() if not name.startswith(_OF_NVIDIA)}
         if any(not failure.generic for failure in matching.values()):
             matching = {name: failure for name, failure in matching.items() if not failure.generic}
         for failure in matching.values():
@@ -526,7 +553,8 @@ class _Reader:
         times = (read_time(raw[:200].decode(errors="replace")) for raw in reversed(self.before))
         return next((at for at in times if at is not None), None)
 
-    def _add_plugin_xid(self, line: LogLine, code: int) -> None:
+    def _add_named_xid(self, line: LogLine, code: int) -> None:
+        """Note an Xid that a line names as the cause, and that is no line of its own."""
         xid = xids().get(code)
         role = Role.HARDWARE if xid is not None and xid.kind is XidKind.HARDWARE else Role.CAUSE
         explanation = explain_xid(code)
@@ -538,6 +566,8 @@ class _Reader:
         if explained is None:
             return False
         explanation, role = explained
+        if event is not None and event.caused_by_xid is not None and role is Role.SYMPTOM:
+            self._add_named_xid(line, event.caused_by_xid)
         found = self.facts.found.setdefault(explanation.topic, Found(explanation, role))
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)

@@ -60,7 +60,7 @@ def test_a_call_of_the_network_card_that_failed_is_never_told_as_a_closed_tcp_po
         f"n1:20:21 [0] misc/ibvwrap.cc:1 NCCL WARN Call to ibv_{pair[0]} failed{pair[1]}\n"
     ).verdict
     assert verdict.topic in (
-        "network.rdma_error", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
+        "network.rdma_error", "network.rdma_not_opened", "network.rdma_unreachable", "network.gpu_direct_refused", "host.locked_memory_limit"
     ), verdict.sentence  # fmt: skip
     if "Cannot allocate memory" in pair[1]:
         assert verdict.topic == "host.locked_memory_limit"
