@@ -24,6 +24,7 @@ from gpudiag.explain.lines import (
 )
 from gpudiag.explain.rank_facts import RankFacts
 from gpudiag.explain.topics import explain_failure, explain_sxid, explain_xid
+from gpudiag.explain.unknown_lines import UnknownLines
 from gpudiag.model.explanation import MAX_LINE_NUMBERS, Explanation, Role
 from gpudiag.model.finding import Outcome
 from gpudiag.model.job_state import FlightRecord
@@ -97,20 +98,6 @@ _DONE = re.compile(
 )
 _DONE_BYTES = re.compile(_DONE.pattern.encode())
 _STEP_BYTES = 500  # of a line that may show progress
-MOST_UNKNOWN_LINES = 10_000  # that are counted
-# Words for what is no note: a line with one of them that nobody knows is counted, and never "nothing wrong".
-_GRAVE = re.compile(rb"\b(?:fatal|FATAL|Fatal|ERROR|BUG|panic|PANIC)\b(?!-)")
-# Words of a failure that healthy runs print too: such a line counts where the run makes no progress after it.
-_DOUBT = re.compile(rb"\b(?:[Ff]ailed|FAILED|[Tt]imed out|[Ee]xceeded|[Aa]borting|UNAVAILABLE|revoked)\b")
-_HARMLESS_DOUBT = re.compile(
-    rb"(?i)\b(?:INFO|DEBUG)\b|\b(?:0|no|none|never|not) (?:\w+ )?(?:failed|timed out|exceeded)|(?:failed|exceeded)\W{1,3}(?:0|no|none|false)\b|"
-    rb"retry|fall\w* ?back|ignor|skip|instead|optional|if [^:]{0,40}failed|^I\d{4} "
-)
-# Settings, counts of none, and names: `log_level=ERROR`, `0 ERROR`, `ERROR: 0`, `-Werror`, `errors=0`.
-_HARMLESS_WORDS = re.compile(
-    rb"(?i)(?:level|verbosity|severity|filter|debug)\W{0,4}(?:fatal|error)|\b(?:no|0|without) (?:fatal|error|bug|panic)|"
-    rb"\b(?:fatal|error|bug|panic)s?\b\W{1,3}0\b|panic_on|non-?fatal|_(?:ERROR|FATAL|BUG)\b"
-)
 _ERROR_LINE = re.compile(
     r"^\s*(?:[\w./:-]+: )*(?:fatal )?(?:error|Error|ERROR|FATAL|fatal|panic|Panic|Fatal)\b ?[:!]|\bwhat\(\): |"
     r"Assertion [`'\"].*failed|^[\w./]+: .*(?:No such file or directory|Permission denied|command not found)|"
@@ -227,10 +214,7 @@ class LogFacts:
     has_text: bool = True  # a line that is not blank
     is_cut: bool = False  # it ends in the middle of a line
     last_words: bytes = b""  # its last line
-    unknown_lines: int = 0  # that carry a word for a grave error, and that nothing known explains
-    first_unknown: tuple[int, bytes] | None = None
-    doubts: tuple[int, int] = (0, 0)  # lines that may report a failure; the number of the last
-    first_doubt: tuple[int, bytes] | None = None
+    unknown: UnknownLines = field(default_factory=UnknownLines)
     record: FlightRecord | None = None  # where the file is a dump of torch's flight recorder
 
     _steps: list[LogLine] | None = None
@@ -257,11 +241,8 @@ class LogFacts:
     @property
     def not_known(self) -> tuple[int, tuple[int, bytes] | None]:
         """How many lines report a failure that nothing known explains, and the first of them."""
-        count, last = self.doubts
-        if not count or self.moved_after(last) or self.done_at > last:
-            return self.unknown_lines, self.first_unknown
-        firsts = [first for first in (self.first_unknown, self.first_doubt) if first is not None]
-        return self.unknown_lines + count, min(firsts, default=None)
+        last = self.unknown.last_doubtful
+        return self.unknown.counted(moved_on=self.done_at > last or self.moved_after(last))
 
     def went_on(self, number: int, at: datetime | None = None, speaker: Speaker = NOBODY) -> bool:
         """Whether the run went on after that line, printed at that time: other steps, or lines of the same rank."""
@@ -345,9 +326,9 @@ def read_facts(lines: Iterable[tuple[int, bytes]], classifier: Classifier | None
                 reader.add(line, known.candidates)
         elif known.is_error:
             errors.append((number, raw))
-            reader.note_unknown(number, raw)
+            reader.facts.unknown.note(number, raw)
         elif known.is_doubtful:
-            reader.note_unknown(number, raw)
+            reader.facts.unknown.note(number, raw)
         if known.is_progress:
             lately.append((number, raw))
             mark = _RANK_MARK.search(raw, 0, _RANK_MARK_WITHIN)
@@ -457,7 +438,7 @@ class _Reader:
             before.text += f" {line.body.strip()}"
         elif ended is None:
             self.add_error([line])
-            self.note_unknown(line.number, line.whole.encode(errors="replace"))
+            self.facts.unknown.note(line.number, line.whole.encode(errors="replace"))
 
     def add_error(self, lines: Sequence[LogLine]) -> bool:
         """Note the last line that reports an error; whether it is one of these."""
@@ -467,20 +448,6 @@ class _Reader:
             if is_error and not _TALK.search(line.body) and (before is None or before.number <= line.number):
                 self.facts.last_error = line
         return self.facts.last_error is not None and self.facts.last_error in lines
-
-    def note_unknown(self, number: int, raw: bytes) -> None:
-        """Count a line with a word for a failure that nothing known explains."""
-        count = self.facts.doubts[0]
-        if self.facts.unknown_lines + count >= MOST_UNKNOWN_LINES:
-            return
-        if _GRAVE.search(raw) is None or _HARMLESS_WORDS.search(raw) is not None:
-            if _DOUBT.search(raw) is not None and _HARMLESS_DOUBT.search(raw) is None:
-                self.facts.doubts = (count + 1, number)
-                self.facts.first_doubt = self.facts.first_doubt or (number, raw[:_STEP_BYTES])
-            return
-        self.facts.unknown_lines += 1
-        if self.facts.first_unknown is None:
-            self.facts.first_unknown = (number, raw[:_STEP_BYTES])
 
     def _is_raised(self, line: LogLine) -> bool:
         """Whether the line ends a traceback whose frames are missing."""
@@ -557,8 +524,7 @@ class _Reader:
         """Note an Xid that a line names as the cause, and that is no line of its own."""
         xid = xids().get(code)
         role = Role.HARDWARE if xid is not None and xid.kind is XidKind.HARDWARE else Role.CAUSE
-        explanation = explain_xid(code)
-        self.facts.found.setdefault(explanation.topic, Found(explanation, role)).add(line, False)
+        self._add_xid(line, explain_xid(code), role)
 
     def _add_kernel_line(self, line: LogLine) -> bool:
         event = parse_kernel_line(line.whole, NOT_ASKED)
@@ -568,10 +534,13 @@ class _Reader:
         explanation, role = explained
         if event is not None and event.caused_by_xid is not None and role is Role.SYMPTOM:
             self._add_named_xid(line, event.caused_by_xid)
+        self._add_xid(line, explanation, role)
+        return True
+
+    def _add_xid(self, line: LogLine, explanation: Explanation, role: Role) -> None:
         found = self.facts.found.setdefault(explanation.topic, Found(explanation, role))
         found.role = min(found.role, role, key=_ORDER.index)
         found.add(line, False)
-        return True
 
 
 def _prefer_own(known: str, later: str) -> str:

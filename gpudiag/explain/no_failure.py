@@ -4,7 +4,7 @@ from gpudiag.explain.absence import last_steps
 from gpudiag.explain.events import Event, Standing, is_foreign
 from gpudiag.explain.first_failure import order_of
 from gpudiag.explain.identity import Identities
-from gpudiag.explain.log import MOST_UNKNOWN_LINES
+from gpudiag.explain.unknown_lines import MOST_UNKNOWN_LINES
 from gpudiag.model.explanation import Verdict, VerdictKind
 from gpudiag.model.number_ranges import count_of
 from gpudiag.model.untrusted_text import mask_text
