@@ -1,4 +1,4 @@
-"""The catalogue of findings: every code that gpudiag may report, once. docs/findings.md is written from it."""
+"""The catalogue of findings: every code that gpudiag may report, once. docs/findings.md is its page."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
